@@ -182,6 +182,16 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
             ),
         ),
         (
+            ["--system", "caf\udce9"],
+            snapshot(
+                "Error: --system is 'caf\\udce9': input should be text in UTF-8. See --help for the values allowed."
+            ),
+        ),
+        (
+            ["--conversation", "\udce9"],
+            snapshot("Error: Invalid value for '--conversation': '\\udce9' is not text in UTF-8."),
+        ),
+        (
             ["--colour", "red"],
             snapshot("Error: No such option '--colour'. Did you mean '--cores'?"),
         ),
@@ -357,6 +367,17 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for(words(answer))
     terminal.at_prompt("/quit\r")
     assert terminal.end() == 0
+
+
+def test_a_line_that_is_no_text_is_not_asked_and_can_be_corrected(served: Served, terminal: Terminal) -> None:
+    terminal.wait_for(r"\n> ?\n")
+    terminal.process.send(b"w10 \xe9\r")  # as a terminal that is set to Latin-1 sends it
+    shown = terminal.wait_for(r"set your terminal to UTF-8\..*\n> w10 \ufffd\n")
+    assert "is marked \ufffd. Correct it" in " ".join(shown.split())
+    terminal.type("\x7f\x7f\r")
+    answer = alone(served, ChatTemplate(load_tokenizer(resolve(str(served.model)))).first_turn("w10"), max_tokens=6)
+    terminal.wait_for("cut after 6 tokens")
+    assert words(answer) in terminal.text
 
 
 def test_a_question_is_asked_again_taken_back_and_edited(served: Served, terminal: Terminal, tmp_path: Path) -> None:

@@ -225,7 +225,8 @@ def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(str(home.places.socket))
         with peer.makefile("rwb") as lines:
-            for line in (b"hello\n", b"[1]\n", b'{"do": "dance"}\n'):
+            deep = b"[" * 100_000 + b"]" * 100_000 + b"\n"
+            for line in (b"hello\n", b"[1]\n", b'{"do": "dance"}\n', deep, b'{"do": "\xff"}\n'):
                 lines.write(line)
                 lines.flush()
                 assert json.loads(lines.readline())["event"] == "error"
@@ -236,6 +237,10 @@ def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
                 {"do": "ask", "question": ""},
                 {"do": "ask", "question": "w10", "options": {"temperature": "hot"}},
                 {"do": "ask", "question": "w10", "options": {"top_p": 7}},
+                {"do": "ask", "question": "w10", "options": {"max_tokens": 10**30}},
+                {"do": "ask", "question": "w10", "options": {"max_tokens": -5}},
+                {"do": "ask", "question": "\udce9"},
+                {"do": "title", "title": "\udce9"},
                 {"do": "rewind", "answers": -1},
                 {"do": "what"},
             ):

@@ -51,6 +51,15 @@ def test_nothing_is_kept_at_first(run: Run) -> None:
     assert run("history", "delete", "--all", "--yes") == (0, "", "No conversation is kept.\n")
 
 
+@pytest.mark.parametrize(
+    "command", [("show",), ("export",), ("search",), ("delete", "--yes")], ids=lambda each: each[0]
+)
+def test_what_is_no_text_is_refused(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run("history", *command, "caf\udce9")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].endswith("'caf\\udce9' is not text in UTF-8.")
+
+
 def test_conversations_are_listed(run: Run, store: HistoryStore) -> None:
     code, out, err = run("history", "list")
     assert (code, err) == (0, "")

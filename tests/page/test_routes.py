@@ -132,7 +132,24 @@ def test_a_conversation_over_a_websocket(served: ServedPage) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", snapshot("Expected a JSON object, got something else. docs/device.md has the messages.")),
+        (
+            "{",
+            snapshot(
+                "The message cannot be read: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). docs/device.md has the messages."
+            ),
+        ),
+        (
+            "[" * 100_000 + "]" * 100_000,
+            snapshot(
+                "The message cannot be read: its brackets are nested too deeply. docs/device.md has the messages."
+            ),
+        ),
+        (
+            r'{"do": "open", "system": "\ud800"}',
+            snapshot(
+                "The message cannot be read: it has half a surrogate pair, which is no text: send text in UTF-8. docs/device.md has the messages."
+            ),
+        ),
         ("[]", snapshot("Expected a JSON object, got another value. docs/device.md has the messages.")),
         ('{"do": "ask"}', snapshot("The first message must open a conversation. Reload the page.")),
         (
@@ -140,6 +157,7 @@ def test_a_conversation_over_a_websocket(served: ServedPage) -> None:
             snapshot("There is no conversation none. Begin a new one."),
         ),
     ],
+    ids=["no JSON", "deep", "no text", "a list", "not open", "not there"],
 )
 def test_what_cannot_be_followed_is_answered_and_changes_nothing(served: ServedPage, text: str, message: str) -> None:
     with talk(served) as tab:
@@ -149,6 +167,76 @@ def test_what_cannot_be_followed_is_answered_and_changes_nothing(served: ServedP
         assert f"{error['message']} {error['hint']}" == message
         tab.send('{"do": "open", "conversation": "tides"}')
         assert json.loads(tab.recv(30))["event"] == "opened"
+
+
+ODD = [
+    (
+        {"do": "ask", "question": "hi", "options": {"max_tokens": -5}},
+        snapshot(
+            "max_tokens is -5, expected 0 (as the context allows) to 2**32 - 1. See --help for the values allowed."
+        ),
+    ),
+    (
+        {"do": "ask", "question": "hi", "options": {"max_tokens": 10**30}},
+        snapshot(
+            "max_tokens is 1000000000000000000000000000000, expected 0 (as the context allows) to 2**32 - 1. See --help for the values allowed."
+        ),
+    ),
+    (
+        {"do": "ask", "question": "hi", "options": {"stop": [["a"]]}},
+        snapshot("The option stop cannot be [['a']]. docs/device.md lists them."),
+    ),
+    (
+        {"do": "ask", "question": "hi", "options": {"stop": [""]}},
+        snapshot("A stop string has 0 characters, expected 1 to 64. See --help for the values allowed."),
+    ),
+    (
+        {"do": "ask", "question": "hi", "options": {"x" * 200: 1}},
+        snapshot(
+            "There is no option 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... of an answer. docs/device.md lists them."
+        ),
+    ),
+    (
+        {"do": "ask", "question": "hi\ud800", "options": {}},
+        snapshot(
+            "The message cannot be read: it has half a surrogate pair, which is no text: send text in UTF-8. docs/device.md has the messages."
+        ),
+    ),
+    (
+        {"do": "title", "title": "\udfff"},
+        snapshot(
+            "The message cannot be read: it has half a surrogate pair, which is no text: send text in UTF-8. docs/device.md has the messages."
+        ),
+    ),
+    (
+        {"do": "system", "system": "\udc80"},
+        snapshot(
+            "The message cannot be read: it has half a surrogate pair, which is no text: send text in UTF-8. docs/device.md has the messages."
+        ),
+    ),
+    ({"do": "rewind", "answers": True}, snapshot("`answers` must be a number of answers to keep. 0: begin again.")),
+    (
+        {"do": ["x"] * 1000},
+        snapshot(
+            "There is nothing to do that is called ['x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x',.... docs/device.md has the messages."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("sent", "message"), ODD, ids=range(len(ODD)))
+def test_what_an_open_conversation_cannot_follow_is_answered(
+    served: ServedPage, sent: dict[str, object], message: str
+) -> None:
+    with talk(served) as tab:
+        tab.send('{"do": "open", "conversation": "tides"}')
+        tab.recv(30)
+        tab.send(json.dumps(sent))
+        error = json.loads(tab.recv(30))
+        assert error["event"] == "error"
+        assert f"{error['message']} {error['hint']}" == message
+        tab.send('{"do": "stats"}')
+        assert json.loads(tab.recv(30))["event"] == "stats"
 
 
 def test_a_message_that_is_too_long_ends_the_connection(served: ServedPage) -> None:

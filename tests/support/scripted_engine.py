@@ -60,13 +60,13 @@ class ScriptedEngine:
         self.settings: list[AnswerSettings] = []
         self.done: list[str] = []  # what else was asked of it, in order
         self.slept = asyncio.Event()
-        self._script: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        self._script: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
 
     @property
     def status(self) -> LinkStatus:
         return LinkStatus(LinkState.GOOD, 1.0, 0.0, 0.0, 0, 0, server="host:1")
 
-    def tell(self, *happenings: Event | Exception) -> None:
+    def tell(self, *happenings: Event | BaseException) -> None:
         """What happens next; an exception ends the answer, or the attending."""
         for each in happenings:
             self._script.put_nowait(each)
@@ -118,7 +118,7 @@ class ScriptedEngine:
     async def _happenings(self, is_over: Callable[[], bool] = lambda: False) -> AsyncGenerator[Event, None]:
         while not is_over():
             each = await self._script.get()
-            if isinstance(each, Exception):
+            if isinstance(each, BaseException):
                 raise each
             if each is not None:
                 yield each

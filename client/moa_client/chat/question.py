@@ -9,6 +9,7 @@ from select import select
 from typing import TextIO
 
 from moa_shared.errors import ConfigError, DataError
+from moa_shared.text.unicode_text import is_text
 
 MOST_CHARACTERS = 1 << 20  # of standard input: far beyond any context
 QUIET_SECONDS = 2.0  # a program that writes a question has begun by then
@@ -32,12 +33,17 @@ def read_question(prompt: str | None, stdin: TextIO, remark: Callable[[str], Non
     try:
         text = "" if prompt is not None and _is_device(stdin) else _read(stdin, remark)
         question = "\n".join(part for part in (text.removesuffix("\n"), prompt or "") if part.strip())
-        question.encode()  # an argument that is not UTF-8 arrives as surrogates
     except UnicodeError:
-        raise DataError("The prompt is not text in UTF-8.", hint="Convert it first, for example with iconv.") from None
+        raise _not_text() from None
+    if not is_text(question):
+        raise _not_text()
     if not question:
         raise ConfigError("The prompt is empty.", hint="Give a prompt as an argument or on standard input.")
     return question
+
+
+def _not_text() -> DataError:
+    return DataError("The prompt is not text in UTF-8.", hint="Convert it first, for example with iconv.")
 
 
 def _is_device(stdin: TextIO) -> bool:

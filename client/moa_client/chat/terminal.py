@@ -9,6 +9,7 @@ from functools import partial
 
 from moa_shared.errors import MoaError
 from moa_shared.text.plain_text import without_controls
+from moa_shared.text.unicode_text import marked_text
 from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
@@ -29,6 +30,10 @@ from moa_client.chat.keys import quiet_keys
 QUOTES = '"""'
 MENU_ROWS = 5  # of completions, while there are some
 REDRAW_S = 0.1  # as often as a reader follows
+NOT_TEXT = (
+    "This line was not sent as UTF-8: what is no text in it is marked \N{REPLACEMENT CHARACTER}. "
+    "Correct it, and set your terminal to UTF-8."
+)
 
 
 def key_bindings() -> KeyBindings:
@@ -164,15 +169,21 @@ async def converse(chat: Chat) -> None:
         bottom_toolbar=status,
         style=Style.from_dict({"bottom-toolbar": "noreverse"}),
     )
-    lines = Lines()
+    lines, begun_line = Lines(), ""
     while True:
         try:
-            line = await _prompt(chat, session, "... " if lines.unfinished else "> ")
+            line = await _prompt(chat, session, "... " if lines.unfinished else "> ", begun_line)
         except KeyboardInterrupt:
             lines.clear()
+            begun_line = ""
             continue
         except EOFError:
             return
+        begun_line = marked_text(line)
+        if begun_line != line:
+            chat.say(NOT_TEXT)
+            continue
+        begun_line = ""
         question = lines.push(line)
         if question is None:
             continue
@@ -206,8 +217,8 @@ async def _edit(chat: Chat, text: str) -> str:
     return f"/{question}" if question.startswith("/") else question
 
 
-async def _prompt(chat: Chat, session: PromptSession[str], mark: str) -> str:
-    """Reads a line from the user; what happens meanwhile is shown above it."""
+async def _prompt(chat: Chat, session: PromptSession[str], mark: str, begun: str) -> str:
+    """Reads a line from the user, who goes on with what is `begun`; what happens meanwhile is shown above it."""
 
     async def attend() -> None:
         async with aclosing(chat.attend()) as happenings:
@@ -217,7 +228,7 @@ async def _prompt(chat: Chat, session: PromptSession[str], mark: str) -> str:
     with patch_stdout(), _drawn_above(chat.page, session, mark):
         attending = asyncio.ensure_future(attend())
         try:
-            return await session.prompt_async(mark)
+            return await session.prompt_async(mark, default=begun)
         finally:
             attending.cancel()
             await asyncio.gather(attending, return_exceptions=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.command_line import settings_options, text
 
 from moa_client.daemon.shared_settings import OF_ENDPOINT
 from moa_client.settings import SECTION, ClientSettings
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.argument("prompt", required=False)
 @settings_options(ClientSettings, SECTION, OF_ENDPOINT)
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Continue the newest conversation.")
-@click.option("--conversation", metavar="ID", help="Continue this one (`moa-client history list` shows them).")
+@click.option(
+    "--conversation", metavar="ID", type=text, help="Continue this one (`moa-client history list` shows them)."
+)
 def chat(prompt: str | None, go_on: bool, conversation: str | None, config_file: Path | None, **flags: Any) -> None:
     """Chat with a server's model; with PROMPT, or text on standard input, or both, print one answer.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import ConfigError, OutputError
-from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.command_line import settings_options, text
 from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.output import write_output
 
@@ -65,7 +65,7 @@ def list_(
 
 
 @history.command()
-@click.argument("name", metavar="ID")
+@click.argument("name", metavar="ID", type=text)
 @_place
 def show(name: str, config_file: Path | None, **flags: Any) -> None:
     """Print a conversation; text that no server has verified is marked."""
@@ -76,7 +76,7 @@ def show(name: str, config_file: Path | None, **flags: Any) -> None:
 
 
 @history.command()
-@click.argument("name", metavar="ID")
+@click.argument("name", metavar="ID", type=text)
 @click.option("--format", "form", type=click.Choice(["markdown", "json"]), default="markdown", show_default=True)
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write to FILE.")
 @_place
@@ -102,7 +102,7 @@ def export(name: str, form: str, output: Path | None, config_file: Path | None, 
 
 
 @history.command()
-@click.argument("names", metavar="ID...", nargs=-1)
+@click.argument("names", metavar="ID...", nargs=-1, type=text)
 @click.option("--all", "all_of_them", is_flag=True, help="Delete every conversation.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @_place
@@ -125,7 +125,7 @@ def delete(names: tuple[str, ...], all_of_them: bool, yes: bool, config_file: Pa
 
 
 @history.command()
-@click.argument("words", nargs=-1, required=True)
+@click.argument("words", nargs=-1, required=True, type=text)
 @click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=FOUND, show_default=True, help="How many.")
 @_as_json
 @_place

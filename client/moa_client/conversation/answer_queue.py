@@ -109,7 +109,9 @@ class AnswerQueue:
         while (job := self.front) is not None:
             try:
                 return self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
-            except Exception as error:  # whatever a template raises
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # whatever a template raises
                 self._jobs.pop_front()
                 if job is self.current:
                     self.current = None

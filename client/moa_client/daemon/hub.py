@@ -15,6 +15,7 @@ from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.progress import SilentProgress
 
 from moa_client.conversation.events import LinkState
+from moa_client.failures import told
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.library import Library
@@ -143,10 +144,10 @@ class Hub:
         while self._library is None:
             try:
                 self._library = await self._try_to_start()
-            except MoaError as error:
-                self._failure = error
-                self._phase = f"waiting: {error.message}"
-                log.warning("not started: %s", error.message)
+            except BaseException as error:  # noqa: BLE001 (a file that cannot be used may be replaced)
+                self._failure = told(error, "The start")
+                self._phase = f"waiting: {self._failure.message}"
+                log.warning("not started: %s", self._failure.message)
                 self._attempted.set()
                 await asyncio.sleep(backoff.next_seconds())
         self._failure = None

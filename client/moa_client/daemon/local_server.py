@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from moa_shared.errors import DataError, MoaError
+from moa_shared.errors import DataError
 
-from moa_client.surface.messages import MOST_QUESTION_BYTES, decode_line, encode_line, error_fields
-from moa_client.surface.surface_session import Open, serve_surface
+from moa_client.failures import told
+from moa_client.surface.messages import MOST_QUESTION_BYTES, decode_request, encode_line, error_fields
+from moa_client.surface.surface_session import GONE, Open, serve_surface
 from moa_client.surface.update_codec import Fields
 
 WRITE_SECONDS = 60.0  # a program that takes nothing in for so long is left
@@ -76,9 +77,11 @@ class LocalServer:
                         await serve_surface(message, messages, send, self._open)
                         return
                     await send(await self._control(message))
-                except MoaError as error:
-                    await send(error_fields(error))
-        except (OSError, TimeoutError):
+                except GONE:
+                    raise
+                except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
+                    await send(error_fields(told(error, "What was asked for")))
+        except GONE:
             log.info("a program has left")
         finally:
             writer.close()
@@ -98,6 +101,6 @@ async def _read(reader: asyncio.StreamReader, send: Callable[[Fields], Awaitable
             await send(error_fields(error))
             return
         try:
-            yield decode_line(line)
+            yield decode_request(line)
         except DataError as error:
             await send(error_fields(error))

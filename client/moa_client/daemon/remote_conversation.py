@@ -20,6 +20,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import DrafterChanged, ExecutionChanged, LinkState
 from moa_client.conversation.updates import Failed, Titled, Update
+from moa_client.failures import told
 from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
 from moa_client.surface.open_conversation import Facts
 from moa_client.surface.subscription import Subscription
@@ -113,11 +114,16 @@ class RemoteConversation:
         self._writer.write(encode_line(message))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        gone: MoaError = GONE
+        try:
             while True:
                 self._on_message(decode_line(await reader.readuntil()))
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        except BaseException as error:  # noqa: BLE001 (what is no message of this version's)
+            gone = told(error, "Reading what the daemon says")
         if not self._is_leaving:
-            self._subscription.push(Update(Failed(GONE, taken_back=True)))
+            self._subscription.push(Update(Failed(gone, taken_back=True)))
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         match message["event"]:

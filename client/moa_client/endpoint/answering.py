@@ -7,18 +7,16 @@ so it holds up neither the conversation nor other requests. Invariant: when `clo
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from typing import Any, cast
 
-from moa_shared.errors import InternalError, MoaError, UnavailableError
+from moa_shared.errors import MoaError, UnavailableError
 
 from moa_client.endpoint.answer_source import OneAnswer
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.turnstile import Turnstile
-
-log = logging.getLogger(__name__)
+from moa_client.failures import told
 
 
 class Answering:
@@ -62,11 +60,8 @@ class Answering:
         try:
             async with self._turnstile.turn():
                 await self._converse(self._begin())
-        except MoaError as error:
-            self.progress.fail(error)
-        except Exception:
-            log.exception("an answer has failed")
-            self.progress.fail(InternalError("The answer has failed."))
+        except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
+            self.progress.fail(told(error, "The answer"))
         finally:
             self._changed.set()
 

@@ -117,7 +117,7 @@ class Reader:
 
     def search(self, text: str, limit: int) -> Sequence[Hit]:
         """Answers whose question or text has all these words, best first."""
-        words = text.split()
+        words = text.replace("\0", " ").split()  # which ends a text for SQLite, and is in none
         if not words:
             return []
         if any(map(_is_unspaced, text)):  # the index knows such a text as one word

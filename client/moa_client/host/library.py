@@ -7,14 +7,15 @@ closed when nobody watches it, nothing of it is under way, and no server has any
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 
 from moa_shared.errors import ConflictError, DiskFullError, HistoryError, InternalError
 
 from moa_client.device.heap import trim_heap
+from moa_client.failures import told
 from moa_client.history.recorder import Recorder
 from moa_client.history.records import Origin, StoredConversation
 from moa_client.history.store import HistoryStore
@@ -24,6 +25,7 @@ from moa_client.host.watched import Watched
 from moa_client.surface.open_conversation import Facts
 
 LOOK_SECONDS = 15.0  # between looks for conversations that nobody needs
+log = logging.getLogger(__name__)
 
 
 class Library:
@@ -41,6 +43,7 @@ class Library:
         self._unwatched_seconds = unwatched_seconds
         self._open: dict[str, TextConversation] = {}
         self._unwatched: dict[str, float] = {}  # since when
+        self._leaving: list[asyncio.Task[None]] = []
         self._looking = asyncio.create_task(self._look())
 
     @property
@@ -88,9 +91,13 @@ class Library:
         for summary in self.store.list(unverified_only=True):
             if summary.identifier in self._open or not self._is_with_this_model(self.store.load(summary.identifier)):
                 continue
-            with suppress(ConflictError):  # another program has it open
+            try:
                 self._begin_again(self.store.reopen(summary.identifier), is_read=False)
                 self._unwatched[summary.identifier] = time.monotonic()
+            except ConflictError:  # another program has it open
+                continue
+            except BaseException as error:  # noqa: BLE001 (the others, and new ones, can be opened)
+                log.warning("%s is left as it is: %s", summary.identifier, told(error))
 
     async def delete(self, identifier: str) -> None:
         """Deletes a conversation for good.
@@ -109,7 +116,7 @@ class Library:
     async def close(self) -> None:
         """Closes all conversations."""
         self._looking.cancel()
-        await asyncio.gather(self._looking, return_exceptions=True)
+        await asyncio.gather(self._looking, *self._leaving, return_exceptions=True)
         for identifier in list(self._open):
             await self._close(identifier)
         if self.store is not None:
@@ -120,8 +127,18 @@ class Library:
     def _begin_again(self, stored: StoredConversation, *, is_read: bool) -> None:
         """Opens a conversation that is kept."""
         conversation = self._make(stored.identifier, stored.origin.system, stored, is_read=is_read)
-        conversation.resume(stored)
+        try:
+            conversation.resume(stored)
+        except BaseException:
+            self._leaving.append(asyncio.create_task(self._abandon(stored.identifier, conversation)))
+            raise
         self._open[stored.identifier] = conversation
+
+    async def _abandon(self, identifier: str, conversation: TextConversation) -> None:
+        """Leaves a conversation that cannot be continued as it is kept."""
+        await self.host.leave(conversation)
+        if self.store is not None:
+            self.store.release(identifier)
 
     def _make(
         self, identifier: str, system: str | None, stored: StoredConversation | None = None, *, is_read: bool
@@ -150,7 +167,11 @@ class Library:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self._close_unneeded()
+            self._leaving = [task for task in self._leaving if not task.done()]
+            try:
+                await self._close_unneeded()
+            except BaseException as error:  # noqa: BLE001 (it is looked at again)
+                log.warning("a conversation could not be closed: %s", told(error))
 
     async def _close_unneeded(self) -> None:
         now = time.monotonic()

@@ -8,13 +8,12 @@ surfaces get the same updates in the same order.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 
-from moa_shared.errors import ConflictError, InternalError, MoaError, OverloadedError
+from moa_shared.errors import ConflictError, MoaError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.text.template import ChatTemplate
 from moa_shared.tracing.spans import Span, begin_span
@@ -37,6 +36,7 @@ from moa_client.conversation.jobs import Turn
 from moa_client.conversation.transcript import Transcript
 from moa_client.conversation.updates import Asked, Failed, NotKept, Rewound, Titled, Update
 from moa_client.engine.engine import ClientEngine
+from moa_client.failures import told
 from moa_client.history.records import StoredConversation
 from moa_client.history.restoring import restored
 from moa_client.host.journal import Journal
@@ -46,7 +46,6 @@ from moa_client.surface.open_conversation import Facts
 from moa_client.surface.subscription import Subscription
 from moa_client.surface.update_codec import figures_fields
 
-log = logging.getLogger(__name__)
 MOST_WAITING = 16  # questions behind the one that is answered
 
 
@@ -263,8 +262,8 @@ class TextConversation:
                 continue
             try:
                 await self._todo.popleft()()
-            except Exception as error:  # noqa: BLE001 (such as a drafter that cannot be loaded; the next question can)
-                self._publish(Update(Failed(_known(error))))
+            except BaseException as error:  # noqa: BLE001 (a drafter that cannot be loaded; the next question can)
+                self._publish(Update(Failed(told(error))))
 
     async def _attend(self) -> bool:
         """Maintains the link until there is something to do; False if that has failed."""
@@ -273,8 +272,8 @@ class TextConversation:
                 async with aclosing(self.engine.attend(lambda: bool(self._todo) or self._is_idle)) as events:
                     async for event in events:
                         self.tell(event)
-        except Exception as error:  # noqa: BLE001
-            self._publish(Update(Failed(_known(error))))
+        except BaseException as error:  # noqa: BLE001
+            self._publish(Update(Failed(told(error))))
             return False
         if self._is_idle and not self._todo:
             await self.engine.sleep()
@@ -308,14 +307,14 @@ class TextConversation:
         self._answering = asyncio.create_task(stream)
         try:
             await self._answering
-        except Exception as error:  # noqa: BLE001 (a defect, too, ends this answer alone)
-            self._break_off(Failed(_known(error), taken_back=not transcript.tokens), number, transcript)
         except asyncio.CancelledError:
             self._answering.cancel()
             await asyncio.gather(self._answering, return_exceptions=True)
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # the conversation is closed: where it is kept, the answer continues when it is opened again
             self._break_off(Ended(Finish.CANCELLED), number, transcript)
+        except BaseException as error:  # noqa: BLE001 (a defect, too, ends this answer alone)
+            self._break_off(Failed(told(error), taken_back=not transcript.tokens), number, transcript)
         finally:
             span.end()
             self._answering = None
@@ -347,7 +346,11 @@ class TextConversation:
 
     def _break_off(self, event: Failed | Ended, number: int, transcript: Transcript) -> None:
         """The answer is over with what is committed of it; without anything, its question is taken back."""
-        piece = transcript.break_off()
+        try:
+            piece = transcript.break_off()
+        except BaseException as error:  # noqa: BLE001 (a decoder that has failed once fails again)
+            piece = ""
+            told(error)
         self._note(lambda journal: journal.fail(piece) if transcript.tokens else journal.take_back())
         figures = self.engine.figures if isinstance(event, Ended) else None
         self._publish(Update(event, number, piece, figures=figures))
@@ -411,14 +414,6 @@ class TextConversation:
             return
         try:
             write(self._journal)
-        except MoaError as error:
+        except BaseException as error:  # noqa: BLE001
             self._journal = None
-            self.say_not_kept(error)
-
-
-def _known(error: Exception) -> MoaError:
-    """What surfaces are told of an exception; of a defect, the log has the rest."""
-    if isinstance(error, MoaError):
-        return error
-    log.error("a conversation has failed", exc_info=error)
-    return InternalError(f"The conversation has failed ({type(error).__name__}).")
+            self.say_not_kept(told(error, "Keeping the conversation"))

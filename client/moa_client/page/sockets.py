@@ -13,6 +13,7 @@ from dataclasses import asdict
 from moa_shared.errors import DataError, MoaError
 from starlette.websockets import WebSocket
 
+from moa_client.failures import told
 from moa_client.host.crossings import Crossing
 from moa_client.page.backend import PageBackend
 from moa_client.page.origin import is_own
@@ -34,8 +35,8 @@ def conversation_endpoint(backend: PageBackend) -> Endpoint:
                         raise DataError("The first message must open a conversation.", hint="Reload the page.")
                     await serve_surface(message, messages, tab.send, backend.open)
                     return
-                except MoaError as error:
-                    await tab.send(error_fields(error))
+                except BaseException as error:  # noqa: BLE001 (a defect, too, is told)
+                    await tab.send(error_fields(told(error, "What was asked for")))
 
     return _endpoint(converse)
 

@@ -14,7 +14,7 @@ from typing import Any
 from moa_shared.errors import DataError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from moa_client.surface.messages import MOST_QUESTION_BYTES, decode_line, error_fields
+from moa_client.surface.messages import MOST_QUESTION_BYTES, decode_request, error_fields
 from moa_client.surface.update_codec import Fields
 
 SEND_S = 20.0  # a tab that takes nothing in for so long sleeps, or its network is gone
@@ -63,7 +63,7 @@ class Tab:
                 await self.close(TOO_BIG)
                 return
             try:
-                yield decode_line(text)
+                yield decode_request(text)
             except DataError as error:
                 await self.send(error_fields(error))
 

@@ -6,12 +6,13 @@ Pure. docs/device.md describes them; `surface/update_codec.py` makes those that 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from moa_shared.errors import ConfigError, DataError, MoaError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.text.json_text import parse_json, parse_request
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
@@ -20,6 +21,7 @@ from moa_client.surface.open_conversation import Facts
 from moa_client.surface.update_codec import Fields, status_fields, status_of
 
 MOST_QUESTION_BYTES = 1 << 20  # of a message from a surface
+MOST_SHOWN = 60  # characters of a value in an error
 
 
 def encode_line(fields: Mapping[str, Any]) -> bytes:
@@ -27,18 +29,29 @@ def encode_line(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
-def decode_line(line: bytes | str) -> Fields:
-    """The message of a line.
+def decode_request(line: bytes | str) -> Fields:
+    """The message of a line from a surface, all of whose strings are text.
 
     Raises:
         DataError: it is none.
     """
+    return _object_of(parse_request, line)
+
+
+def decode_line(line: bytes | str) -> Fields:
+    """The message of a line from the daemon, which may name files by what is no text.
+
+    Raises:
+        DataError: it is none.
+    """
+    return _object_of(parse_json, line)
+
+
+def _object_of(parse: Callable[[bytes | str], Any], line: bytes | str) -> Fields:
     try:
-        fields = json.loads(line)
-    except ValueError:
-        raise DataError(
-            "Expected a JSON object, got something else.", hint="docs/device.md has the messages."
-        ) from None
+        fields = parse(line)
+    except ValueError as error:
+        raise DataError(f"The message cannot be read: {error}.", hint="docs/device.md has the messages.") from None
     if not isinstance(fields, dict):
         raise DataError("Expected a JSON object, got another value.", hint="docs/device.md has the messages.")
     return fields
@@ -104,12 +117,24 @@ def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
     types = {"temperature": (int, float), "top_p": (int, float), "stop": (list, tuple)}
     for name, value in fields.items():
         if name not in AnswerOptions.__dataclass_fields__:
-            raise ConfigError(f"There is no option {name} of an answer.", hint="docs/device.md lists them.")
+            raise ConfigError(f"There is no option {shortened(name)} of an answer.", hint="docs/device.md lists them.")
         if not isinstance(value, types.get(name, int)) or isinstance(value, bool):
-            raise ConfigError(f"The option {name} cannot be {value!r}.", hint="docs/device.md lists them.")
+            raise _wrong_option(name, value)
     values = dict(fields)
-    values["stop"] = tuple(str(stop) for stop in values.get("stop", ()))
+    values["stop"] = tuple(values.get("stop", ()))
+    if not all(isinstance(stop, str) for stop in values["stop"]):
+        raise _wrong_option("stop", fields["stop"])
     return AnswerOptions(**values)
+
+
+def _wrong_option(name: str, value: object) -> ConfigError:
+    return ConfigError(f"The option {name} cannot be {shortened(value)}.", hint="docs/device.md lists them.")
+
+
+def shortened(value: object) -> str:
+    """The beginning of a value that was sent, for an error."""
+    shown = repr(value)
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
 
 
 def error_fields(error: MoaError) -> Fields:

@@ -10,15 +10,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from moa_shared.errors import DataError, MoaError, OverloadedError
+from moa_shared.errors import DataError, OverloadedError
 
-from moa_client.surface.messages import error_fields, opened_fields, options_of
+from moa_client.failures import told
+from moa_client.surface.messages import error_fields, opened_fields, options_of, shortened
 from moa_client.surface.open_conversation import OpenConversation
 from moa_client.surface.update_codec import Fields, fields_of
 
 Send = Callable[[Fields], Awaitable[None]]
 Open = Callable[[str | None, str | None, bool], Awaitable[OpenConversation]]
 MOST_TITLE = 200  # characters
+GONE = (OSError, TimeoutError)  # of a surface that has left, or takes nothing in
 
 
 async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields], send: Send, open_it: Open) -> None:
@@ -36,25 +38,38 @@ async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields
     conversation = await open_it(identifier, system, first.get("single") is True)
     try:
         await send(opened_fields(conversation.facts, conversation.status, conversation.answers))
-        sending = asyncio.create_task(_send_updates(conversation, send))
+        ways = [
+            asyncio.create_task(_follow_all(messages, conversation, send)),
+            asyncio.create_task(_send_updates(conversation, send)),  # without it, a surface would wait for ever
+        ]
         try:
-            async for message in messages:
-                try:
-                    await _follow(message, conversation, send)
-                except MoaError as error:
-                    await send(error_fields(error))
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            for task in ways:
+                task.cancel()
+            outcomes = await asyncio.gather(*ways, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
     finally:
         await conversation.close()
+
+
+async def _follow_all(messages: AsyncIterator[Fields], conversation: OpenConversation, send: Send) -> None:
+    async for message in messages:
+        try:
+            await _follow(message, conversation, send)
+        except GONE:
+            raise
+        except BaseException as error:  # noqa: BLE001 (a defect, too, is told, and the surface goes on)
+            await send(error_fields(told(error, "What was asked for")))
 
 
 async def _send_updates(conversation: OpenConversation, send: Send) -> None:
     try:
         async for update in conversation.updates():
             await send(fields_of(update))
-    except OverloadedError as error:
+    except OverloadedError as error:  # it lags: it must open the conversation again
         await send(error_fields(error))
 
 
@@ -79,7 +94,7 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             conversation.write_alone()
         case "rewind":
             answers = message.get("answers")
-            if not isinstance(answers, int) or answers < 0:
+            if not isinstance(answers, int) or isinstance(answers, bool) or answers < 0:
                 raise DataError("`answers` must be a number of answers to keep.", hint="0: begin again.")
             conversation.rewind(answers)
         case "system":
@@ -90,7 +105,7 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             await send({"event": "stats", "lines": await conversation.stats()})
         case other:
             raise DataError(
-                f"There is nothing to do that is called {other!r}.", hint="docs/device.md has the messages."
+                f"There is nothing to do that is called {shortened(other)}.", hint="docs/device.md has the messages."
             )
 
 

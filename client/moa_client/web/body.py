@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from moa_shared.text.json_text import parse_json
+from moa_shared.text.json_text import parse_request
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
@@ -42,8 +41,7 @@ async def read_json(request: Request, most_bytes: int = MOST_BYTES, seconds: flo
             408, f"The body of the request did not arrive within {seconds:g} s. Send it again."
         ) from None
     try:
-        value = parse_json(bytes(body))
-        json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
+        value = parse_request(bytes(body))
     except ValueError as error:
         raise RequestError(400, f"The body of the request is no JSON: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):

@@ -22,11 +22,23 @@ from moa_shared.programs.config import (
 from moa_shared.programs.output import write_output
 from moa_shared.programs.table import table
 from moa_shared.programs.values import plain_kind
+from moa_shared.text.unicode_text import is_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PLACEHOLDERS: dict[object, str] = {int: "N", float: "X", str: "TEXT"}
 JSON_FLAG = "--json"
 _PIPE = r"\|"  # as a cell of a Markdown table has it
+
+
+def text(value: str) -> str:
+    """The type of an argument that is neither a setting nor a path.
+
+    Raises:
+        click.BadParameter: it is no text.
+    """
+    if not is_text(value):
+        raise click.BadParameter(f"{value!r} is not text in UTF-8.")
+    return value
 
 
 def settings_options(

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from moa_shared.text.unicode_text import is_text
+
 YES, NO = frozenset({"1", "true", "on", "yes", "y", "t"}), frozenset({"0", "false", "off", "no", "n", "f"})
 LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
     "ge": (lambda value, limit: value >= limit, "greater than or equal to"),
@@ -103,6 +105,8 @@ def _read_number(value: object) -> float:
 def _read_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("input should be a valid string")
+    if not is_text(value):
+        raise ValueError("input should be text in UTF-8")
     return value
 
 

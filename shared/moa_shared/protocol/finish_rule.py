@@ -10,9 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from moa_shared.errors import ConfigError
 from moa_shared.protocol.loop_guard import LOOP_TOKENS, guard_looks, only_repeats
 from moa_shared.sampling.settings import Sampling
 
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the window below holds it
+TOKENS_LIMIT = 1 << 32  # as the wire has it
 STOP_WINDOW_TOKENS = 256  # a stop string is looked for in the text of this many last tokens: 64 characters of 4 bytes
 
 
@@ -39,6 +43,9 @@ class AnswerSettings:
         stop: strings that end the answer; the text shown ends before the first of them.
         ignore_end_of_text: continue after end-of-text (for measurements).
         loop_guard: end an answer that only repeats itself (`protocol.loop_guard`).
+
+    Raises:
+        ConfigError: a value outside its range.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -46,6 +53,17 @@ class AnswerSettings:
     stop: tuple[str, ...] = ()
     ignore_end_of_text: bool = False
     loop_guard: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_tokens < TOKENS_LIMIT:
+            raise ConfigError(f"max_tokens is {self.max_tokens}, expected 0 (as the context allows) to 2**32 - 1.")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise ConfigError(f"{len(self.stop)} stop strings were given, at most {MAX_STOP_STRINGS} are allowed.")
+        for stop in self.stop:
+            if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+                raise ConfigError(
+                    f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
+                )
 
     @property
     def decisive_tokens(self) -> int:

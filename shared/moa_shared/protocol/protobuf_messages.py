@@ -8,15 +8,12 @@ from typing import TypeVar
 
 from moa.v1 import moa_pb2 as pb
 
-from moa_shared.errors import ConfigError, ProtocolError
+from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling
 from moa_shared.tree.arithmetic import ROOT
-
-MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
 
 MOST_HUNDREDTHS = (1 << 32) - 1  # of a millisecond: a forward of half a day
 
@@ -45,13 +42,6 @@ def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
 
 def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
     """Raises ConfigError for values outside their range."""
-    if len(message.stop) > MAX_STOP_STRINGS:
-        raise ConfigError(f"{len(message.stop)} stop strings were given, at most {MAX_STOP_STRINGS} are allowed.")
-    for stop in message.stop:
-        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-            raise ConfigError(
-                f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
-            )
     sampling = Sampling(
         message.temperature,
         message.top_k,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from moa_shared.text.unicode_text import is_text
+
 
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
@@ -16,3 +18,19 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("its brackets are nested too deeply") from None
+
+
+def parse_request(text: str | bytes) -> Any:
+    """The value of a JSON text that others have sent, all of whose strings are text.
+
+    Raises:
+        ValueError: no JSON, brackets nested too deeply, or half a surrogate pair.
+    """
+    value = parse_json(text)
+    try:
+        written = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+    if not is_text(written):
+        raise ValueError("it has half a surrogate pair, which is no text: send text in UTF-8")
+    return value

@@ -1,7 +1,7 @@
 """Text of peers, files and models, made harmless for terminals and logs.
 
-Pure. Control characters (with which escape sequences begin) never pass; what is one line also loses the characters that
-change the direction of the text around them.
+Pure. Control characters (with which escape sequences begin) and what is no text never pass; what is one line also loses
+the characters that change the direction of the text around them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 
 TAB = "    "
+_NEVER = ("Cc", "Cs")  # controls, and halves of surrogate pairs
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -30,4 +31,4 @@ def _harmless(character: str) -> str:
         return TAB
     if character == "\r":
         return ""
-    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) == "Cc" and character != "\n" else character
+    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) in _NEVER and character != "\n" else character

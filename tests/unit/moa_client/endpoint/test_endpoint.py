@@ -283,7 +283,7 @@ async def test_a_defect_is_logged_and_told_as_one(caplog: pytest.LogCaptureFixtu
         with pytest.raises(openai.InternalServerError) as caught:
             await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
     assert (caught.value.response.status_code, caught.value.code) == (500, "internal")
-    assert "an answer has failed" in caplog.text
+    assert "The answer has failed" in caplog.text
 
 
 async def test_a_failure_after_the_first_word_is_the_last_event() -> None:

@@ -181,7 +181,9 @@ def test_scripts_without_spaces_are_found_in_the_middle(store: HistoryStore) -> 
     assert not store.search("重力 %%")
 
 
-@pytest.mark.parametrize("text", ['"', "?!", "a AND", "NEAR(", "*", "question:", "", "-", "\\", "重%", "'"])
+@pytest.mark.parametrize(
+    "text", ['"', "?!", "a AND", "NEAR(", "*", "question:", "", "-", "\\", "重%", "'", "\0", "重\0", "a\0b"]
+)
 def test_nothing_that_is_searched_for_is_a_command(store: HistoryStore, text: str) -> None:
     say(store, store.create(ORIGIN), "Why?", "So")
     assert not store.search(text)

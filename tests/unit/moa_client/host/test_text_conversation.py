@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -305,6 +305,55 @@ async def test_a_defect_is_told_and_the_conversation_continues(caplog: pytest.Lo
             assert "by accident" in caplog.text
             caplog.clear()
             await talk.answer("two")
+
+
+class Panic(BaseException):
+    """As a package in Rust raises it."""
+
+
+@pytest.mark.parametrize("before", [(), (Committed((0,)),)], ids=["before anything came", "in the middle"])
+async def test_whatever_was_raised_the_answer_ends_in_an_event_and_the_next_one_begins(
+    before: tuple[Event, ...],
+) -> None:
+    async with talking() as talk:
+        talk.surface.open.ask("one", OPTIONS)
+        await talk.surface.until(Asked)
+        talk.engine.tell(*before, Panic())
+        failed = await talk.surface.until(Failed)
+        assert isinstance(failed.event, Failed)
+        assert (failed.answer, failed.event.taken_back) == (1, not before)
+        assert not talk.conversation.is_answering
+        talk.engine.tell(Panic())  # between two
+        assert (await talk.surface.until(Failed)).answer == 0
+        await talk.answer("two")
+
+
+async def test_an_answer_whose_text_cannot_be_decoded_ends_in_an_event() -> None:
+    def decode(tokens: Sequence[int]) -> str:
+        if 25 in tokens:
+            raise Panic
+        return "x" * len(tokens)
+
+    async with talking() as talk:
+        talk.engine.device.decode = decode
+        talk.surface.open.ask("one", OPTIONS)
+        await talk.surface.until(Asked)
+        talk.engine.tell(Committed((0,)), Committed((25,)))
+        assert (await talk.surface.until(Failed)).answer == 1
+        assert not talk.conversation.is_answering
+        await talk.answer("two")
+
+
+async def test_where_keeping_fails_by_a_defect_the_answer_comes_and_it_is_said() -> None:
+    journal = Journal()
+    journal.begin = None  # type: ignore[assignment, method-assign]
+    async with talking(journal=journal) as talk:
+        await talk.answer("one")
+        [said] = [update.event for update in talk.surface.updates if isinstance(update.event, NotKept)]
+        assert str(said.error) == snapshot(
+            "Keeping the conversation has failed (TypeError). This is a defect of moa: please report it with the log."
+        )
+        await talk.answer("two")
 
 
 async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ async def test_what_is_no_message_is_answered() -> None:
     async with transport.tab() as tab:
         assert [message["do"] async for message in tab.messages()] == ["stop"]
     error = json.loads(transport.sent[1]["text"])
-    assert error["message"] == snapshot("Expected a JSON object, got something else.")
+    assert error["message"] == snapshot("The message cannot be read: Expecting value: line 1 column 1 (char 0).")
 
 
 async def test_a_message_that_is_too_long_is_the_last() -> None:

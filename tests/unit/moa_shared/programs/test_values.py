@@ -54,6 +54,8 @@ def test_values_are_read_as_the_type_of_their_field(kind: Any, value: object, ex
         (Literal["a"], ["a"], "input should be 'a'"),
         (tuple[str, ...], "a", "input should be a valid tuple"),
         (tuple[str, ...], [1], "input should be a valid string"),
+        (str, "caf\udce9", "input should be text in UTF-8"),
+        (tuple[str, ...], ["\udce9"], "input should be text in UTF-8"),
     ],
 )
 def test_what_is_expected_instead(kind: Any, value: object, message: str) -> None:

@@ -1,0 +1,99 @@
+"""A surface over a socket: each of its messages is answered, and it never waits for updates that cannot come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+
+from inline_snapshot import snapshot
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.events import LinkState
+from moa_client.conversation.updates import Titled, Update
+from moa_client.surface.open_conversation import Facts
+from moa_client.surface.subscription import Subscription
+from moa_client.surface.surface_session import serve_surface
+
+
+class Conversation:
+    """One whose wishes fail by a defect."""
+
+    facts = Facts("id", "", "tiny", "host:1", online=True)
+    status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, server="host:1")
+    answers = ()
+
+    def __init__(self, most_unread: int = 10) -> None:
+        self.subscription = Subscription(most_unread)
+        self.updates = self.subscription.updates
+        self.is_closed = False
+
+    def stop(self) -> None:
+        raise ZeroDivisionError
+
+    def set_title(self, title: str) -> None:
+        self.subscription.push(Update(Titled(title)))
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Surface:
+    """What it asks, and what it was sent."""
+
+    def __init__(self, *asked: Mapping[str, Any]) -> None:
+        self.sent: list[Mapping[str, Any]] = []
+        self.has_left = asyncio.Event()
+        self._asked = asked
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        for each in self._asked:
+            yield dict(each)
+        await self.has_left.wait()
+
+    async def send(self, fields: Mapping[str, Any]) -> None:
+        self.sent.append(fields)
+        if fields["event"] == "titled":
+            self.has_left.set()
+
+    async def be_served(self, conversation: Conversation) -> None:
+        async def open_it(identifier: str | None, system: str | None, single: bool) -> Any:
+            return conversation
+
+        async with asyncio.timeout(20):
+            await serve_surface({}, self.messages(), self.send, open_it)
+        assert conversation.is_closed
+
+
+async def test_a_defect_in_what_was_asked_for_is_told_and_the_next_message_followed() -> None:
+    surface = Surface({"do": "stop"}, {"do": "title", "title": "t"})
+    await surface.be_served(Conversation())
+    assert [each["event"] for each in surface.sent] == ["opened", "error", "titled"]
+    assert surface.sent[1] == snapshot(
+        {
+            "event": "error",
+            "code": "internal",
+            "message": "What was asked for has failed (ZeroDivisionError).",
+            "hint": "This is a defect of moa: please report it with the log.",
+        }
+    )
+
+
+async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:
+    conversation = Conversation(most_unread=1)
+    for _ in range(2):
+        conversation.set_title("t")
+    surface = Surface()
+    await surface.be_served(conversation)
+    assert [each["event"] for each in surface.sent] == ["opened", "error"]
+
+
+async def test_updates_that_cannot_be_sent_end_the_session() -> None:
+    conversation = Conversation()
+    conversation.subscription.push(cast("Any", "no update"))
+    surface = Surface()
+    try:
+        await surface.be_served(conversation)
+    except AttributeError:
+        assert conversation.is_closed
+    else:
+        raise AssertionError("It was served on.")
