@@ -143,7 +143,11 @@ class ServerSettings(SettingsBase):
     )
     # a tenth of a core, at 2 ms each, refused or not; all the chats of an office make fewer
     peer_requests_per_minute: int = setting(
-        3000, "Calls from one address in a minute, whoever makes them; 0: any number.", "CALLS", ge=0, le=10_000_000
+        3000,
+        "Calls from one address in a minute, of each key, and of all that have none; 0: any number.",
+        "CALLS",
+        ge=0,
+        le=10_000_000,
     )
     # a load balancer spreads clients again when they come back, which costs each a round trip
     connection_age_seconds: float = setting(

@@ -17,9 +17,11 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.loading import load_host
 from moa_server.service import fetch as drafter_files
+from moa_server.service import fetch_places
 from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.service import MoaService
 from moa_server.settings import ServerSettings
+from moa_shared.errors import OverloadedError
 from moa_shared.models import resolve
 from moa_shared.models.tensors.formats import quantise_q8_0
 from moa_shared.models.weights.weights import EMBEDDINGS
@@ -130,7 +132,7 @@ async def test_an_offset_beyond_the_end_gives_nothing(source: Source, tmp_path: 
 async def test_too_many_downloads_at_once_are_refused(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafter_files, "MOST_CALLS", 0)
+    monkeypatch.setattr(fetch_places, "MOST_PLACES", 0)
     async with stub(source, tmp_path / "cache") as client:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await manifest(client)
@@ -149,11 +151,11 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     several = DrafterFiles(
         files, pb.Identity(), [DrafterFile(source.drafter, 1), DrafterFile(second, 2)], tmp_path / "cache"
     )
-    await several.answer(pb.FetchDrafterRequest(), send)
+    await several.answer(pb.FetchDrafterRequest(), send, "nobody")
     kinds = {entry.name: entry.kind for entry in told[0].manifest.files}
     assert list(kinds.values()).count(pb.PART_DRAFTER) == 2
     assert kinds["layers-2.packed.safetensors"] == pb.PART_LAYERS_PACKED
-    await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send)
+    await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send, "nobody")
     assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}
 
 
@@ -182,7 +184,7 @@ class DeafContext:
 async def test_calls_that_stop_reading_make_room(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafter_files, "MOST_CALLS", 2)
+    monkeypatch.setattr(fetch_places, "MOST_PLACES", 2)
     settings = ServerSettings(
         model=str(source.model), drafter=str(source.drafter), execution="float32", port=0, cache_dir=tmp_path / "cache",
         write_seconds=0.05,
@@ -198,8 +200,31 @@ async def test_calls_that_stop_reading_make_room(
     async def send(message: pb.FetchDrafterResponse) -> None:
         told.append(message)
 
-    await host.drafter_files.answer(pb.FetchDrafterRequest(), send)
+    await host.drafter_files.answer(pb.FetchDrafterRequest(), send, "nobody")
     assert told[0].manifest.files
+
+
+async def test_a_caller_of_many_downloads_keeps_no_other_out(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_places, "MOST_PLACES", 2)
+    files = DrafterFiles(resolve(str(source.model), tmp_path / "cache"), pb.Identity(), [], tmp_path / "cache")
+    waits, told = asyncio.Event(), list[pb.FetchDrafterResponse]()
+
+    async def never_send(_: pb.FetchDrafterResponse) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    async def send(message: pb.FetchDrafterResponse) -> None:
+        told.append(message)
+
+    greedy = [asyncio.create_task(files.answer(pb.FetchDrafterRequest(), never_send, "greedy")) for _ in range(2)]
+    await waits.wait()
+    await files.answer(pb.FetchDrafterRequest(), send, "honest")
+    assert told[0].manifest.files
+    (lost,), (kept,) = await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)
+    assert isinstance(lost.exception(), OverloadedError)
+    kept.cancel()
 
 
 async def test_the_parts_are_made_before_anybody_asks(source: Source, tmp_path: Path) -> None:

@@ -378,3 +378,22 @@ async def test_a_flood_of_wrong_keys_harms_no_good_one_and_is_hardly_logged(targ
         assert honest.tokens[len(PROMPT) :] == plain_text(target, PROMPT, LONG)[0]
         assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 100
         assert sum(entry["event"] == "call refused" for entry in logs) == MOST_LINES
+
+
+async def test_strangers_of_an_address_and_of_a_connection_cost_a_good_key_nothing(target: Target) -> None:
+    host = make_host(target, gate=keys(honest=CallerLimits()), peer_requests_per_minute=60)
+    async with serving(host) as running, channel_to(running) as shared:  # as behind a proxy
+        describe = moa_pb2_grpc.MoaStub(shared).Describe
+        strangers = [asyncio.ensure_future(_code(describe, f"wrong{number}")) for number in range(100)]
+        await until(lambda: any(each.pause_seconds > 1.0 for each in host.allowances._kept.values()))
+        assert {await _code(describe, "honest") for _ in range(20)} == {grpc.StatusCode.OK}
+        assert all(allowance.pause_seconds == 0.0 for name, allowance in host.allowances._kept.items() if "key" in name)
+        refused = await asyncio.gather(*strangers)
+        assert set(refused) == {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+async def _code(describe: Any, name: str) -> grpc.StatusCode:
+    """How a call with this key ends."""
+    call = describe(pb.DescribeRequest(), metadata=(("authorization", f"Bearer {secret(name)}"),))
+    code: grpc.StatusCode = await call.code()
+    return code

@@ -49,6 +49,10 @@ class Caller:
     limits: CallerLimits = field(default_factory=CallerLimits)
     is_proven: bool = False
 
+    def account(self, place: str) -> str:
+        """Who pays for calls from a connection or an address: all strangers there together, or a proven owner alone."""
+        return f"{place} {self.owner}" if self.is_proven else place
+
 
 def anonymous(peer: str) -> Caller:
     """The caller of a server that wants no keys: as far as the address says."""

@@ -1,4 +1,4 @@
-"""What a caller may take in a minute: calls of an address, requests and tokens of an owner. Pure but for its clock.
+"""What a caller may take in a minute: calls from an address, requests and tokens of an owner. Pure but for its clock.
 
 Tokens are those that the target computes: read of prompts and not found in a cache, or written; a token is not paid
 for twice because it is kept. A question is let in while anything is left, however long it is, and may go into debt;
@@ -41,14 +41,16 @@ class Rates:
         """Takes from these buckets, which know what other servers let the same callers take."""
         self._of_peers, self._of_requests, self._of_tokens = calls, requests, tokens
 
-    def on_call(self, peer: str) -> None:
-        """Counts a call of an address, whoever it is.
+    def on_call(self, caller: Caller) -> None:
+        """Counts a call: of a proven owner at its address, else of all strangers of that address together.
 
         Raises:
-            RateLimitError: it has made too many; this one is not counted.
+            RateLimitError: there were too many; this one is not counted.
         """
         if limit := self._peer_calls:
-            self._take_one(self._of_peers, address_of(peer), limit, f"This address may make {limit} calls a minute.")
+            whom, where = ("client", " from one address") if caller.is_proven else ("address", "")
+            words = f"This {whom} may make {limit} calls a minute{where}."
+            self._take_one(self._of_peers, caller.account(address_of(caller.peer)), limit, words)
 
     def on_request(self, caller: Caller) -> None:
         """Counts a call or a question of an owner.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError, DiskFullError, MismatchError, MoaError, NotFoundError, OverloadedError
+from moa_shared.errors import ConfigError, DiskFullError, MismatchError, MoaError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import building, cache_root, locked
 from moa_shared.models.sources.digest import remembered_hash
@@ -23,11 +23,12 @@ from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names, 
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 from moa_shared.protocol.handshake_checks import manifest_sha256
 
+from moa_server.service.fetch_places import FetchPlaces
+
 log = structlog.get_logger()
 
 RANGE_BYTES = 4 << 20  # of one call: what gRPC may hold for a slow client, since awaiting a write holds nothing back
 CHUNK_BYTES = 64 << 10  # lets verdicts of other calls pass between
-MOST_CALLS = 16  # at once; each holds a range
 PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
     "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
     "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
@@ -77,7 +78,7 @@ class DrafterFiles:
         self._parts: dict[str, _Part] = {}
         self._manifest = pb.PartManifest()
         self._lock = asyncio.Lock()
-        self._calls = 0
+        self._places = FetchPlaces()
         self._preparation: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -108,8 +109,11 @@ class DrafterFiles:
         except MoaError as error:
             log.warning("parts for clients are not ready", reason=error.message)
 
-    async def answer(self, request: pb.FetchDrafterRequest, send: Send) -> None:
+    async def answer(self, request: pb.FetchDrafterRequest, send: Send, owner: str) -> None:
         """Answers one call.
+
+        Args:
+            owner: who calls (`Caller.owner`).
 
         Raises:
             NotFoundError: no file of that name.
@@ -117,19 +121,14 @@ class DrafterFiles:
             OverloadedError: too many downloads at once.
             MoaError: the parts cannot be made.
         """
-        if self._calls >= MOST_CALLS:
-            raise OverloadedError(f"{MOST_CALLS} devices are fetching the drafter already.")
-        self._calls += 1
-        try:
+        async with self._places.take(owner) as moved:
             parts = await self._ready()
             if request.name:
-                await self._send_range(_find(parts, request), request.offset, send)
+                await self._send_range(_find(parts, request), request.offset, send, moved)
             else:
                 await send(pb.FetchDrafterResponse(manifest=self._manifest))
-        finally:
-            self._calls -= 1
 
-    async def _send_range(self, part: _Part, offset: int, send: Send) -> None:
+    async def _send_range(self, part: _Part, offset: int, send: Send, moved: Callable[[], None]) -> None:
         end = min(part.entry.size, offset + RANGE_BYTES)
         if offset >= end:
             return
@@ -140,6 +139,7 @@ class DrafterFiles:
                 if not data:  # truncated since it was hashed: the client's check will say so
                     return
                 await send(pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=offset, data=data)))
+                moved()
                 offset += len(data)
 
     async def _ready(self) -> dict[str, _Part]:

@@ -93,24 +93,24 @@ class MoaService:
         await self._answer("Generate", run, context, Right.GENERATE)
 
     async def fetch_drafter(self, data: bytes, context: Context) -> None:
-        async def run(_: Caller) -> None:
+        async def run(caller: Caller) -> None:
             request = parse(pb.FetchDrafterRequest, data, self._host.frame_bytes)
             if self._host.drafter_files is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
             writer = PatientWriter(_writing(context), self._host.settings.write_seconds)
-            await self._host.drafter_files.answer(request, writer.write)
+            await self._host.drafter_files.answer(request, writer.write, caller.owner)
 
         await self._answer("FetchDrafter", run, context, Right.FETCH)
 
     async def converse(self, frames: AsyncIterator[bytes], context: Context) -> None:
         async def run(caller: Caller) -> None:
-            allowance = self._host.allowances.of(caller.peer)
+            allowance = self._host.allowances.of(caller.account(caller.peer))
             await ConverseStream(self._host, _writing(context), caller, allowance).run(frames)
 
         await self._answer("Converse", run, context, Right.CONVERSE)
 
     async def _admit(self, context: Context, right: Right | None) -> Caller:
-        """Says who calls, once the call's connection and address may have it begun; strangers wait too.
+        """Says who calls, once the call may begin: strangers wait too, but not at the cost of those with good keys.
 
         Args:
             right: that the call needs; None: none.
@@ -121,19 +121,23 @@ class MoaService:
         """
         peer = context.peer()
         host = self._host
-        connection, address = host.allowances.of(peer), host.address_allowances.of(address_of(peer))
+        refusal: AuthenticationError | None = None
+        try:  # first, since others behind this address, and a proxy's on this connection, may have no good key
+            caller = host.gate.admit(
+                context.invocation_metadata() or (), peer, certificate_name(context.auth_context())
+            )
+        except AuthenticationError as error:
+            caller, refusal = anonymous(peer), error
+        connection = host.allowances.of(caller.account(peer))
+        address = host.address_allowances.of(caller.account(address_of(peer)))
         connection.charge_call()
         address.charge_call()
         if pause_seconds := max(connection.pause_seconds, address.pause_seconds):
             await asyncio.sleep(pause_seconds)
-        host.rates.on_call(peer)
-        try:
-            caller = host.gate.admit(
-                context.invocation_metadata() or (), peer, certificate_name(context.auth_context())
-            )
-        except AuthenticationError:
-            connection.charge_wrong_key()  # not the address: others behind it may have good ones
-            raise
+        host.rates.on_call(caller)
+        if refusal is not None:
+            connection.charge_wrong_key()
+            raise refusal
         if right is not None:
             check_right(caller, right)
         if right is not Right.FETCH:  # a drafter takes dozens of calls

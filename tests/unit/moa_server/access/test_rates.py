@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from moa_server.access.caller import Caller, CallerLimits
+from inline_snapshot import snapshot
+from moa_server.access.caller import Caller, CallerLimits, anonymous
 from moa_server.access.rates import Rates, TokenMeter, address_of
 from moa_shared.errors import RateLimitError
 
@@ -32,7 +33,7 @@ def test_without_limits_nothing_is_refused(clock: Clock) -> None:
     free = rates(clock)
     meter = TokenMeter(free, KEY)
     for _ in range(100_000):
-        free.on_call("ipv4:203.0.113.9:1")
+        free.on_call(anonymous("ipv4:203.0.113.9:1"))
         free.on_request(KEY)
     meter.begin()
     meter.read(10**9)
@@ -43,16 +44,32 @@ def test_without_limits_nothing_is_refused(clock: Clock) -> None:
 def test_an_address_may_make_so_many_calls_over_all_its_connections(clock: Clock) -> None:
     limited = rates(clock, peer_calls=60)
     for port in range(60):
-        limited.on_call(f"ipv4:203.0.113.9:{port}")
+        limited.on_call(anonymous(f"ipv4:203.0.113.9:{port}"))
     with raises(
         RateLimitError,
         "This address may make 60 calls a minute. Wait as long as told; the operator can raise the limit of your key.",
     ) as caught:
-        limited.on_call("ipv4:203.0.113.9:61")
+        limited.on_call(anonymous("ipv4:203.0.113.9:61"))
     assert caught.value.retry_after_ms == 1000
-    limited.on_call("ipv4:203.0.113.10:1")
+    limited.on_call(anonymous("ipv4:203.0.113.10:1"))
     clock.now = 1.0
-    limited.on_call("ipv4:203.0.113.9:62")
+    limited.on_call(anonymous("ipv4:203.0.113.9:62"))
+
+
+def test_whoever_has_a_key_does_not_pay_for_strangers_of_the_address(clock: Clock) -> None:
+    limited = rates(clock, peer_calls=1)
+    alice, bob = (Caller(f"key {name}", "ipv4:203.0.113.9:1", name, is_proven=True) for name in ("alice", "bob"))
+    limited.on_call(anonymous("ipv4:203.0.113.9:1"))
+    limited.on_call(alice)
+    limited.on_call(bob)
+    with raises(
+        RateLimitError,
+        snapshot(
+            "This client may make 1 calls a minute from one address. "
+            "Wait as long as told; the operator can raise the limit of your key."
+        ),
+    ):
+        limited.on_call(alice)
 
 
 def test_a_keys_own_limit_goes_before_the_servers(clock: Clock) -> None:
