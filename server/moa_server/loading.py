@@ -23,6 +23,7 @@ from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
+from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
 
@@ -65,6 +66,7 @@ def load_host(
     files = resolve(settings.model, settings.cache_dir, progress)
     # Cheap checks come before loading the target, which takes many seconds.
     check_context_length(settings, files)
+    read_sampling_defaults(files)  # clients read them: who can correct them learns of it here
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
     execution = (load or load_execution)(files, settings, progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
@@ -42,6 +42,7 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         biases: bool = False,
         epsilon: float = 1e-5,
         add_bos: bool | None = None,
+        sampling: Mapping[str, float] | None = None,
     ) -> Path:
         random = np.random.default_rng(seed)
         path = tmp_path / name
@@ -59,6 +60,8 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         writer.add_key_length(HIDDEN // HEADS)
         writer.add_value_length(HIDDEN // HEADS)
         writer.add_vocab_size(len(tokens))
+        for key, value in (sampling or {}).items():
+            (writer.add_int32 if isinstance(value, int) else writer.add_float32)(f"general.sampling.{key}", value)
         if rope_scaling is not None:
             writer.add_string(f"{architecture}.rope.scaling.type", rope_scaling)
         writer.add_tokenizer_model(tokenizer)

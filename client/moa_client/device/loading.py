@@ -19,11 +19,13 @@ from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, dr
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, InternalError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
+from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import Plane
+from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
 from moa_client.device.drafter_choice import Choice, ServerPace
@@ -48,6 +50,7 @@ class Device:
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
+        sampling: how the model's answers are sampled where nobody says otherwise.
     """
 
     files: ModelFiles
@@ -64,6 +67,7 @@ class Device:
     step_ms: float = 0.0
     is_refused: bool = False
     new_drafter: Callable[[], ClientDrafter] | None = None
+    sampling: SamplingDefaults = NOTHING_SAID
 
     @property
     def planes(self) -> dict[Plane, int]:
@@ -169,6 +173,7 @@ def load_device(
         served.limits.context_tokens or int(files.config.get("max_position_embeddings") or 1 << 31),
         execution=served.execution if served.HasField("execution") else None,
         step_ms=served.step_ms,
+        sampling=read_sampling_defaults(files),
     )
     device = equip(device, settings, sources, progress, rtt_ms)
     check_identity(served.identity, device.identity, served.drafters)

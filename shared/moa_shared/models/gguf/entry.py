@@ -13,12 +13,14 @@ from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.configuration import make_config
+from moa_shared.models.gguf.generation import make_generation
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.identity import identify
 from moa_shared.models.gguf.parts import find_parts, join_headers, read_parts
 from moa_shared.models.gguf.vocabulary import write_tokenizer
 from moa_shared.models.sources.cache import building, is_disk_full, locked
 from moa_shared.models.sources.files import ModelFiles, gguf_fingerprint, read_config
+from moa_shared.models.sources.generation import GENERATION_CONFIG
 from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
 from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.programs.atomic import whole_file
@@ -112,10 +114,12 @@ def _describe(entry: Path, target_id: str, paths: Sequence[Path], identity: str,
 def _make(header: GgufHeader, entry: Path, target_id: str, identity: str, progress: Progress) -> None:
     path = header.path
     with progress.task(f"Preparing {path.name} (once)"):
-        config = make_config(header)
+        config, generation = make_config(header), make_generation(header)
         with building(entry, TOKENIZER_BYTES, f"the cache entry of {path.name}") as part:
             try:
                 (part / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+                if generation:
+                    (part / GENERATION_CONFIG).write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
                 write_tokenizer(header, part, progress)
                 write_manifest(part, target_id, identity)
             except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
-from moa_shared.text.json_text import parse_json
+from moa_shared.models.sources.generation import GENERATION_CONFIG, read_generation
 
 
 def end_of_text(files: ModelFiles, tokenizer_eos: int | None) -> frozenset[int]:
@@ -14,11 +14,11 @@ def end_of_text(files: ModelFiles, tokenizer_eos: int | None) -> frozenset[int]:
         ModelSourceError: generation_config.json cannot be read.
     """
     found: set[int] = set()
-    path = files.folder / "generation_config.json"
+    generation = read_generation(files)
     try:
-        generation = parse_json(path.read_text("utf-8")) if path.is_file() else {}
         for value in (files.config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer_eos):
             found.update(value if isinstance(value, list) else [] if value is None else [value])
         return frozenset(int(token) for token in found)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
+        path = files.folder / GENERATION_CONFIG
         raise ModelSourceError(f"{path} cannot be read ({error}).", hint="Fetch the model again.") from None

@@ -17,6 +17,7 @@ from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.cache import disk_full, is_disk_full
 from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.sources.generation import GENERATION_CONFIG
 from moa_shared.models.tensors.formats import GROUP, quantise_q8_0
 from moa_shared.models.tensors.safetensors import write_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
@@ -24,7 +25,7 @@ from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 Precision = Literal["packed", "bf16"]
 TEXT_FILES = (
     "config.json",
-    "generation_config.json",
+    GENERATION_CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

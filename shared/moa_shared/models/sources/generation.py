@@ -1,0 +1,45 @@
+"""generation_config.json of a model: what ends its answers, and how they are sampled by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moa_shared.errors import ConfigError, ModelSourceError
+from moa_shared.models.sources.files import ModelFiles
+from moa_shared.sampling.defaults import SamplingDefaults, sampling_defaults
+from moa_shared.text.json_text import parse_json
+
+GENERATION_CONFIG = "generation_config.json"
+
+
+def read_generation(files: ModelFiles) -> Mapping[str, Any]:
+    """Its content; empty where there is none.
+
+    Raises:
+        ModelSourceError: it cannot be read.
+    """
+    path = files.folder / GENERATION_CONFIG
+    try:
+        content = parse_json(path.read_text("utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise ModelSourceError(f"{path} cannot be read ({error}).", hint="Fetch the model again.") from None
+    if not isinstance(content, dict):
+        raise ModelSourceError(f"{path} cannot be read (no JSON object).", hint="Fetch the model again.")
+    return content
+
+
+def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
+    """How the model's answers are sampled where nobody says otherwise.
+
+    Raises:
+        ModelSourceError: the file cannot be read, or has a value that cannot be used.
+    """
+    try:
+        return sampling_defaults(read_generation(files))
+    except (ConfigError, ValueError, OverflowError) as error:
+        reason = (error.message if isinstance(error, ConfigError) else str(error)).removesuffix(".")
+        path = files.folder / GENERATION_CONFIG
+        raise ModelSourceError(
+            f"{path} cannot be used: {reason}.", hint="Correct that value in the model's folder, or remove it."
+        ) from None
