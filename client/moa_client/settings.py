@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,11 +11,21 @@ from urllib.parse import urlsplit
 from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
-from moa_shared.sampling.settings import LEAST_TEMPERATURE
+from moa_shared.sampling.settings import (
+    LEAST_REPEAT_PENALTY,
+    LEAST_TEMPERATURE,
+    MOST_BIAS,
+    MOST_BIASED_TOKENS,
+    MOST_PENALTY,
+    MOST_REPEAT_PENALTY,
+    TOKEN_LIMIT,
+    WHOLE_CONTEXT,
+)
 
 from moa_client.conversation.answer_options import AnswerOptions
 
 SECTION = "client"
+_BIAS = re.compile(r"(\d{1,10})(?:=|(?=[+-]))([+-]?(?:\d{1,9}(?:\.\d*)?|\.\d+))", re.ASCII)
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
 
@@ -42,6 +53,31 @@ def _names_servers(value: str) -> None:
 def _is_no_division_by_nearly_nothing(value: float) -> None:
     if 0 < value < LEAST_TEMPERATURE:
         raise ValueError(f"expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100")
+
+
+def _is_a_penalty(value: float) -> None:
+    if not LEAST_REPEAT_PENALTY <= value <= MOST_REPEAT_PENALTY:
+        raise ValueError(f"expected {LEAST_REPEAT_PENALTY:g} to {MOST_REPEAT_PENALTY:g}; 1 is off")
+
+
+def _are_biases(value: tuple[str, ...]) -> None:
+    biases = [bias_of(part) for part in value]
+    if len({token for token, _ in biases}) < len(biases):
+        raise ValueError("it names a token twice")
+    if len(biases) > MOST_BIASED_TOKENS:
+        raise ValueError(f"expected at most {MOST_BIASED_TOKENS} tokens")
+
+
+def bias_of(value: str) -> tuple[int, float]:
+    """A token's id and its bias: `42=-5`, or as llama.cpp writes it, `42-5`.
+
+    Raises:
+        ValueError: what was expected.
+    """
+    found = _BIAS.fullmatch(value)
+    if found is None or int(found[1]) >= TOKEN_LIMIT or abs(float(found[2])) > MOST_BIAS:
+        raise ValueError(f"expected ID=BIAS, a token's id and -{MOST_BIAS:g} to {MOST_BIAS:g}, such as 42=-5")
+    return int(found[1]), float(found[2])
 
 
 def _can_stop(value: tuple[str, ...]) -> None:
@@ -131,17 +167,74 @@ class ClientSettings(SettingsBase):
     depth: int = setting(4, "Levels of a tree.", ge=1, le=16)
     breadth: int = setting(4, "Candidates per node, and nodes expanded per level.", ge=1, le=64)
     nodes: int = setting(16, "Nodes of a tree that are sent.", ge=1, le=512)
-    temperature: float = setting(
-        0.0,
+    temperature: float | None = setting(
+        None,
         f"0 is greedy; otherwise at least {LEAST_TEMPERATURE:g}.",
+        shown="the model's, else 0.7",
         check=_is_no_division_by_nearly_nothing,
         ge=0,
         le=100,
     )
-    top_k: int = setting(0, "Sample from the k likeliest tokens; 0: from all.", "K", ge=0)
-    top_p: float = setting(1.0, "Sample from the likeliest tokens up to this probability.", "P", gt=0, le=1)
-    seed: int = setting(0, "The same seed gives the same text, except on bf16 servers.", ge=0, lt=1 << 64)
-    max_tokens: int = setting(512, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
+    top_k: int | None = setting(
+        None,
+        "Sample from the k likeliest tokens; 0: from all.",
+        "K",
+        shown="the model's, else 0",
+        ge=0,
+        lt=1 << 31,
+    )
+    top_p: float | None = setting(
+        None,
+        "Sample from the likeliest tokens up to this probability.",
+        "P",
+        shown="the model's, else 0.95",
+        gt=0,
+        le=1,
+    )
+    min_p: float | None = setting(
+        None,
+        "Leave out tokens less likely than this share of the likeliest one; 0: none.",
+        "P",
+        shown="the model's, else 0",
+        ge=0,
+        le=1,
+    )
+    repeat_penalty: float | None = setting(
+        None,
+        "Makes tokens of the newest text less likely, question included; 1: off.",
+        shown="the model's, else 1",
+        check=_is_a_penalty,
+    )
+    repeat_last_n: int | None = setting(
+        None,
+        "So many tokens back; 0: none, -1: all.",
+        shown="the model's, else 64",
+        ge=WHOLE_CONTEXT,
+        lt=1 << 31,
+    )
+    presence_penalty: float = setting(
+        0.0, "Makes tokens that the answer has less likely.", ge=-MOST_PENALTY, le=MOST_PENALTY
+    )
+    frequency_penalty: float = setting(
+        0.0, "The same, more for each time that it has them.", ge=-MOST_PENALTY, le=MOST_PENALTY
+    )
+    logit_bias: tuple[str, ...] = setting(
+        (),
+        "Makes a token, by its id, more or less likely (-100: never); may be repeated.",
+        "ID=BIAS",
+        shown="none",
+        check=_are_biases,
+    )
+    seed: int | None = setting(
+        None,
+        "The same seed gives the same text, except on bf16 servers.",
+        shown="a new one for each question",
+        ge=0,
+        lt=1 << 64,
+    )
+    loop_guard: bool = setting(True, "End an answer that only repeats itself.")
+    # A server promises the memory for as many tokens. /continue goes beyond it.
+    max_tokens: int = setting(2048, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
     stop: tuple[str, ...] = setting(
         (), "Ends the answer before this text; may be repeated.", shown="none", check=_can_stop
     )
@@ -217,4 +310,18 @@ class ClientSettings(SettingsBase):
     @property
     def options(self) -> AnswerOptions:
         """What is asked of an answer."""
-        return AnswerOptions(self.temperature, self.top_k, self.top_p, self.seed, self.max_tokens, self.stop)
+        return AnswerOptions(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            repeat_last_n=self.repeat_last_n,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple(sorted(map(bias_of, self.logit_bias))),
+            loop_guard=self.loop_guard,
+        )

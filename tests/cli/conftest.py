@@ -45,6 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # of the log
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # of the history
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))  # of the daemon
+    monkeypatch.setenv("MOA_CLIENT_TEMPERATURE", "0")  # of what is compared with the target's own text
 
     def run(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin

@@ -11,7 +11,7 @@ from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import Ended, LinkChanged, LinkState
-from moa_client.conversation.updates import Asked, Rewound, Titled, Update
+from moa_client.conversation.updates import Asked, Continued, Rewound, Titled, Update
 from moa_client.surface.open_conversation import Facts
 from moa_client.surface.subscription import Subscription
 from moa_shared.protocol.finish_rule import Finish
@@ -62,6 +62,10 @@ class FakeConversation:
         self.asked.append((question, options))
         self._todo.put_nowait(lambda: self._answer(question, options))
 
+    def continue_answer(self, max_tokens: int) -> None:
+        self.requests.append(f"continue {max_tokens}")
+        self._todo.put_nowait(self._go_on)
+
     def stop(self) -> None:
         self.requests.append("stop")
         if self._running is not None:
@@ -106,8 +110,16 @@ class FakeConversation:
 
     async def _answer(self, question: str, options: AnswerOptions) -> None:
         number = len(self.answers) + 1
-        self.answers.append(AnswerText(question, number))
-        self.publish(Update(Asked(question), number))
+        self.answers.append(AnswerText(question, number, options))
+        self.publish(Update(Asked(question, options), number))
+        await self._play_out(number, question, options)
+
+    async def _go_on(self) -> None:
+        newest = self.answers[-1]
+        self.publish(Update(Continued(newest.options), newest.number))
+        await self._play_out(newest.number, newest.question, newest.options)
+
+    async def _play_out(self, number: int, question: str, options: AnswerOptions) -> None:
         self._running = asyncio.ensure_future(self._play(self, number, question, options))
         try:
             await asyncio.wait([self._running])
@@ -130,6 +142,7 @@ class FakeSurface:
         self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]
         self.is_gone = False
         self.ask = conversation.ask
+        self.continue_answer = conversation.continue_answer
         self.stop = conversation.stop
         self.rewind = conversation.rewind
         self.set_system = conversation.set_system

@@ -83,6 +83,7 @@ def daemon_home(environment: dict[str, str], **settings: str) -> Iterator[Home]:
     folder = Path(tempfile.mkdtemp(prefix="moa", dir="/tmp"))  # pytest's are too long for a socket
     everywhere = {
         "DAEMON": "true",
+        "TEMPERATURE": "0",  # of chats
         "HISTORY": "true",
         "DAEMON_DIR": str(folder / "run"),
         "HISTORY_DIR": str(folder / "history"),

@@ -29,6 +29,7 @@ from moa_client.web.closing import Closing
 from moa_client.web.runner import WebServer, bind, serve
 from moa_shared.errors import MoaError, ModelSourceError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.defaults import NOTHING_SAID
 
 MODEL = "scripted/model"
 
@@ -144,6 +145,7 @@ class ScriptedSource:
     fingerprint = "fp_scripted"
     context_tokens = 100
     vocab_size = 1000
+    sampling = NOTHING_SAID
 
     def __init__(self, script: Script = silence) -> None:
         self.script = script

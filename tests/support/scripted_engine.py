@@ -10,6 +10,7 @@ from jinja2 import TemplateError
 from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.defaults import NOTHING_SAID
 
 from tests.support.told import letters
 
@@ -50,12 +51,13 @@ class ScriptedEngine:
             is_exact=True,
             choice=None,
             context_tokens=1000,
+            sampling=NOTHING_SAID,
         )
         self.figures = Figures()
         self.session_figures = SessionFigures()
         self.unsettled = 0
         self.tokens: list[int] = []  # as many as are committed
-        self.conversation = SimpleNamespace(tokens=self.tokens)
+        self.conversation = SimpleNamespace(tokens=self.tokens, answer=[], vocab_size=1000)
         self.turns: list[str] = []  # texts of the questions, as they were put to the server
         self.settings: list[AnswerSettings] = []
         self.done: list[str] = []  # what else was asked of it, in order
@@ -72,9 +74,9 @@ class ScriptedEngine:
             self._script.put_nowait(each)
 
     async def ask(
-        self, turn: Callable[[Sequence[int]], Sequence[int]], settings: AnswerSettings, *, traceparent: str = ""
+        self, turn: Callable[[Sequence[int]], Sequence[int]] | None, settings: AnswerSettings, *, traceparent: str = ""
     ) -> AsyncGenerator[Event, None]:
-        new = turn(self.tokens)
+        new = turn(self.tokens) if turn is not None else ()
         self.turns.append("".join(map(chr, new)))
         self.settings.append(settings)
         self.figures = Figures()
@@ -84,7 +86,9 @@ class ScriptedEngine:
                 if isinstance(event, Committed):
                     if not self.figures.tokens:
                         self.tokens += new
+                        self.conversation.answer = [] if turn is not None else self.conversation.answer
                     self.tokens += event.tokens
+                    self.conversation.answer = [*self.conversation.answer, *event.tokens]
                     self.figures.tokens += len(event.tokens)
                 is_over = isinstance(event, Ended)
                 yield event

@@ -373,6 +373,20 @@ class Asked:
             self.finish, self.settled = event.finish, not event.provisional
             assert event.provisional or not self.provisional
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a limit or the user has ended it, so that it can be continued."""
+        is_cut = self.finish in (Finish.MAX_TOKENS, Finish.CANCELLED) and not self.settings.stop
+        return is_cut and self.settled and not self.given_up and bool(self.shown)
+
+    def go_on(self, tokens: int) -> None:
+        """It is continued by at most so many tokens."""
+        before = self.transcript.committed
+        self.settings = replace(self.settings, max_tokens=len(self.shown) + tokens)
+        self.finish, self.settled, self.shown_at_stop = Finish.UNFINISHED, False, None
+        self.transcript = Transcript(decode, self.settings.stop)
+        self.transcript.restore(self.shown, before, (), len(self.shown))
+
     def settle(self, event: Settled) -> None:
         self.transcript.apply(event)
         self.shown += event.tokens
@@ -446,9 +460,19 @@ class Chat:
             turn = list(before.turn)  # once more
         self.current = Asked(turn, self.any_settings())
         self.asked.append(self.current)
-        self.asking = asyncio.create_task(self.ask(self.current))
+        await self.answer(self.current, turn)
+        if self.current.settled and not self.current.shown and (engine.unsettled or self.lacks(self.current)):
+            self.asked.remove(self.current)  # a question that got nothing is taken back, unless the server holds it
+        while self.current.may_go_on and not engine.unsettled and chance.random() < 0.4:
+            self.current.go_on(chance.choice([1, 10, 60]))
+            await self.answer(self.current, None)
+
+    async def answer(self, asked: Asked, turn: Sequence[int] | None) -> None:
+        """Asks a question, or continues its answer (None), and waits until that is over."""
+        engine, chance = self.engine, self.chance
+        self.asking = asyncio.create_task(self.ask(asked, turn))
         if chance.random() < self.stops:
-            stopper = asyncio.create_task(self.stop(self.current, 10 ** chance.uniform(-2.5, 0.3)))
+            stopper = asyncio.create_task(self.stop(asked, 10 ** chance.uniform(-2.5, 0.3)))
         else:
             stopper = None
         if stopper is not None and chance.random() < 0.3:
@@ -458,7 +482,7 @@ class Chat:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(self.asking, return_exceptions=True)
             if self.asking.cancelled():
-                self.give_up(self.current)
+                self.give_up(asked)
             else:
                 self.asking.result()
         finally:
@@ -467,8 +491,6 @@ class Chat:
         assert self.wished_offline or not engine.presence.wants_offline, (
             f"the client distrusts the server: {engine.presence.error}"
         )
-        if self.current.settled and not self.current.shown and (engine.unsettled or self.lacks(self.current)):
-            self.asked.remove(self.current)  # a question that got nothing is taken back, unless the server holds it
 
     def lacks(self, asked: Asked) -> bool:
         """Whether the conversation does not end with this question and its answer."""
@@ -489,7 +511,10 @@ class Chat:
 
     def any_settings(self) -> AnswerSettings:
         chance = self.chance
-        sampling = Sampling(chance.choice([0.0, 0.7]), seed=chance.choice([1, 2, FIRST_LOOP, FIRST_LOOP + 1]))
+        top_p = chance.choice([1.0, 0.95])
+        sampling = Sampling(
+            chance.choice([0.0, 0.7]), top_p=top_p, seed=chance.choice([1, 2, FIRST_LOOP, FIRST_LOOP + 1])
+        )
         if chance.random() < 0.4:
             sampling = any_penalties(chance, simulated_world.VOCAB)
         return AnswerSettings(
@@ -500,8 +525,8 @@ class Chat:
             loop_guard=chance.random() < 0.5,
         )
 
-    async def ask(self, asked: Asked) -> None:
-        async for event in self.engine.ask(asked.turn, asked.settings):
+    async def ask(self, asked: Asked, turn: Sequence[int] | None) -> None:
+        async for event in self.engine.ask(turn, asked.settings):
             self.take(event)
 
     def take(self, event: Event) -> None:

@@ -16,7 +16,7 @@ from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import Ended, LinkChanged, LinkState, Refused, Settled
-from moa_client.conversation.updates import Asked, Failed, Rewound, Update
+from moa_client.conversation.updates import Asked, Continued, Failed, Happening, Rewound, Update
 from moa_client.surface.open_conversation import OpenConversation
 
 
@@ -40,16 +40,49 @@ class Asker:
         Raises:
             MoaError: why there is no (more) answer; what had arrived was shown.
         """
+        return await self._follow(
+            AnswerText(question),
+            lambda: self._conversation.ask(question, options),
+            lambda event, about: isinstance(event, Asked) and event.question == question,
+            view,
+        )
+
+    async def continue_answer(self, text: AnswerText, max_tokens: int, view: View) -> tuple[AnswerText, bool]:
+        """The same for the newest answer, which goes on; the view shows what is new.
+
+        Raises:
+            MoaError: as `answer`.
+        """
+        text.seen = len(text.committed)
+        return await self._follow(
+            text,
+            lambda: self._conversation.continue_answer(max_tokens),
+            lambda event, about: isinstance(event, Continued) and about is text,
+            view,
+        )
+
+    async def _follow(
+        self,
+        text: AnswerText,
+        begin: Callable[[], None],
+        is_beginning: Callable[[Happening, AnswerText | None], bool],
+        view: View,
+    ) -> tuple[AnswerText, bool]:
+        """Begins an answer, and shows what happens; the answer, and False if the user stopped it.
+
+        Args:
+            text: shown until it has begun.
+            is_beginning: whether an event, and the answer that it is about, say so.
+        """
         waiting: asyncio.Timeout | None = None
-        text = AnswerText(question)
 
         async def stream() -> None:
             nonlocal waiting, text
             try:
                 view.begin()
-                self._conversation.ask(question, options)
+                begin()
                 async with self.updates() as updates:
-                    text = await self._begun(question, updates, text, view)
+                    text = await self._begun(is_beginning, updates, text, view)
                     await self._show_until(Ended, text, updates, view)
                 if self._settle_seconds and text.is_unsettled:
                     with suppress(TimeoutError):
@@ -94,7 +127,7 @@ class Asker:
         """Applies an update; the answer that it is about."""
         event = update.event
         if isinstance(event, Asked):
-            self._texts[update.answer] = AnswerText(event.question, update.answer)
+            self._texts[update.answer] = AnswerText(event.question, update.answer, event.options)
         elif isinstance(event, Rewound):
             self._texts = {number: text for number, text in self._texts.items() if number <= event.answers}
         if update.figures is not None:
@@ -104,11 +137,18 @@ class Asker:
             text.apply(update)
         return text
 
-    async def _begun(self, question: str, updates: AsyncIterator[Update], text: AnswerText, view: View) -> AnswerText:
+    async def _begun(
+        self,
+        is_beginning: Callable[[Happening, AnswerText | None], bool],
+        updates: AsyncIterator[Update],
+        text: AnswerText,
+        view: View,
+    ) -> AnswerText:
         """Waits until the answer begins."""
         async for update in updates:
             about, event = self.take(update), update.event
-            if isinstance(event, Asked) and event.question == question and about is not None:
+            if about is not None and is_beginning(event, about):
+                view.show(update, about)
                 return about
             if isinstance(event, Failed) and event.taken_back and not update.answer:
                 raise event.error

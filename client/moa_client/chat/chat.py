@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
+from moa_shared.errors import CancelledAnswerError, ConfigError, ConflictError, MoaError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
@@ -23,6 +23,7 @@ from moa_client.chat.messages import (
     UNREAD_WORDS,
     WAITS_OFFLINE_WORDS,
     error_words,
+    finish_words,
     link_words,
     not_kept_words,
     notice_words,
@@ -97,8 +98,11 @@ class Chat:
         if self.conversation.facts.level == BF16:
             self._err("(this server computes in bf16: the text may depend on what is verified together)")
 
-    async def ask(self, question: str) -> AnswerText:
+    async def ask(self, question: str, *, is_only: bool = True) -> AnswerText:
         """Asks one question; its answer.
+
+        Args:
+            is_only: the chat is about nothing else.
 
         Raises:
             CancelledAnswerError: the user stopped it.
@@ -107,12 +111,16 @@ class Chat:
         if self.conversation.is_gone:
             await self._open_again()
         text, finished = await self._asker.answer(question, self.settings.options, self._view())
-        if text.finish is Finish.MAX_TOKENS:
-            self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
-        elif text.finish is Finish.CONTEXT:
-            self._err("(the context is full: /reset starts a new conversation)")
-        elif text.finish is Finish.LOOP:
-            self._err("(ended: the answer only repeated itself)")
+        return self._ended(text, finished=finished, is_only=is_only)
+
+    def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
+        """Says why an answer has ended, where its text does not; the answer.
+
+        Raises:
+            CancelledAnswerError: the user stopped it.
+        """
+        if words := finish_words(text, is_only=is_only):
+            self._err(words)
         if not finished:
             raise CancelledAnswerError("The answer was stopped.")
         return text
@@ -249,7 +257,24 @@ class Chat:
             CancelledAnswerError: the user stopped the answer.
             MoaError: why there is no (more) answer.
         """
-        answer = await self.ask(question)
+        self._say_left(await self.ask(question, is_only=False))
+
+    async def continue_answer(self) -> None:
+        """Continues the newest answer by as many tokens as an answer may have.
+
+        Raises:
+            CancelledAnswerError: the user stopped it.
+            MoaError: it cannot go on, or why there is no more of it.
+        """
+        if self.conversation.is_gone:
+            await self._open_again()
+        if (last := self.last_answer) is None:
+            raise ConflictError("There is no answer to continue.", hint="Ask something first.")
+        text, finished = await self._asker.continue_answer(last, self.settings.max_tokens, self._view())
+        self._say_left(self._ended(text, finished=finished))
+
+    def _say_left(self, answer: AnswerText) -> None:
+        """Says what becomes of an answer that is left to the server."""
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
             unread = WAITS_OFFLINE_WORDS if self._wished_offline else UNREAD_WORDS
             self._err(LEFT_WORDS if answer.committed else unread)

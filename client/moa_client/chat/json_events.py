@@ -9,7 +9,7 @@ from moa_shared.errors import MoaError
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import Refused, Settled
-from moa_client.conversation.updates import Asked, Failed, NotKept, Rewound, Titled, Update
+from moa_client.conversation.updates import Failed, NotKept, Rewound, Titled, Update
 from moa_client.surface.open_conversation import Facts
 from moa_client.surface.update_codec import SURFACES_ONLY, fields_of
 
@@ -21,7 +21,7 @@ def event_line(update: Update, about: AnswerText | None = None) -> str:
         about: the earlier answer that it is about; None: it is about the newest one, or about none.
     """
     event = update.event
-    if isinstance(event, Asked | Failed | NotKept | Rewound | Titled):
+    if isinstance(event, Failed | NotKept | Rewound | Titled):
         return ""
     if about is not None and not isinstance(event, Settled | Refused):
         return ""  # `Settled` will tell

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.plain_text import plain_line, without_controls
 from rich.filesize import decimal
 
@@ -178,6 +179,24 @@ def notice_words(event: Notice) -> str:
 def not_kept_words(event: NotKept) -> str:
     """That the conversation is not kept from here on, and why, in one sentence."""
     return f"(From here on this conversation is not kept: {event.error})"
+
+
+def finish_words(answer: AnswerText, *, is_only: bool) -> str:
+    """Why an answer has ended, where its text does not say; empty if it does.
+
+    Args:
+        is_only: nothing can be said after it.
+    """
+    match answer.finish:
+        case Finish.MAX_TOKENS:
+            way_on = "--max-tokens" if is_only else "/continue goes on"
+            return f"(cut after {answer.options.max_tokens} tokens: {way_on})"
+        case Finish.CONTEXT:
+            return "(the context is full)" if is_only else "(the context is full: /reset starts a new conversation)"
+        case Finish.LOOP:
+            lets_go_on = "--no-loop-guard" if is_only else "/set loop_guard off"
+            return f"(The answer only repeated itself, so it was ended. {lets_go_on} lets such answers go on.)"
+    return ""
 
 
 def error_words(error: MoaError) -> str:

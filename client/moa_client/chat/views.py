@@ -161,7 +161,7 @@ class PipeView:
             self._remark(words)
 
     def end(self, text: AnswerText) -> None:
-        shown = text.committed + (text.provisional if self._unverified else "")
+        shown = text.unseen + (text.provisional if self._unverified else "")
         piece = self._piece(text)
         self._write((piece + text.provisional if self._unverified else piece) + ("\n" if shown else ""))
         if not text.waiting:
@@ -169,7 +169,7 @@ class PipeView:
         self._remark(unverified_words(text.waiting, is_printed=self._unverified))
 
     def _piece(self, text: AnswerText) -> str:
-        piece = text.committed[self._written :]
+        piece = text.committed[max(self._written, text.seen) :]
         self._written = len(text.committed)
         return piece
 

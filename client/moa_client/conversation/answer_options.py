@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from moa_shared.errors import ConfigError
+from moa_shared.sampling.defaults import SamplingDefaults
+from moa_shared.sampling.settings import REPEAT_LAST_N, TokenBias
 
 if TYPE_CHECKING:
     from moa_shared.protocol.finish_rule import AnswerSettings
 
+SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
+# Where neither the user nor the model says anything. Greedy answers of small models repeat themselves for ever.
+CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
+API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
+_OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, REPEAT_LAST_N)
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """How one answer is chosen and where it ends.
+    """How one answer is chosen and where it ends. None is left open, until the question is asked (`decided`).
 
     Args:
-        temperature: 0 is greedy.
-        top_k: sample from the k likeliest tokens; 0: from all.
-        top_p: sample from the likeliest tokens up to this probability.
-        seed: the same seed gives the same text.
+        temperature: 0 is greedy; None: as the model says.
+        top_k, top_p, min_p, repeat_penalty, repeat_last_n: see `Sampling`; None: as the model says.
+        seed: the same seed gives the same text; None: one of its own.
         max_tokens: of the answer; 0: as the context allows.
         stop: strings before which the answer ends.
+        presence_penalty, frequency_penalty, logit_bias: see `Sampling`.
+        loop_guard: an answer that only repeats itself is ended.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: TokenBias = ()
+    loop_guard: bool = True
+
+    def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
+        """The same with everything that was left open.
+
+        Args:
+            defaults: the first that says something counts.
+            seed: where none is given.
+        """
+        values: dict[str, Any] = {"seed": seed}
+        for each in (_OFF, *reversed(defaults)):
+            values |= each.said()
+        return replace(self, **{name: value for name, value in values.items() if getattr(self, name) is None})
 
     def settings(self) -> AnswerSettings:
-        """The same for the engine.
+        """The same for the engine; what was left open is off.
 
         Raises:
             ConfigError: a value outside its range.
@@ -38,5 +69,66 @@ class AnswerOptions:
         from moa_shared.protocol.finish_rule import AnswerSettings
         from moa_shared.sampling.settings import Sampling
 
-        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed)
-        return AnswerSettings(sampling, self.max_tokens, self.stop)
+        decided = asdict(self.decided())
+        ends = {name: decided.pop(name) for name in ("max_tokens", "stop", "loop_guard")}
+        return AnswerSettings(Sampling(**decided), **ends)
+
+    def sampling(self) -> dict[str, float]:
+        """Those that a model may have a say in, once decided, by name."""
+        return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
+
+    def fields(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        values = asdict(self)
+        return values | {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
+
+    def words(self) -> str:
+        """The options of `moa-client chat` that choose the text, once decided; what is off is left out."""
+        if not self.temperature:
+            said: dict[str, object] = {"temperature": 0}
+        else:
+            said = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+            said = {name: value for name, value in said.items() if name == "top_p" or value}
+        if self.repeat_penalty not in (None, 1.0):
+            said |= {"repeat_penalty": self.repeat_penalty, "repeat_last_n": self.repeat_last_n}
+        said |= {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(self, name))}
+        if self.temperature:
+            said["seed"] = self.seed
+        words = [f"--{name.replace('_', '-')} {value}" for name, value in said.items()]
+        return " ".join([*words, *(f"--logit-bias {token}={bias:g}" for token, bias in self.logit_bias)])
+
+
+OPEN = AnswerOptions()
+
+
+def draw_seed() -> int:
+    """A seed for an answer whose asker gives none."""
+    from secrets import randbits
+
+    return randbits(SEED_BITS)
+
+
+def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
+    """The options that `AnswerOptions.fields` has made; what is missing is left open.
+
+    Raises:
+        ConfigError: a token id that is none.
+    """
+    values = dict(fields)
+    if "stop" in values:
+        values["stop"] = tuple(values["stop"])
+    if "logit_bias" in values:
+        values["logit_bias"] = token_bias(values["logit_bias"])
+    return AnswerOptions(**values)
+
+
+def token_bias(bias: Mapping[str, float]) -> TokenBias:
+    """Biases by token, as OpenAI's API has them.
+
+    Raises:
+        ConfigError: what is no token's id.
+    """
+    for token in bias:
+        if not (token.isascii() and token.isdigit() and len(token) <= len(str(1 << 32))):
+            raise ConfigError(f"logit_bias names {token[:40]!r}, expected the id of a token.", hint="Such as 42.")
+    return tuple(sorted((int(token), value) for token, value in bias.items()))

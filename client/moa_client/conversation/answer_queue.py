@@ -98,6 +98,19 @@ class AnswerQueue:
         self.current = job
         return ask
 
+    def go_on(self, settings: AnswerSettings) -> Ask:
+        """Continues the newest answer, which has ended; what to ask a server.
+
+        Raises:
+            ProtocolError: it has not, or an answer before it is not settled.
+        """
+        if self.front is not None:
+            raise ProtocolError("settled answers", f"{len(self._jobs)} that are not")
+        ask = self.conversation.go_on(settings)
+        self.current = Job(lambda _: (), settings)
+        self._jobs.append(self.current)
+        return ask
+
     def ask_front(self) -> Ask | None:
         """Makes the front job's question the conversation's; what to ask a server.
 

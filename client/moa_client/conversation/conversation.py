@@ -121,6 +121,20 @@ class Conversation:
         self.drop_draft()
         return self._ask(base, tokens)
 
+    def go_on(self, settings: AnswerSettings) -> Ask:
+        """Continues the newest answer, which has ended, with settings under which it would not have.
+
+        Raises:
+            ProtocolError: an answer is under way, or there is none.
+        """
+        if self.phase is not Phase.IDLE or not self.answer:
+            raise ProtocolError("an answer that has ended", "none" if self.phase is Phase.IDLE else "one under way")
+        self.settings = settings
+        self.phase = Phase.ANSWERING
+        self.ask_id += 1
+        self.drop_draft()
+        return self._ask(len(self.tokens), ())
+
     def resume(self) -> Ask:
         """The Ask that continues the answer under way, on a server that was opened with all committed tokens.
 

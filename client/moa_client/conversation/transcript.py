@@ -53,7 +53,7 @@ class Transcript:
         self._decided: int | None = None  # tokens committed since it ended without the server
 
     def restore(self, committed: Sequence[int], text: str, waiting: Sequence[int], decided_from: int) -> None:
-        """Continues an answer that was kept and that a server is still to decide.
+        """Continues an answer that was kept and that a server is still to decide, or that goes on.
 
         Args:
             committed: its tokens; `text`: what they have added to the committed text.
@@ -61,7 +61,7 @@ class Transcript:
             decided_from: how many tokens were committed when it ended without the server.
         """
         self._stream.restore(committed, text)
-        self.committed = text
+        self.committed, self.tokens = text, len(committed)
         self.waiting = list(waiting)
         self._look_ahead()
         if waiting:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import MoaError
 
+from moa_client.conversation.answer_options import OPEN, AnswerOptions
 from moa_client.conversation.events import Event
 
 if TYPE_CHECKING:
@@ -18,9 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An answer begins."""
+    """An answer begins.
+
+    Args:
+        options: how it is chosen; a conversation leaves nothing of them open.
+    """
 
     question: str
+    options: AnswerOptions = OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The newest answer, which had ended, goes on.
+
+    Args:
+        options: as if it had been asked with them.
+    """
+
+    options: AnswerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ class Titled:
     title: str
 
 
-Happening = Event | Asked | Failed | NotKept | Rewound | Titled
+Happening = Event | Asked | Continued | Failed | NotKept | Rewound | Titled
 
 
 @dataclass(frozen=True, slots=True)

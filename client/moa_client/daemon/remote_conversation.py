@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,10 @@ class RemoteConversation:
         return self._subscription.updates()
 
     def ask(self, question: str, options: AnswerOptions) -> None:
-        self._send(do="ask", question=question, options=asdict(options))
+        self._send(do="ask", question=question, options=options.fields())
+
+    def continue_answer(self, max_tokens: int) -> None:
+        self._send(do="continue", max_tokens=max_tokens)
 
     def stop(self) -> None:
         self._send(do="stop")

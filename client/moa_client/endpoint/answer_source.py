@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
+from moa_shared.sampling.defaults import SamplingDefaults
+
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.updates import Update
@@ -48,6 +50,11 @@ class ServedModel(Protocol):
     @property
     def vocab_size(self) -> int:
         """Token ids are below it."""
+        ...
+
+    @property
+    def sampling(self) -> SamplingDefaults:
+        """How its answers are sampled where a request does not say."""
         ...
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

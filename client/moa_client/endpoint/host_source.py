@@ -22,6 +22,7 @@ class HostModel:
         self._device = host.device
         self.name = self._device.files.target_id
         self.context_tokens = self._device.context_tokens
+        self.sampling = self._device.sampling
         self.vocab_size = int(self._device.files.config["vocab_size"])
 
     @property

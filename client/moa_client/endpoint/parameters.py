@@ -50,9 +50,30 @@ PARAMETERS = (
     Parameter("prompt", TEXT, "used", "One text, or the ids of its tokens."),
     Parameter("stream", BOTH, "used", "Server-sent events, as the text is committed."),
     Parameter("stream_options", BOTH, "used", "`include_usage`; `include_obfuscation` only as false."),
-    Parameter("temperature", BOTH, "used", "0 (greedy) or 0.001 to 100; 1 if absent, as OpenAI has it."),
-    Parameter("top_p", BOTH, "used", "More than 0, at most 1; 1 if absent."),
-    Parameter("top_k", BOTH, "used", "An extension: sample from the k likeliest tokens; 0 or absent: from all."),
+    Parameter(
+        "temperature", BOTH, "used", "0 (greedy) or 0.001 to 100; if absent the model's, else 1, as OpenAI has it."
+    ),
+    Parameter("top_p", BOTH, "used", "More than 0, at most 1; if absent the model's, else 1."),
+    Parameter("presence_penalty", BOTH, "used", "-2 to 2, 0 if absent."),
+    Parameter("frequency_penalty", BOTH, "used", "-2 to 2, 0 if absent."),
+    Parameter("logit_bias", BOTH, "used", "Up to 300 token ids, each with -100 to 100."),
+    Parameter(
+        "top_k",
+        BOTH,
+        "used",
+        "Sample from the k likeliest tokens; 0: all; if absent the model's, else 0. An extension, as the next four.",
+    ),
+    Parameter(
+        "min_p",
+        BOTH,
+        "used",
+        "0 to 1: leave out tokens less likely than this share of the likeliest one; if absent the model's, else 0.",
+    ),
+    Parameter("repeat_penalty", BOTH, "used", "0.01 to 100, llama.cpp's; if absent the model's, else 1, which is off."),
+    Parameter(
+        "repeat_last_n", BOTH, "used", "Tokens that it looks back; 0: none, -1: all; if absent the model's, else 64."
+    ),
+    Parameter("loop_guard", BOTH, "used", "true if absent: an answer that only repeats itself is ended."),
     Parameter("seed", BOTH, "used", "-2^63 to 2^64 - 1; if absent a random one, which the response has as `moa.seed`."),
     Parameter("max_completion_tokens", CHAT, "used", "At least 1; absent: as the context allows."),
     Parameter("max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it."),
@@ -70,9 +91,6 @@ PARAMETERS = (
     Parameter("best_of", TEXT, "refused", "Each request gets one answer: send several requests.", (1,)),
     Parameter("logprobs", BOTH, "refused", "The server gives no probabilities.", (False,)),
     Parameter("top_logprobs", CHAT, "refused", "The server gives no probabilities."),
-    Parameter("logit_bias", BOTH, "refused", "Scores of tokens cannot be changed.", ({},)),
-    Parameter("presence_penalty", BOTH, "refused", "Scores of tokens cannot be changed.", (0,)),
-    Parameter("frequency_penalty", BOTH, "refused", "Scores of tokens cannot be changed.", (0,)),
     Parameter(
         "echo", TEXT, "refused", "The answer does not repeat the prompt: put it before the answer yourself.", (False,)
     ),

@@ -6,25 +6,24 @@ Every value that cannot be used is refused with the name of its parameter.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from moa_shared.errors import ConfigError
+from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
+from moa_shared.sampling.settings import TOKEN_LIMIT
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions, draw_seed, token_bias
 from moa_client.endpoint.message_fields import used_messages
 from moa_client.endpoint.messages import Message
 from moa_client.endpoint.parameters import Api, used_parameters
 from moa_client.web.error_form import RequestError
 
-TEMPERATURE = 1.0  # if absent: programs that were written for OpenAI's API rely on it
 TEXT_TOKENS = 16  # of a completion, if absent
 DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
-SEED_BITS = 32  # of a random one: every reader of JSON keeps it exact
 AnyRequest = TypeVar("AnyRequest", bound="Request")
 ROLES = "expected system, developer, user or assistant; there are no tools"
 
@@ -62,10 +61,17 @@ class Request(_Part):
     model: str = DEFAULT_MODEL
     stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: float = Field(TEMPERATURE, allow_inf_nan=False)
-    top_p: float = Field(1.0, allow_inf_nan=False)
-    top_k: int = 0
-    seed: int = Field(default_factory=lambda: secrets.randbits(SEED_BITS), ge=-(1 << 63), lt=1 << 64)
+    temperature: float | None = Field(None, allow_inf_nan=False)
+    top_p: float | None = Field(None, allow_inf_nan=False)
+    top_k: int | None = None
+    min_p: float | None = Field(None, allow_inf_nan=False)
+    repeat_penalty: float | None = Field(None, allow_inf_nan=False)
+    repeat_last_n: int | None = None
+    presence_penalty: float = Field(0.0, allow_inf_nan=False)
+    frequency_penalty: float = Field(0.0, allow_inf_nan=False)
+    logit_bias: dict[str, float] = {}
+    loop_guard: bool = True
+    seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     stop: Annotated[list[str], BeforeValidator(_as_list)] = Field([], max_length=16)
     moa: Extensions = Extensions()
@@ -75,8 +81,12 @@ class Request(_Part):
         """Of the answer; 0: as the context allows."""
         return self.max_tokens or 0
 
-    def options(self) -> AnswerOptions:
-        """The options of the answer.
+    def options(self, defaults: SamplingDefaults = NOTHING_SAID, vocab_size: int = TOKEN_LIMIT) -> AnswerOptions:
+        """The options of the answer; nothing of them is open.
+
+        Args:
+            defaults: the model's.
+            vocab_size: its token ids are below it.
 
         Raises:
             RequestError: a value outside its range.
@@ -85,12 +95,29 @@ class Request(_Part):
             if not 0 < len(stop) <= 64:
                 raise _refused("stop", "each text must have 1 to 64 characters")
         seed = self.seed % (1 << 64)  # a negative one is another name of a large one
-        options = AnswerOptions(self.temperature, self.top_k, self.top_p, seed, self.most_tokens, tuple(self.stop))
         try:
+            options = AnswerOptions(
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                seed=seed,
+                max_tokens=self.most_tokens,
+                stop=tuple(self.stop),
+                min_p=self.min_p,
+                repeat_penalty=self.repeat_penalty,
+                repeat_last_n=self.repeat_last_n,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                logit_bias=token_bias(self.logit_bias),
+                loop_guard=self.loop_guard,
+            ).decided(defaults, API_DEFAULTS)
             options.settings()
         except ConfigError as error:
             param = error.message.partition(" ")[0]
             raise RequestError(400, error.message, param=param, code="invalid_value") from None
+        for token, _ in options.logit_bias:
+            if token >= vocab_size:
+                raise _refused("logit_bias", f"expected tokens 0 to {vocab_size - 1}, got {token}")
         return options
 
     def check(self) -> None:

@@ -112,7 +112,7 @@ class Endpoint:
     def _answer(
         self, form: Form, asked: Request, model: ServedModel, prompt: Sequence[int], traceparent: str
     ) -> Response:
-        options = asked.options()
+        options = asked.options(model.sampling, model.vocab_size)
         _check_length(len(prompt), model.context_tokens)
         heading = Heading(
             form.prefix + secrets.token_hex(12),
@@ -120,7 +120,7 @@ class Endpoint:
             model.name,
             model.fingerprint,
             len(prompt),
-            options.seed,
+            options.seed or 0,
         )
         start = partial(self._start, asked, lambda: model.begin(prompt, options, traceparent))
         if not asked.stream:

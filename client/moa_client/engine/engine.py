@@ -141,12 +141,13 @@ class ClientEngine:
         return self.answers.unsettled
 
     async def ask(
-        self, turn: Turn | Sequence[int], settings: AnswerSettings, *, traceparent: str = ""
+        self, turn: Turn | Sequence[int] | None, settings: AnswerSettings, *, traceparent: str = ""
     ) -> AsyncGenerator[Event, None]:
         """Asks for an answer; yields what happens, and last `Ended`.
 
         Args:
-            turn: the question's tokens, or a function that makes them from the conversation before it.
+            turn: the question's tokens, or a function that makes them from the conversation before it; None: continue
+                the newest answer, which has ended.
             traceparent: of the span that the answer belongs to; empty: none.
 
         Raises:
@@ -160,8 +161,7 @@ class ClientEngine:
         figures = self._exchange.figures.begin()
         self._trace, problem = AnswerTrace(traceparent), ""
         self.conversation.traceparent = self._trace.traceparent
-        fixed = turn
-        begun = self.answers.begin(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
+        begun = self.answers.go_on(settings) if turn is None else self.answers.begin(_as_turn(turn), settings)
         job = self.answers.current
         try:
             self._exchange.ask(begun)
@@ -497,6 +497,10 @@ class ClientEngine:
         if self.answers.events:  # text that it has kept
             self.wake()
         return frame
+
+
+def _as_turn(turn: Turn | Sequence[int]) -> Turn:
+    return turn if callable(turn) else lambda _: turn
 
 
 def _defect(error: Exception) -> MoaError:

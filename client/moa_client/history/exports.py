@@ -135,7 +135,7 @@ def _marked(answer: StoredAnswer) -> str:
 
 
 def _remarks(answer: StoredAnswer) -> list[str]:
-    remarks = []
+    remarks = [f"({answer.options.words()})"] if answer.options.temperature else []
     if answer.standing is Standing.DECIDED and answer.finish in _REMARKS:
         remarks.append(_REMARKS[answer.finish])
     if answer.standing.is_open:
@@ -148,7 +148,6 @@ def _remarks(answer: StoredAnswer) -> list[str]:
 
 
 def _answer_json(answer: StoredAnswer) -> dict[str, Any]:
-    options = answer.options
     return {
         "question": answer.question,
         "text": answer.text,
@@ -158,7 +157,7 @@ def _answer_json(answer: StoredAnswer) -> dict[str, Any]:
         "outcome": answer.outcome or None,
         "asked": answer.asked,
         "ended": answer.ended,
-        "options": {name: getattr(options, name) for name in type(options).__dataclass_fields__},
+        "options": answer.options.fields(),
         "question_tokens": list(answer.tokens[: answer.question_tokens]),
         "tokens": list(answer.tokens[answer.question_tokens :]),
         "provenance": answer.provenance[answer.question_tokens :].decode(),

@@ -49,13 +49,21 @@ class Recorder:
         self._conversation = conversation
         self._current: _Open | None = None
         self._unsettled: deque[_Open] = deque()
+        self._newest: int | None = None  # the key of the newest answer
         self._stored = 0  # tokens
         if stored is not None:
             self._follow(stored)
 
     def begin(self, question: str, options: AnswerOptions) -> None:
         """A question is asked; the events of its answer follow."""
-        self._current = _Open(self._store.begin_answer(self.identifier, question, options))
+        self._newest = self._store.begin_answer(self.identifier, question, options)
+        self._current = _Open(self._newest)
+
+    def continue_answer(self, options: AnswerOptions) -> None:
+        """The newest answer goes on; its events follow."""
+        if self._newest is not None:
+            self._store.continue_answer(self._newest, options)
+            self._current = _Open(self._newest)
 
     def on_event(
         self, event: Event, piece: str = "", provisional: str = "", figures: Mapping[str, float] | None = None
@@ -125,6 +133,7 @@ class Recorder:
         self._unsettled = deque(
             _Open(answer.key, list(answer.waiting)) for answer in stored.answers if answer.standing.is_open
         )
+        self._newest = stored.answers[-1].key if stored.answers else None
         self._stored = sum(len(answer.tokens) for answer in stored.answers)
 
     def _record(self, answer: _Open, event: Committed | Provisional | Corrected, piece: str, provisional: str) -> None:

@@ -110,6 +110,13 @@ class HistoryStore:
             connection.execute("UPDATE conversations SET updated = ? WHERE id = ?", (now, conversation))
         return key
 
+    def continue_answer(self, answer: int, options: AnswerOptions) -> None:
+        """An answer that had ended goes on, as if it had been asked with these options."""
+        with transaction(self.path, self._connection) as connection:
+            running = Standing.RUNNING.value
+            self._set(answer, options=pack_options(options), standing=running, finish="", stopped_at=None, ended=None)
+            connection.execute("UPDATE provisional SET is_corrected = 0 WHERE answer = ?", (answer,))
+
     def append_committed(
         self,
         answer: int,

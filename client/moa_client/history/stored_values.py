@@ -6,14 +6,15 @@ import json
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_options import AnswerOptions, options_from
 
 if TYPE_CHECKING:
     from moa_client.conversation.conversation import Provenance
 
+# What a record does not name. Greedy: so were all answers before the model had a say.
+_OFF = AnswerOptions(loop_guard=False).decided()
 _TOKEN = next(code for code in "ILQ" if array(code).itemsize == 4)
 
 
@@ -33,19 +34,15 @@ def pack_provenance(provenance: Sequence[Provenance]) -> bytes:
 
 
 def pack_options(options: AnswerOptions) -> str:
-    """As JSON, without what is as by default."""
-    default = asdict(AnswerOptions())
-    return json.dumps({name: value for name, value in asdict(options).items() if value != default[name]})
+    """As JSON, without what is off."""
+    off = _OFF.fields()
+    return json.dumps({name: value for name, value in options.fields().items() if value != off[name]})
 
 
 def unpack_options(packed: str) -> AnswerOptions:
     """The options that `pack_options` packed; an unknown one, of a newer version, is left out."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in json.loads(packed).items()
-        if name in AnswerOptions.__dataclass_fields__
-    }
-    return AnswerOptions(**values)
+    known = {name: value for name, value in json.loads(packed).items() if name in AnswerOptions.__dataclass_fields__}
+    return options_from(_OFF.fields() | known)
 
 
 def _swapped(tokens: array[int]) -> array[int]:

@@ -15,6 +15,9 @@ class Journal(Protocol):
     def begin(self, question: str, options: AnswerOptions) -> None:
         """A question is asked; the events of its answer follow."""
 
+    def continue_answer(self, options: AnswerOptions) -> None:
+        """The newest answer goes on, as if it had been asked with these options."""
+
     def on_event(
         self, event: Event, piece: str = "", provisional: str = "", figures: Mapping[str, float] | None = None
     ) -> None:

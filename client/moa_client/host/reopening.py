@@ -25,7 +25,7 @@ def reopened(
     if stored.standing.is_open:
         answer = stored.tokens[stored.question_tokens :]
         transcript.restore(answer, stored.text, stored.waiting, stored.decided_from)
-    text = AnswerText(stored.question, number)
+    text = AnswerText(stored.question, number, stored.options)
     text.finish = finish
     text.committed, text.provisional = stored.text, stored.provisional
     text.waiting = len(stored.waiting)

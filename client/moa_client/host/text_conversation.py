@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 
-from moa_shared.errors import ConflictError, MoaError, OverloadedError
+from moa_shared.errors import ConfigError, ConflictError, MoaError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.text.template import ChatTemplate
 from moa_shared.tracing.spans import Span, begin_span
 
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions, draw_seed
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     Earlier,
@@ -34,7 +34,7 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.jobs import Turn
 from moa_client.conversation.transcript import Transcript
-from moa_client.conversation.updates import Asked, Failed, NotKept, Rewound, Titled, Update
+from moa_client.conversation.updates import Asked, Continued, Failed, NotKept, Rewound, Titled, Update
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.records import StoredConversation
@@ -110,6 +110,7 @@ class TextConversation:
             drafter_reason=choice.reason if choice is not None else "",
             alone=choice.alone if choice is not None else "",
             system=self._system,
+            sampling=AnswerOptions().decided(device.sampling, CHAT_DEFAULTS).sampling(),
         )
 
     @property
@@ -158,15 +159,24 @@ class TextConversation:
             ConfigError: an option out of its range.
             OverloadedError: too many questions wait.
         """
-        options.settings()
-        if len(self._todo) >= MOST_WAITING:
-            raise OverloadedError(
-                f"{MOST_WAITING} questions wait for an answer in this conversation.", hint="Wait for one of them."
-            )
-        self.asked_at = asyncio.get_running_loop().time()
-        self._asked += 1
+        options = options.decided(self.engine.device.sampling, CHAT_DEFAULTS, seed=draw_seed())
+        self._check(options)
+        self._expect_answer()
         span = begin_span("question", traceparent)
         self._do(lambda: self._answer(question, turn, options, span))
+
+    def continue_answer(self, max_tokens: int) -> None:
+        """Continues the newest answer, as if its limit had been so many tokens more.
+
+        Args:
+            max_tokens: 0: as the context allows.
+
+        Raises:
+            OverloadedError: too many questions wait.
+        """
+        self._expect_answer()
+        span = begin_span("question")
+        self._do(lambda: self._continue(max_tokens, span))
 
     def resume(self, stored: StoredConversation) -> None:
         """Continues a conversation that was kept; to be called before the first question.
@@ -298,11 +308,68 @@ class TextConversation:
         finally:
             timer.cancel()
 
+    def _check(self, options: AnswerOptions) -> None:
+        """Refuses options that are out of their range."""
+        options.settings()
+        vocab_size = self.engine.conversation.vocab_size
+        if strange := [token for token, _ in options.logit_bias if token >= vocab_size]:
+            raise ConfigError(
+                f"logit_bias names token {strange[0]}, the model has the tokens 0 to {vocab_size - 1}.", hint=""
+            )
+
+    def _expect_answer(self) -> None:
+        """Takes in one more wish for an answer."""
+        if len(self._todo) >= MOST_WAITING:
+            raise OverloadedError(
+                f"{MOST_WAITING} questions wait for an answer in this conversation.", hint="Wait for one of them."
+            )
+        self.asked_at = asyncio.get_running_loop().time()
+        self._asked += 1
+
     async def _answer(self, question: str, turn: Turn, options: AnswerOptions, span: Span) -> None:
         number, transcript = len(self.answers) + 1, Transcript(self.engine.device.decode, options.stop, question)
         self._note(lambda journal: journal.begin(question, options))
-        self.answers.append(AnswerText(question, number))
-        self._publish(Update(Asked(question), number))
+        self.answers.append(AnswerText(question, number, options))
+        self._publish(Update(Asked(question, options), number))
+        await self._follow(turn, options, number, transcript, span)
+
+    async def _continue(self, max_tokens: int, span: Span) -> None:
+        """Continues the newest answer: its text is what is committed, its question and its settings are the same."""
+        if (problem := self._why_not_continued()) is not None:
+            self._asked -= 1
+            self._is_stopped = False
+            span.end()
+            self._publish(Update(Failed(problem, taken_back=True)))
+            return
+        text, tokens = self.answers[-1], self.engine.conversation.answer
+        options = replace(text.options, max_tokens=max_tokens and len(tokens) + max_tokens)
+        transcript = Transcript(self.engine.device.decode, options.stop, text.question)
+        transcript.restore(tokens, text.committed, (), len(tokens))
+        self._note(lambda journal: journal.continue_answer(options))
+        self._publish(Update(Continued(options), text.number))
+        await self._follow(None, options, text.number, transcript, span)
+
+    def _why_not_continued(self) -> ConflictError | None:
+        """Why the newest answer cannot go on; None: it can."""
+        if not self.answers:
+            return ConflictError("There is no answer to continue.", hint="Ask something first.")
+        text = self.answers[-1]
+        if text.finish is Finish.CONTEXT:
+            return ConflictError("The context is full.", hint="Begin a new conversation.")
+        if text.is_unsettled or self.engine.unsettled:
+            return ConflictError("The server has not checked the answer yet.", hint="Continue it when it has.")
+        if not text.may_continue or text.number in self._gone:
+            return ConflictError("The answer has come to its end.", hint="Ask the next question.")
+        return None
+
+    async def _follow(
+        self, turn: Turn | None, options: AnswerOptions, number: int, transcript: Transcript, span: Span
+    ) -> None:
+        """Follows an answer to its end.
+
+        Args:
+            turn: the question; None: it is continued.
+        """
         stream = self._stream(turn, options.settings(), number, transcript, span.traceparent)
         self._answering = asyncio.create_task(stream)
         try:
@@ -324,10 +391,11 @@ class TextConversation:
             await self._after_answer(self)
 
     async def _stream(
-        self, turn: Turn, settings: AnswerSettings, number: int, transcript: Transcript, traceparent: str
+        self, turn: Turn | None, settings: AnswerSettings, number: int, transcript: Transcript, traceparent: str
     ) -> None:
-        # A long question takes a while, in which other conversations continue; the engine finds it made.
-        await asyncio.to_thread(turn, self.engine.conversation.tokens)
+        if turn is not None:
+            # A long question takes a while, in which other conversations continue; the engine finds it made.
+            await asyncio.to_thread(turn, self.engine.conversation.tokens)
         if self._is_stopped:
             self._break_off(Ended(Finish.CANCELLED), number, transcript)
             return

@@ -29,6 +29,7 @@ class Watched:
         self._subscription = conversation.subscribe()
         self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]
         self.ask = conversation.ask
+        self.continue_answer = conversation.continue_answer
         self.stop = conversation.stop
         self.abandon = conversation.abandon
         self.go_offline = conversation.go_offline

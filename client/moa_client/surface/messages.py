@@ -15,11 +15,13 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.json_text import parse_json, parse_request
 
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.surface.open_conversation import Facts
 from moa_client.surface.update_codec import Fields, status_fields, status_of
 
+LEFT_OPEN = tuple(name for name, each in AnswerOptions.__dataclass_fields__.items() if each.default is None)
+WHOLE = ("top_k", "seed", "max_tokens", "repeat_last_n")
 MOST_QUESTION_BYTES = 1 << 20  # of a message from a surface
 MOST_SHOWN = 60  # characters of a value in an error
 
@@ -96,11 +98,12 @@ def _answer_fields(answer: AnswerText) -> Fields:
         "finish": answer.finish.name.lower(),
         "running": answer.is_running,
         "unsettled": answer.is_unsettled,
+        "options": answer.options.fields(),
     }
 
 
 def _answer_of(fields: Mapping[str, Any]) -> AnswerText:
-    answer = AnswerText(fields["question"], fields["number"])
+    answer = AnswerText(fields["question"], fields["number"], options_from(fields["options"]))
     answer.committed, answer.provisional = fields["committed"], fields["provisional"]
     answer.waiting, answer.ended = fields["waiting"], fields["ended"]
     answer.finish = Finish[fields["finish"].upper()]
@@ -114,17 +117,29 @@ def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
     Raises:
         ConfigError: one that does not exist, or of another type.
     """
-    types = {"temperature": (int, float), "top_p": (int, float), "stop": (list, tuple)}
     for name, value in fields.items():
         if name not in AnswerOptions.__dataclass_fields__:
             raise ConfigError(f"There is no option {shortened(name)} of an answer.", hint="docs/device.md lists them.")
-        if not isinstance(value, types.get(name, int)) or isinstance(value, bool):
+        if not _may_be(name, value):
             raise _wrong_option(name, value)
-    values = dict(fields)
-    values["stop"] = tuple(values.get("stop", ()))
-    if not all(isinstance(stop, str) for stop in values["stop"]):
-        raise _wrong_option("stop", fields["stop"])
-    return AnswerOptions(**values)
+    return options_from(fields)
+
+
+def _may_be(name: str, value: object) -> bool:
+    """Whether an option can be of such a value's type; None leaves it open."""
+    if value is None:
+        return name in LEFT_OPEN
+    if name == "loop_guard":
+        return isinstance(value, bool)
+    if name == "stop":
+        return isinstance(value, list) and all(isinstance(stop, str) for stop in value)
+    if name == "logit_bias":
+        return isinstance(value, dict) and all(_is_number(bias) for bias in value.values())
+    return _is_number(value) and (name not in WHOLE or isinstance(value, int))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _wrong_option(name: str, value: object) -> ConfigError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from moa_client.conversation.answer_figures import LinkStatus
@@ -26,6 +26,7 @@ class Facts:
         drafter: drafts for the server; empty: none that reads its memory.
         drafter_reason: why this one; `alone`: the one that writes without a server.
         system: the system prompt; None: the model's own.
+        sampling: how answers are chosen where their options say nothing, by name.
     """
 
     identifier: str
@@ -40,6 +41,7 @@ class Facts:
     drafter_reason: str = ""
     alone: str = ""
     system: str | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 class OpenConversation(Protocol):
@@ -74,6 +76,10 @@ class OpenConversation(Protocol):
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         """Asks; after the answers that are still running."""
+        ...
+
+    def continue_answer(self, max_tokens: int) -> None:
+        """Continues the newest answer by at most so many tokens, 0: as the context allows; as if it had never ended."""
         ...
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ from moa_client.surface.update_codec import Fields, fields_of
 
 Send = Callable[[Fields], Awaitable[None]]
 Open = Callable[[str | None, str | None, bool], Awaitable[OpenConversation]]
+MOST_TOKENS = 1 << 31
 MOST_TITLE = 200  # characters
 GONE = (OSError, TimeoutError)  # of a surface that has left, or takes nothing in
 
@@ -82,6 +83,11 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             if not isinstance(options, dict):
                 raise DataError("The options are no JSON object.", hint="docs/device.md lists them.")
             conversation.ask(question, options_of(options))
+        case "continue":
+            most = message.get("max_tokens", 0)
+            if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < MOST_TOKENS:
+                raise DataError("`max_tokens` must be a number of tokens.", hint="0: as the context allows.")
+            conversation.continue_answer(most)
         case "stop":
             conversation.stop()
         case "abandon":

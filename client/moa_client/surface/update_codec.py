@@ -13,6 +13,7 @@ from moa_shared.errors import MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_figures import Figures, LinkStatus
+from moa_client.conversation.answer_options import options_from
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -28,7 +29,7 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_client.conversation.updates import Asked, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.conversation.updates import Asked, Continued, Failed, Happening, NotKept, Rewound, Titled, Update
 
 Fields = dict[str, Any]
 SURFACES_ONLY = ("answer", "waiting", "status")  # of no use to a program that asks one question
@@ -106,7 +107,9 @@ def _event_fields(update: Update) -> Fields:
                 "figures": figures_fields(update.figures or Figures()),
             }
         case Asked() as event:
-            return {"event": "asked", "question": event.question}
+            return {"event": "asked", "question": event.question, "options": event.options.fields()}
+        case Continued() as event:
+            return {"event": "continued", "options": event.options.fields()}
         case Failed() as event:
             return {
                 "event": "failed",
@@ -173,7 +176,8 @@ _EVENTS: dict[str, Callable[[Mapping[str, Any]], Happening]] = {
     ),
     "refused": lambda fields: Refused(_error_of(fields)),
     "ended": lambda fields: Ended(_finish_of(fields), provisional=not fields["verified"]),
-    "asked": lambda fields: Asked(str(fields["question"])),
+    "asked": lambda fields: Asked(str(fields["question"]), options_from(fields["options"])),
+    "continued": lambda fields: Continued(options_from(fields["options"])),
     "failed": lambda fields: Failed(_error_of(fields), bool(fields["taken_back"])),
     "not_kept": lambda fields: NotKept(_error_of(fields)),
     "rewound": lambda fields: Rewound(int(fields["answers"])),

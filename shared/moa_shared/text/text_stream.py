@@ -28,10 +28,15 @@ class TextStream:
         self._read = 0  # tokens before it are in `_held` or given out
         self._held = ""
         self._ended = False
+        self._early = 0  # characters that were given out before it was their time
 
     def restore(self, tokens: Sequence[int], given: str) -> None:
-        """Continues a stream that was given these tokens, in pieces of any size, and has given out this text."""
+        """Continues a stream that was given these tokens, in pieces of any size, and has given out this text.
+
+        That may be more than is certain after these tokens: the stream had ended with them.
+        """
         text = "".join([self.push([token]) for token in tokens])
+        self._early = max(0, len(given) - len(text))
         due = text[len(given) :]
         self._held = due + self._held
         self._ended &= not due  # a stop string ends it again, when what comes before it is given out
@@ -74,7 +79,9 @@ class TextStream:
         else:
             sure = len(self._held) - (0 if final else self._possible_stop())
         text, self._held = self._held[:sure], self._held[sure:]
-        return text
+        new = text[self._early :]
+        self._early -= len(text) - len(new)
+        return new
 
     def _possible_stop(self) -> int:
         """Length of the longest end of the held text that begins a stop string."""

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 from inline_snapshot import snapshot
+from moa_client.conversation.answer_options import CHAT_DEFAULTS
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import load_settings
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.defaults import SamplingDefaults
 from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises
@@ -17,7 +19,48 @@ def load(**flags: object) -> ClientSettings:
 
 def test_settings_become_an_answers_settings() -> None:
     settings = load(temperature=0.5, top_k=3, top_p=0.9, seed=4, max_tokens=7, stop=("x",))
-    assert settings.options.settings() == AnswerSettings(Sampling(0.5, 3, 0.9, 4), 7, ("x",))
+    assert settings.options.settings() == AnswerSettings(Sampling(0.5, 3, 0.9, 4), 7, ("x",), loop_guard=True)
+
+
+def test_what_is_not_set_is_left_to_the_model() -> None:
+    open_ = load().options
+    assert (open_.temperature, open_.top_p, open_.min_p, open_.repeat_penalty, open_.seed) == (None,) * 5
+    decided = open_.decided(SamplingDefaults(temperature=0.6, top_k=20), CHAT_DEFAULTS, seed=9)
+    assert decided.settings() == AnswerSettings(Sampling(0.6, 20, 0.95, 9), 2048, loop_guard=True)
+    assert load(temperature=0).options.decided(CHAT_DEFAULTS).settings().sampling.greedy
+
+
+def test_every_option_of_sampling_has_its_effect() -> None:
+    values = {
+        "min_p": 0.1,
+        "repeat_penalty": 1.2,
+        "repeat_last_n": -1,
+        "presence_penalty": 1.0,
+        "frequency_penalty": -2.0,
+    }
+    options = load(**values, logit_bias=("42=-5", "7+1.5", "9-100"), loop_guard=False).options
+    assert {name: getattr(options, name) for name in values} == values
+    assert options.logit_bias == ((7, 1.5), (9, -100.0), (42, -5.0))
+    assert not options.settings().loop_guard
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("logit_bias", ("hello=1",), "expected ID=BIAS, a token's id and -100 to 100, such as 42=-5"),
+        ("logit_bias", ("42=101",), "expected ID=BIAS"),
+        ("logit_bias", ("42",), "expected ID=BIAS"),
+        ("logit_bias", ("42=1", "42=2"), "it names a token twice"),
+        ("repeat_penalty", 0, "expected 0.01 to 100; 1 is off"),
+        ("repeat_penalty", float("nan"), "expected 0.01 to 100; 1 is off"),
+        ("repeat_last_n", -2, "greater than or equal to -1"),
+        ("presence_penalty", 2.1, "less than or equal to 2"),
+        ("min_p", 1.5, "less than or equal to 1"),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(**{name: value})
 
 
 @pytest.mark.parametrize(

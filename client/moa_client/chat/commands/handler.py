@@ -32,6 +32,7 @@ class CommandHandler:
             "help": self._help,
             "reset": self._reset,
             "retry": self._retry,
+            "continue": self._continue,
             "undo": self._undo,
             "edit": self._edit,
             "copy": self._copy,
@@ -77,14 +78,20 @@ class CommandHandler:
         if (last := chat.last_answer) is None:
             chat.say(NOTHING_ASKED)
             return
-        settings = chat.settings
-        if settings.temperature:
-            chat.settings = replace(settings, seed=(settings.seed + 1) % SEED_LIMIT)
+        settings, sampling = chat.settings, chat.conversation.facts.sampling
+        is_sampled = sampling.get("temperature") if settings.temperature is None else settings.temperature
+        if is_sampled and settings.seed is None:
+            chat.say("Asked again, with another seed.")
+        elif is_sampled:
+            chat.settings = replace(settings, seed=((settings.seed or 0) + 1) % SEED_LIMIT)
             chat.say(f"Asked again, with seed {chat.settings.seed}.")
         else:
             chat.say("Asked again. At temperature 0 the answer is the same; /set temperature 0.7 lets it differ.")
         await chat.rewind(last.number - 1)
         await chat.put(last.question)
+
+    async def _continue(self, rest: str) -> None:
+        await self._chat.continue_answer()
 
     async def _undo(self, rest: str) -> None:
         if (last := self._chat.last_answer) is None:
@@ -116,20 +123,20 @@ class CommandHandler:
     async def _set(self, rest: str) -> None:
         chat = self._chat
         if not rest:
-            chat.say("\n".join(f"{name} {shown(chat.settings, name)}" for name in SETTABLE))
+            chat.say("\n".join(f"{name} {self._shown(name)}" for name in SETTABLE))
             return
         name, _, value = rest.partition(" ")
         if name not in SETTABLE:
             chat.say(f"{name} cannot be set here.{nearest(name, SETTABLE)} What can: {', '.join(SETTABLE)}.")
             return
         if not value.strip():
-            chat.say(f"{name} is {shown(chat.settings, name)}.")
+            chat.say(f"{name} is {self._shown(name)}.")
             return
         before = chat.settings
         try:
             chat.settings = change(before, name, value.strip())
         except ConfigError as error:
-            chat.say(f"Error: {error.message} {name} is still {shown(before, name)}.")
+            chat.say(f"Error: {error.message} {name} is still {self._shown(name)}.")
             return
         if name == "system":
             try:
@@ -139,7 +146,11 @@ class CommandHandler:
                 raise
             chat.say("A new conversation begins, with this system prompt.")
         else:
-            chat.say(f"{name} is {shown(chat.settings, name)} now.")
+            chat.say(f"{name} is {self._shown(name)} now.")
+
+    def _shown(self, name: str) -> str:
+        """A setting in words."""
+        return shown(self._chat.settings, name, self._chat.conversation.facts.sampling)
 
     async def _system(self, rest: str) -> None:
         await self._set(f"system {rest}")
@@ -157,7 +168,8 @@ class CommandHandler:
         self._chat.say("\n".join(filter(None, [self._chat.status, drafter_words(facts), execution_words(facts)])))
 
     async def _stats(self, rest: str) -> None:
-        self._chat.say(await self._chat.conversation.stats())
+        chosen = self._chat.last_answer.options.words() if self._chat.last_answer is not None else ""
+        self._chat.say("\n".join(filter(None, [await self._chat.conversation.stats(), chosen])))
 
     # ------------------------------------------------------------ the link
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from moa_shared.programs.config import load_settings
 
 from moa_client.settings import SECTION, ClientSettings
@@ -20,15 +22,23 @@ def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
     if value == "default":
         del changed[name]
     else:
-        changed[name] = (value,) if name == "stop" else value
+        changed[name] = (value,) if name == "stop" else tuple(value.split()) if name == "logit_bias" else value
     return load_settings(ClientSettings, SECTION, changed, environment={}, shown=str)
 
 
-def shown(settings: ClientSettings, name: str) -> str:
-    """A value in words."""
+def shown(settings: ClientSettings, name: str, sampling: Mapping[str, float]) -> str:
+    """A value in words.
+
+    Args:
+        sampling: what counts where nothing is set, by name.
+    """
     value = getattr(settings, name)
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
         return " ".join(map(repr, value)) or "not set"
-    return "the model's own" if value is None else str(value)
+    if value is None and name in sampling:
+        return f"{sampling[name]:g}, by default"
+    if value is None:
+        return "the model's own" if name == "system" else "a new one for each question"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -19,12 +19,30 @@ class ChatCommand(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system", "render")
+SETTABLE = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "loop_guard",
+    "max_tokens",
+    "stop",
+    "system",
+    "render",
+)
 SWITCHES = ("on", "off")
+SWITCHED = ("loop_guard", "render")
 TABLE = (
     ChatCommand("help", "/help", "this list"),
     ChatCommand("reset", "/reset", "start a new conversation"),
     ChatCommand("retry", "/retry", "ask the last question again, with another seed if answers are sampled"),
+    ChatCommand("continue", "/continue", "go on with the last answer, if a limit has cut it or you have stopped it"),
     ChatCommand("undo", "/undo", "take back the last question and its answer"),
     ChatCommand("edit", "/edit [TEXT]", "edit TEXT, or the last question, in $VISUAL or $EDITOR, and ask it"),
     ChatCommand("copy", "/copy [code]", "copy the last answer, or the last block of code in it", ("code",)),
@@ -91,7 +109,7 @@ def values_of(name: str, before: tuple[str, ...]) -> tuple[str, ...]:
     """
     if not before:
         return next((command.values for command in TABLE if command.name == name and command.values), ())
-    if name == "set" and before == ("render",):
+    if name == "set" and len(before) == 1 and before[0] in SWITCHED:
         return SWITCHES
     return ("default",) if name == "set" and len(before) == 1 else ()
 

@@ -104,7 +104,7 @@ class Page:
         """Shows the answer as it is now."""
         if self._live is None:
             return
-        self._live.update(self._clock(), text.committed, text.provisional)
+        self._live.update(self._clock(), text.unseen, text.provisional)
         if text.provisional.strip() and not self._has_told:
             self._has_told, self._note = True, first_cut_words(styled=self._styled)
         self._footer = (*([self._note] if self._note else []), status)
@@ -118,7 +118,7 @@ class Page:
         """
         if self._live is None:
             return
-        self._live.update(self._clock(), text.committed, text.provisional)
+        self._live.update(self._clock(), text.unseen, text.provisional)
         self._screen.end(is_verified=not text.provisional and not is_open)
         if is_open:
             self._earlier[text] = self._live
@@ -141,7 +141,7 @@ class Page:
         """Shows what has been decided about an answer that ended without the server, in its place if that can be."""
         event = update.event
         passage, now = self._earlier.get(text), self._clock()
-        committed, provisional = text.committed, text.provisional
+        committed, provisional = text.unseen, text.provisional
         may_move = self._prompt is None or not self._prompt.is_typed_into
         in_place = (
             passage is not None

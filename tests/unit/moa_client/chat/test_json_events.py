@@ -24,7 +24,7 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_client.conversation.updates import Asked, Failed, Happening, Rewound, Titled, Update
+from moa_client.conversation.updates import Failed, Happening, Rewound, Titled, Update
 from moa_client.surface.open_conversation import Facts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
@@ -80,7 +80,7 @@ def test_an_event_is_one_line(event: Event, expected: dict[str, object]) -> None
     assert json.loads(line) == expected
 
 
-@pytest.mark.parametrize("event", [Asked("why?"), Failed(UnavailableError("why")), Rewound(1), Titled("t")])
+@pytest.mark.parametrize("event", [Failed(UnavailableError("why")), Rewound(1), Titled("t")])
 def test_what_a_program_knows_or_learns_from_another_line_has_none(event: Happening) -> None:
     assert event_line(told(event)) == ""
 

@@ -7,6 +7,7 @@ from typing import cast
 
 from moa_client.endpoint.host_source import HostModel
 from moa_client.host.host import Host
+from moa_shared.sampling.defaults import NOTHING_SAID
 
 from tests.support.scripted_engine import PlainTokenizer
 
@@ -20,7 +21,7 @@ class BeginningTokenizer(PlainTokenizer):
 
 def test_a_raw_text_begins_as_the_models_texts_do_and_a_chat_as_its_template_has_it() -> None:
     files = SimpleNamespace(target_id="tiny", config={"vocab_size": 300})
-    device = SimpleNamespace(files=files, context_tokens=64, tokenizer=BeginningTokenizer())
+    device = SimpleNamespace(files=files, context_tokens=64, tokenizer=BeginningTokenizer(), sampling=NOTHING_SAID)
     model = HostModel(cast(Host, SimpleNamespace(device=device)))
     assert model.encode("hi") == [1, ord("h"), ord("i")]
     assert model.render([{"role": "user", "content": "hi"}])[0] == ord("[")

@@ -10,6 +10,7 @@ from moa_client.endpoint.messages import template_messages
 from moa_client.endpoint.parameters import PARAMETERS, parameters_table
 from moa_client.endpoint.requests import chat_request, text_request
 from moa_client.web.error_form import RequestError
+from moa_shared.sampling.defaults import SamplingDefaults
 
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -17,15 +18,45 @@ HI = {"messages": [{"role": "user", "content": "Hi"}]}
 def test_a_chat_is_sampled_as_openai_does_unless_it_says_otherwise() -> None:
     options = chat_request(HI).options()
     assert (options.temperature, options.top_p, options.top_k, options.max_tokens, options.stop) == (1.0, 1.0, 0, 0, ())
+    assert options.seed is not None
     assert 0 <= options.seed < 1 << 32
     assert len({chat_request(HI).options().seed for _ in range(5)}) > 1
 
 
 def test_every_used_parameter_has_its_effect() -> None:
     given = {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "seed": -1, "max_completion_tokens": 7, "stop": "END"}
-    assert chat_request(HI | given).options() == AnswerOptions(0.5, 4, 0.9, (1 << 64) - 1, 7, ("END",))
+    off: dict[str, Any] = {"min_p": 0.0, "repeat_penalty": 1.0, "repeat_last_n": 64}
+    assert chat_request(HI | given).options() == AnswerOptions(0.5, 4, 0.9, (1 << 64) - 1, 7, ("END",), **off)
     given = {"temperature": 0, "seed": 3, "max_tokens": 7, "stop": ["a", "b"]}
-    assert chat_request(HI | given).options() == AnswerOptions(0.0, 0, 1.0, 3, 7, ("a", "b"))
+    assert chat_request(HI | given).options() == AnswerOptions(0.0, 0, 1.0, 3, 7, ("a", "b"), **off)
+    given = {"min_p": 0.1, "repeat_penalty": 1.2, "repeat_last_n": -1, "presence_penalty": 1, "frequency_penalty": -0.5}
+    options = chat_request(HI | given | {"logit_bias": {"42": -100, "7": 1.5}, "loop_guard": False}).options()
+    assert {name: getattr(options, name) for name in given} == given
+    assert (options.logit_bias, options.loop_guard) == (((7, 1.5), (42, -100.0)), False)
+
+
+def test_what_a_model_says_counts_where_a_request_does_not() -> None:
+    defaults = SamplingDefaults(temperature=0.6, top_k=20)
+    options = chat_request(HI | {"top_k": 5}).options(defaults)
+    assert (options.temperature, options.top_k, options.top_p, options.loop_guard) == (0.6, 5, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"logit_bias": {"hello": 1}}, "logit_bias names 'hello', expected the id of a token."),
+        ({"logit_bias": {"100": 1}}, "logit_bias: expected tokens 0 to 99, got 100."),
+        ({"logit_bias": {"3": 101}}, "logit_bias of token 3 is 101.0, expected -100 to 100."),
+        ({"presence_penalty": 3}, "presence_penalty is 3.0, expected -2 to 2."),
+        ({"repeat_penalty": 0}, "repeat_penalty is 0.0, expected 0.01 to 100; 1 is off."),
+        ({"min_p": 2}, "min_p is 2.0, expected 0 (off) to 1."),
+        ({"loop_guard": 1}, "loop_guard: expected a valid boolean."),
+    ],
+)
+def test_an_option_out_of_its_range_is_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat_request(HI | given).options(vocab_size=100)
+    assert (str(caught.value), caught.value.param) == (words, next(iter(given)))
 
 
 def test_a_text_has_16_tokens_unless_it_says_otherwise() -> None:
@@ -57,7 +88,7 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         "temperature": None,
     }
     assert chat_request(HI | absent).messages[0].text == "Hi"
-    assert chat_request(HI | harmless).temperature == 1.0
+    assert chat_request(HI | harmless).options().temperature == 1.0
 
 
 @pytest.mark.parametrize(
@@ -101,18 +132,6 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             {"response_format": {"type": "json_object"}},
             snapshot(
                 "response_format | unsupported_parameter | response_format is not supported. Answers are text; no grammar is enforced: ask for JSON in words."
-            ),
-        ),
-        (
-            {"presence_penalty": 0.1},
-            snapshot(
-                "presence_penalty | unsupported_parameter | presence_penalty is not supported. Scores of tokens cannot be changed."
-            ),
-        ),
-        (
-            {"logit_bias": {"5": 1}},
-            snapshot(
-                "logit_bias | unsupported_parameter | logit_bias is not supported. Scores of tokens cannot be changed."
             ),
         ),
         (

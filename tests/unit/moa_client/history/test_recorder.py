@@ -70,7 +70,7 @@ class AnyOrderKept(AnyOrder):
         self.recorder.on_event(event, piece, words(waiting))
 
     def begin(self, turn: list[int], max_tokens: int) -> Ask | None:
-        self.recorder.begin(words(turn), AnswerOptions(max_tokens=max_tokens))
+        self.recorder.begin(words(turn), AnswerOptions(max_tokens=max_tokens, loop_guard=False))
         return super().begin(turn, max_tokens)
 
     def leave(self) -> None:

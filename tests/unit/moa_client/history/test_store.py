@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -317,8 +318,14 @@ def test_tokens_take_four_bytes(tokens: list[int]) -> None:
 
 
 def test_options_of_another_version_are_left_out() -> None:
-    assert pack_options(AnswerOptions()) == "{}"
-    assert unpack_options('{"seed": 3, "min_p": 0.1, "stop": ["a"]}') == AnswerOptions(seed=3, stop=("a",))
+    off = AnswerOptions(loop_guard=False).decided()
+    assert pack_options(off) == "{}"
+    assert unpack_options('{"seed": 3, "typical": 0.1, "stop": ["a"]}') == replace(off, seed=3, stop=("a",))
+
+
+def test_options_come_back_as_they_were() -> None:
+    options = AnswerOptions(temperature=0.0, min_p=0.1, stop=("a",), logit_bias=((7, 1.5), (42, -100.0))).decided()
+    assert unpack_options(pack_options(options)) == options
 
 
 def test_the_history_needs_nothing_heavy() -> None:

@@ -6,12 +6,12 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -26,7 +26,7 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.conversation.updates import Asked, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.conversation.updates import Asked, Continued, Failed, Happening, NotKept, Rewound, Titled, Update
 from moa_client.host.text_conversation import MOST_WAITING, TextConversation
 from moa_client.host.watched import Watched
 from moa_client.surface.open_conversation import Facts
@@ -41,12 +41,14 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.defaults import SamplingDefaults
 
 from tests.support.messages import raises
 from tests.support.programs import PATIENCE
 from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
 
-OPTIONS = AnswerOptions(max_tokens=8)
+OPTIONS = AnswerOptions(max_tokens=8, seed=3)
+DECIDED = OPTIONS.decided(CHAT_DEFAULTS)
 FACTS = Facts("id", "", "", "", online=False)
 STOP = Ended(Finish.STOP)
 ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
@@ -120,10 +122,10 @@ async def test_questions_are_answered_in_order() -> None:
         talk.engine.tell(Provisional((2,)), Committed((2,), 1), STOP)
         ended = await talk.surface.until(Ended)
         assert talk.surface.events == [
-            (1, Asked("one")),
+            (1, Asked("one", DECIDED)),
             (1, Committed((0, 1))),
             (1, STOP),
-            (2, Asked("two")),
+            (2, Asked("two", DECIDED)),
             (2, Provisional((2,))),
             (2, Committed((2,), 1)),
             (2, STOP),
@@ -157,6 +159,101 @@ async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
             snapshot("16 questions wait for an answer in this conversation. Wait for one of them."),
         ):
             talk.surface.open.ask("one", OPTIONS)
+
+
+async def test_each_question_has_a_seed_of_its_own_and_the_models_sampling() -> None:
+    async with talking() as talk:
+        talk.engine.device.sampling = SamplingDefaults(temperature=0.6)
+        for question in ("one", "two"):
+            talk.surface.open.ask(question, AnswerOptions(min_p=0.1))
+            await talk.surface.until(Asked)
+            talk.engine.tell(Committed((0,)), STOP)
+            await talk.surface.until(Ended)
+        first, second = (settings.sampling for settings in talk.engine.settings)
+        assert (first.temperature, first.top_p, first.min_p) == (0.6, 0.95, 0.1)
+        assert first.seed != second.seed
+        asked = [event for _, event in talk.surface.events if isinstance(event, Asked)]
+        assert [event.options.seed for event in asked] == [first.seed, second.seed]
+        assert [text.options for text in talk.conversation.answers] == [event.options for event in asked]
+        assert talk.surface.open.facts.sampling == {
+            "temperature": 0.6,
+            "top_k": 0,
+            "top_p": 0.95,
+            "min_p": 0.0,
+            "repeat_penalty": 1.0,
+            "repeat_last_n": 64,
+        }
+
+
+async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
+    async with talking() as talk:
+        with raises(
+            ConfigError,
+            snapshot("logit_bias names token 1000, the model has the tokens 0 to 999."),
+        ):
+            talk.surface.open.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
+
+
+# ---------------------------------------------------------------- an answer goes on
+
+
+CUT = (Committed((0, 1)), Ended(Finish.MAX_TOKENS))
+
+
+async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
+    journal = Journal()
+    async with talking(journal=journal) as talk:
+        await talk.answer("one", *CUT)
+        talk.surface.open.continue_answer(8)
+        await talk.surface.until(Continued)
+        talk.engine.tell(Committed((2,)), STOP)
+        await talk.surface.until(Ended)
+        longer = replace(DECIDED, max_tokens=10)
+        assert talk.surface.events[-3:] == [(1, Continued(longer)), (1, Committed((2,))), (1, STOP)]
+        assert talk.texts == ["abc"]
+        assert talk.engine.turns == ["[user]one", ""]
+        assert talk.engine.settings[1] == longer.settings()
+        assert talk.conversation.answers[0].options == longer
+        assert journal.notes[-3:] == [("continue", 10), ("Committed", "c", ""), ("Ended", "", "")]
+
+
+async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows() -> None:
+    async with talking() as talk:
+        await talk.answer("one", Committed((0,)), Ended(Finish.CANCELLED))
+        talk.surface.open.continue_answer(0)
+        await talk.surface.until(Continued)
+        talk.engine.tell(Committed((1,)), Ended(Finish.CANCELLED))
+        await talk.surface.until(Ended)
+        assert talk.engine.settings[1].max_tokens == 0
+        while talk.conversation.is_answering:
+            await asyncio.sleep(0)
+        talk.surface.open.continue_answer(0)
+        talk.surface.open.stop()  # before anything new has come
+        await talk.surface.until(Ended)
+        await talk.answer("two")
+        assert talk.texts == ["ab", "a"]
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ((), snapshot("There is no answer to continue. Ask something first.")),
+        ((Committed((0,)), STOP), snapshot("The answer has come to its end. Ask the next question.")),
+        ((Committed((0,)), Ended(Finish.LOOP)), snapshot("The answer has come to its end. Ask the next question.")),
+        ((Committed((0,)), Ended(Finish.CONTEXT)), snapshot("The context is full. Begin a new conversation.")),
+        (ALONE, snapshot("The server has not checked the answer yet. Continue it when it has.")),
+    ],
+)
+async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: tuple[Event, ...], words: str) -> None:
+    async with talking() as talk:
+        if events:
+            await talk.answer("one", *events)
+        before = talk.texts
+        talk.surface.open.continue_answer(8)
+        failed = (await talk.surface.until(Failed)).event
+        assert isinstance(failed, Failed)
+        assert str(failed.error) == words
+        assert (failed.taken_back, talk.texts, talk.conversation.is_answering) == (True, before, False)
 
 
 # ---------------------------------------------------------------- surfaces
@@ -235,7 +332,7 @@ async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(
         talk.surface.open.ask("one", OPTIONS)
         way(talk.conversation)
         await talk.surface.until(Rewound)
-        assert talk.surface.events == [(1, Asked("one")), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
+        assert talk.surface.events == [(1, Asked("one", DECIDED)), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
         await talk.answer("two")
         assert (talk.engine.turns, talk.texts) == (["[user]two"], ["a"])
 
@@ -422,7 +519,7 @@ async def test_earlier_answers_are_decided_while_another_one_is_written() -> Non
         link = LinkChanged(LinkState.BACK)
         await talk.answer("three", link, Committed((4,)), *CORRECTED, SETTLED, kept, Committed((5,)), STOP)
         assert talk.surface.events == [
-            (3, Asked("three")),
+            (3, Asked("three", DECIDED)),
             (0, link),
             (3, Committed((4,))),
             *((1, event.event) for event in CORRECTED),
@@ -565,6 +662,9 @@ class Journal:
 
     def begin(self, question: str, options: AnswerOptions) -> None:
         self._note("begin", question)
+
+    def continue_answer(self, options: AnswerOptions) -> None:
+        self._note("continue", options.max_tokens)
 
     def on_event(self, event: Event, piece: str = "", provisional: str = "", figures: object = None) -> None:
         self._note(type(event).__name__, piece, provisional)

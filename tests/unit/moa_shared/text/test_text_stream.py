@@ -45,6 +45,21 @@ def test_pieces_make_the_text_cut_at_the_first_stop_string(text: str, stop: list
     assert given_out + stream.finish() == cut(text, stop)
 
 
+@given(st.text(alphabet="abé€😀", min_size=1, max_size=30), st.data())
+def test_a_stream_that_had_ended_goes_on_where_it_was(text: str, data: st.DataObject) -> None:
+    tokens, stop = list(text.encode()), ["ab€", "😀é"]
+    at = data.draw(st.integers(0, len(tokens)))
+    ended = TextStream(decode, stop)
+    given_out = ended.push(tokens[:at]) + ended.finish(is_cut=True)
+    stream = TextStream(decode, stop)
+    stream.restore(tokens[:at], given_out)
+    whole = given_out + stream.push(tokens[at:]) + stream.finish()
+    if len(given_out) <= len(cut(text, stop)):
+        assert whole == cut(text, stop)
+    else:  # the beginning of a stop string, which might have become something else, was given out already
+        assert whole == given_out
+
+
 def test_nothing_is_held_back_without_need() -> None:
     stream = TextStream(decode, ["END"])
     assert stream.push(b"hello E") == "hello "

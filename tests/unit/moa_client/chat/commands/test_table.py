@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 from moa_client.chat.commands.handler import CommandHandler, short
-from moa_client.chat.commands.table import ALIASES, NAMES, help_text, nearest, resolve, unknown_words, values_of
+from moa_client.chat.commands.table import (
+    ALIASES,
+    NAMES,
+    SETTABLE,
+    help_text,
+    nearest,
+    resolve,
+    unknown_words,
+    values_of,
+)
 
 
 def test_every_command_has_a_handler_and_a_line_of_help() -> None:
@@ -31,8 +40,9 @@ def test_a_misspelt_command_gets_a_hint() -> None:
 @pytest.mark.parametrize(
     ("name", "before", "expected"),
     [
-        ("set", (), ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system", "render")),
+        ("set", (), SETTABLE),
         ("set", ("render",), ("on", "off")),
+        ("set", ("loop_guard",), ("on", "off")),
         ("set", ("seed",), ("default",)),
         ("set", ("seed", "1"), ()),
         ("copy", (), ("code",)),
