@@ -1,9 +1,10 @@
 """Whether the server is alive and makes progress: the round-trip time, and the timers that decide that it is not.
 
-Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, when the last frame came, when
-the last one other than a beat, and the beat under way. Invariant: while something is expected, a beat is requested
-early enough that its answer can arrive before the timer runs out, so a server that merely computes for long is not
-taken for lost. Nor is one whose frames a busy device has not had the time to read.
+Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, how late beats come
+back, when the last frame came, when the last one other than a beat, and the beat under way. Invariant: while something
+is expected, a beat is requested early enough that its answer can arrive before the timer runs out, so a server that
+merely computes for long is not taken for lost. Nor is one on a busy machine, whose answers come now and then late, or
+one whose frames a busy device has not had the time to read.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import math
 
 from moa_shared.drafting.estimates import Smoothed
 
-LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of a busy machine would look like a lost link
+from moa_client.link.beat_delays import BeatDelays
+
+LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of an idle machine would look like a lost link
 TIMEOUT_ROUND_TRIPS = 4.0
 BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the round-trip time fresh
 FIRST_RTT_MS = 500.0  # before anything is measured: satellites answer within that
 HELD_UP_SHARE = 0.25  # of the timer: a device that wakes up later than that may have frames that it has not read
+MOST_HOLD_UPS = 4  # in one silence: a device that is always held up must notice at some time that the link is lost
 MOST_BEATS_OPEN = 64  # whose answers are waited for; older ones are lost
 
 
@@ -31,12 +35,13 @@ class LinkMonitor:
         self._silence_ms = silence_ms
         self._progress_ms = 0.0
         self._rtt = Smoothed(FIRST_RTT_MS)
+        self._delays = BeatDelays()
         self._heard_ms = 0.0
         self._beat_ms = -BEAT_EVERY_MS
         self._stamp = 0
         self._open: dict[int, float] = {}
         self._waiting = False
-        self._was_held_up = False  # in this silence
+        self._hold_ups = 0  # in this silence
 
     # ------------------------------------------------------------ what happens
 
@@ -53,27 +58,28 @@ class LinkMonitor:
     def forget_round_trips(self) -> None:
         """Those of now on are to another server."""
         self._rtt = Smoothed(FIRST_RTT_MS)
+        self._delays = BeatDelays()
 
     def on_opened(self, now_ms: float, took_ms: float) -> None:
         """A stream was opened; `took_ms` from Open to Opened."""
         self._open.clear()
         self._rtt.add(took_ms)
         self._heard_ms = self._progress_ms = now_ms
-        self._was_held_up = False
+        self._hold_ups = 0
 
     def on_frame(self, now_ms: float) -> None:
         """Any frame came."""
         self._heard_ms = now_ms
-        self._was_held_up = False
+        self._hold_ups = 0
 
     def on_wake(self, now_ms: float, late_ms: float) -> None:
         """This device checks again, `late_ms` after it wanted to.
 
         If it was held up itself, by other programs or in its sleep, frames may wait to be read: the server then has
-        half a timer more, once for each silence.
+        half a timer more.
         """
-        if late_ms > HELD_UP_SHARE * self.timeout_ms and not self._was_held_up:
-            self._was_held_up = True
+        if late_ms > HELD_UP_SHARE * self.timeout_ms and self._hold_ups < MOST_HOLD_UPS:
+            self._hold_ups += 1
             self._heard_ms = max(self._heard_ms, now_ms - self.timeout_ms / 2)
 
     def on_progress(self, now_ms: float) -> None:
@@ -85,8 +91,10 @@ class LinkMonitor:
         sent_ms = self._open.pop(stamp, None)
         if sent_ms is None:
             return None
-        self._rtt.add(now_ms - sent_ms)
-        return now_ms - sent_ms
+        took_ms = now_ms - sent_ms
+        self._delays.add(took_ms - self._rtt.mean)
+        self._rtt.add(took_ms)
+        return took_ms
 
     def take_beat(self, now_ms: float) -> int | None:
         """The stamp of the beat to send now; None if none is due."""
@@ -108,7 +116,7 @@ class LinkMonitor:
     @property
     def timeout_ms(self) -> float:
         """Time from the last sign of life to the first token of standalone text."""
-        return max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean)
+        return self._beat_after_ms + max(self._beat_after_ms, self._rtt.mean + self._delays.late_ms)
 
     def is_lost(self, now_ms: float) -> bool:
         """Whether the server has been silent for too long."""
@@ -131,7 +139,12 @@ class LinkMonitor:
 
     @property
     def _beat_due_ms(self) -> float:
-        """Half the timer after the last frame, once for each silence; otherwise at regular intervals."""
-        silent_ms = self._heard_ms + self.timeout_ms / 2
+        """Some time after the last frame, once for each silence; otherwise at regular intervals."""
+        silent_ms = self._heard_ms + self._beat_after_ms
         regular_ms = self._beat_ms + BEAT_EVERY_MS
         return regular_ms if self._beat_ms >= self._heard_ms else min(silent_ms, regular_ms)
+
+    @property
+    def _beat_after_ms(self) -> float:
+        """Silence before a sign of life is asked for: half the timer of a link without jitter."""
+        return max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean) / 2
