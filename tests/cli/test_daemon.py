@@ -317,6 +317,25 @@ def test_on_a_full_disk_it_answers_and_says_once_that_nothing_is_kept(home: Home
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.root
+def test_where_its_own_folder_is_full_it_says_so(home: Home) -> None:
+    folder = home.places.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
+    try:
+        with suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        code, _, err = home.run("daemon", "start")
+        assert (code, err) == (
+            74,
+            f"Error: The daemon has no room in {folder}: its disk is full. "
+            "Free some space, or name another folder with --daemon-dir.\n",
+        )
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 def test_without_a_server_it_runs_and_says_why_until_there_is_one(tmp_path: Path) -> None:
     model, drafter = make_model(tmp_path / "tiny", 1), make_drafter(tmp_path / "d.safetensors")
     port = free_port()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, DiskFullError
 
 MOST_PATH_BYTES = 100  # of a socket: 108 with the final zero on Linux, 104 on macOS
+ROOM_BYTES = 1 << 12  # for the lock, and the first lines of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ def make_folder(places: Places) -> None:
     """Makes the folder where absent.
 
     Raises:
-        ConfigError: others could enter it, or it cannot be made; or the socket's path is too long.
+        ConfigError: others could enter it, or it cannot be made or written; or the socket's path is too long.
+        DiskFullError: it has no room for what the daemon writes first, so that nothing could say why it ends.
     """
     folder = places.folder
     if len(os.fsencode(places.socket)) > MOST_PATH_BYTES:
@@ -69,6 +72,19 @@ def make_folder(places: Places) -> None:
         raise ConfigError(f"The daemon's folder {folder} belongs to another user.", hint="Name another: --daemon-dir.")
     if stat.S_IMODE(found.st_mode) & 0o077:
         folder.chmod(0o700)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(bytes(ROOM_BYTES))
+    except OSError as error:
+        from moa_shared.models.sources.cache import is_disk_full
+
+        if is_disk_full(error):
+            message = f"The daemon has no room in {folder}: its disk is full."
+            raise DiskFullError(message, hint="Free some space, or name another folder with --daemon-dir.") from error
+        raise ConfigError(
+            f"The daemon's folder {folder} cannot be written: {error.strerror or error}.",
+            hint="Name another with --daemon-dir.",
+        ) from error
 
 
 def _state_folder() -> Path:

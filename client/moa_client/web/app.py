@@ -11,13 +11,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moa_client.web.access import Access
 from moa_client.web.body import RefusedUnread
 from moa_client.web.error_form import RequestError, request_error
 from moa_client.web.guard import Guard
 
+API = "/v1/"  # before the paths of the endpoint
 UNREAD = (408, 413)  # the request's body was not read to its end
 log = logging.getLogger(__name__)
 
@@ -28,11 +30,33 @@ def make_app(routes: Sequence[BaseRoute], access: Access) -> Starlette:
     Args:
         routes: of the endpoint, the page and whatever else there is.
     """
-    return Starlette(
+    app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, access=access)],
+        middleware=[Middleware(Guard, access=access), Middleware(OnePath)],
         exception_handlers=dict.fromkeys((RequestError, MoaError, HTTPException, Exception), _refuse),
     )
+    app.router.redirect_slashes = False  # `OnePath` has taken them away
+    return app
+
+
+class OnePath:
+    """Makes a path with slashes at its end the same as without: some programs join addresses so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and scope["path"].endswith("/"):
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        await self._app(scope, receive, send)
+
+
+def _unknown(request: Request) -> str:
+    words = f"There is nothing at {request.url.path}."
+    paths = [each.path for each in request.app.routes if isinstance(each, Route) and each.path.startswith(API)]
+    if not request.url.path.startswith(API) or not paths:
+        return words
+    return f"{words} What there is: {', '.join(path for path in paths if '{' not in path)}."
 
 
 def _refuse(request: Request, error: Exception) -> Response:
@@ -47,7 +71,7 @@ def _as_request_error(request: Request, error: Exception) -> RequestError:
         case MoaError():
             return request_error(error)
         case HTTPException(status_code=404):
-            return RequestError(404, f"There is nothing at {request.url.path}.", code="unknown_url")
+            return RequestError(404, _unknown(request), code="unknown_url")
         case HTTPException():
             return RequestError(error.status_code, f"{request.method} {request.url.path}: {error.detail}.")
         case _:

@@ -51,8 +51,8 @@ def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
     path = Path(spec).expanduser()
     if spec.strip() and path.is_dir():  # Path("") would be the current folder
         return _look_into(path.resolve(), root, progress)
-    if path.is_file() or spec.endswith(".gguf"):
-        if path.suffix != ".gguf":
+    if path.is_file() or _is_gguf(path):
+        if not _is_gguf(path):
             raise ModelSourceError(f"{path} is a file but not a .gguf file.")
         path = path.absolute()  # not resolved: the hub's cache links names to files without any
         return adopt_gguf(path, root, progress, target_id=model_name(path))
@@ -68,10 +68,14 @@ def _look_into(folder: Path, root: Path, progress: Progress) -> ModelFiles:
     """A folder is used as it is; one whose weights are a single GGUF model means that model."""
     if (folder / MANIFEST).is_file():
         return describe_entry(folder, root, progress)
-    ggufs = first_parts(sorted(folder.glob("*.gguf")))
+    ggufs = first_parts(sorted(path for path in folder.iterdir() if _is_gguf(path)))
     if ggufs and not any(folder.glob("*.safetensors")):
         if len(ggufs) > 1:
             names = ", ".join(path.name for path in ggufs)
             raise ModelSourceError(f"The folder {folder} holds several GGUF files: {names}.", hint="Name one of them.")
         return adopt_gguf(ggufs[0], root, progress, target_id=model_name(ggufs[0]))
     return describe_folder(folder, folder.name, root, progress)
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf"

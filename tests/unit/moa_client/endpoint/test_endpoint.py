@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from inline_snapshot import snapshot
@@ -275,6 +276,56 @@ async def test_without_a_model_yet_the_reason_is_told(error: MoaError) -> None:
         with pytest.raises(openai.InternalServerError) as caught:
             await client.models.list()
     assert (caught.value.response.status_code, caught.value.code) == (503, error.code)
+
+
+async def test_a_slash_at_the_end_is_the_same_path() -> None:
+    source = ScriptedSource(saying(*WORDS))
+    async with serving(source) as server, httpx.AsyncClient(base_url=server.url) as client:
+        assert (await client.get("/v1/models/")).json()["object"] == "list"
+        assert (await client.get(f"/v1/models/{MODEL}/")).json()["id"] == MODEL
+        answer = await client.post("/v1/chat/completions/", json={"messages": HI})
+        assert answer.json()["choices"][0]["message"]["content"] == "Good day."
+        text = await client.post("/v1/completions/", json={"prompt": "Hi"})
+        assert text.json()["choices"][0]["text"] == "Good day."
+        unknown = await client.post("/v1/embeddings", json={})
+        assert (unknown.status_code, unknown.json()["error"]["message"]) == (
+            404,
+            snapshot(
+                "There is nothing at /v1/embeddings. What there is: /v1/models, /v1/chat/completions, /v1/completions."
+            ),
+        )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            '{"messages": [{"role": "user", "content": "hi"}], "max_tokens": -5}',
+            snapshot("max_tokens: expected greater than or equal to 1."),
+        ),
+        (
+            '{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1' + "0" * 30 + "}",
+            snapshot("max_tokens: expected less than 2147483648."),
+        ),
+        (
+            '{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            snapshot("The body of the request is no JSON: its brackets are nested too deeply."),
+        ),
+        ('{"messages": ' + "[" * 800 + "]" * 800 + "}", snapshot("messages[0]: expected a JSON object.")),
+        (
+            r'{"messages": [{"role": "user", "content": "hi \ud83d there"}]}',
+            snapshot(
+                "The body of the request is no JSON: it has half a surrogate pair, which is no text: send text in UTF-8."
+            ),
+        ),
+    ],
+    ids=["below 0", "huge", "deep", "less deep", "no text"],
+)
+async def test_odd_bodies_are_refused_in_one_sentence(body: str, message: str) -> None:
+    source = ScriptedSource(saying(*WORDS))
+    async with serving(source) as server, httpx.AsyncClient(base_url=server.url) as client:
+        refused = await client.post("/v1/chat/completions", content=body)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (400, message)
 
 
 async def test_a_defect_is_logged_and_told_as_one(caplog: pytest.LogCaptureFixture) -> None:

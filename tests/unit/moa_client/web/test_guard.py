@@ -55,6 +55,12 @@ async def test_a_request_of_this_device_enters() -> None:
     assert "access-control-allow-origin" not in response.headers
 
 
+@pytest.mark.parametrize("path", ["/v1/models/", "/v1/models//", "//"])
+async def test_a_slash_at_the_end_is_the_same_path(path: str) -> None:
+    response = await client().get(path)
+    assert (response.status_code, response.json()) == (200, {"path": path.rstrip("/") or "/"})
+
+
 async def test_a_name_that_was_pointed_here_does_not() -> None:
     response = await client().get("/v1/models", headers={"host": "evil.example"})
     assert (response.status_code, error_of(response)["type"]) == (403, "permission_error")
@@ -114,7 +120,12 @@ async def test_the_key_is_needed_for_all_but_the_pages_files() -> None:
 
 async def test_what_is_not_there_and_what_fails_reads_as_other_errors_do(caplog: pytest.LogCaptureFixture) -> None:
     missing = await client().get("/v1/files")
-    assert (missing.status_code, error_of(missing)["message"]) == (404, snapshot("There is nothing at /v1/files."))
+    assert (missing.status_code, error_of(missing)["message"]) == (
+        404,
+        snapshot("There is nothing at /v1/files. What there is: /v1/models."),
+    )
+    elsewhere = await client().get("/files")
+    assert error_of(elsewhere)["message"] == snapshot("There is nothing at /files.")
     method = await client().put("/v1/models")
     assert (method.status_code, error_of(method)["message"]) == (405, snapshot("PUT /v1/models: Method Not Allowed."))
     failed = await client().get("/fail")

@@ -58,6 +58,13 @@ def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf: GgufWriter, c
         resolve(str(alone), cache)
 
 
+def test_the_case_of_a_suffix_does_not_matter(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "upper").mkdir()
+    path = write_gguf().rename(tmp_path / "upper" / "Some.GGUF")
+    assert resolve(str(path), cache).target_id == "Some"
+    assert resolve(str(path.parent), cache).target_id == "Some"
+
+
 def test_gguf_files_beside_other_weights(write_gguf: GgufWriter, model_folder: Path, cache: Path) -> None:
     (model_folder / "config.json").rename(model_folder / "kept.json")
     (model_folder / "model.safetensors").rename(model_folder / "kept")
