@@ -48,6 +48,8 @@ async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> Asyn
     """
     import asyncio  # not for those who ask for --help
 
+    from moa_shared.programs.last_exit import end_now
+
     loop, program = asyncio.get_running_loop(), asyncio.current_task()
     numbers: list[int] = []
     leaving: list[asyncio.Task[None]] = []
@@ -61,6 +63,8 @@ async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> Asyn
 
     def on_signal(number: int) -> None:
         numbers.append(number)
+        if len(numbers) > 2:
+            end_now(number)  # something keeps it from ending
         if leaving:
             leaving[0].cancel()
         else:

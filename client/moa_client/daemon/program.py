@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 
 from moa_shared.errors import DataError
+from moa_shared.programs.last_exit import end_now
 
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.local_server import LocalServer
@@ -52,8 +53,16 @@ async def run_daemon(
         hub = Hub(addressed, link, version("moa"))
         stack.push_async_callback(hub.close)
         loop = asyncio.get_running_loop()
+
+        def on_signal(number: int) -> None:
+            if signalled:
+                end_now(number)  # something keeps it from ending
+            signalled.append(number)
+            ended.set()
+
+        signalled: list[int] = []
         for number in ENDING:
-            loop.add_signal_handler(number, ended.set)
+            loop.add_signal_handler(number, on_signal, number)
             stack.callback(loop.remove_signal_handler, number)
 
         async def control(message: Fields) -> Fields:
