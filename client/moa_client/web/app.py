@@ -54,7 +54,7 @@ class OnePath:
 def _unknown(request: Request) -> str:
     words = f"There is nothing at {request.url.path}."
     paths = [each.path for each in request.app.routes if isinstance(each, Route) and each.path.startswith(API)]
-    if not request.url.path.startswith(API) or not paths:
+    if not f"{request.url.path}/".startswith(API) or not paths:
         return words
     return f"{words} What there is: {', '.join(path for path in paths if '{' not in path)}."
 

@@ -124,6 +124,8 @@ async def test_what_is_not_there_and_what_fails_reads_as_other_errors_do(caplog:
         404,
         snapshot("There is nothing at /v1/files. What there is: /v1/models."),
     )
+    root = await client().get("/v1/")
+    assert error_of(root)["message"] == snapshot("There is nothing at /v1. What there is: /v1/models.")
     elsewhere = await client().get("/files")
     assert error_of(elsewhere)["message"] == snapshot("There is nothing at /files.")
     method = await client().put("/v1/models")
