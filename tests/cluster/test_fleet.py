@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 
+import grpc.aio
 import pytest
 from inline_snapshot import snapshot
+from moa_server.cluster.processes import listening
+from moa_shared.programs.addresses import host_of
 
 from tests.cluster.asking import texts
 from tests.cluster.conftest import Fleet
@@ -72,3 +76,19 @@ async def test_a_replica_of_another_level_is_refused_by_name_and_the_others_stay
         f"Error: The replicas do not start. This replica computes in {other}, its fleet in {level}."
     )
     assert before[0]["process"] in {each["process"] for each in fleet.status()["replicas"]}
+
+
+async def test_only_this_machine_and_user_reach_ray(fleet: Fleet) -> None:
+    head = fleet.head
+    replicas = {each["process"] for each in fleet.status()["replicas"]}
+    others = set(head.processes()) - replicas
+    assert {host_of(address) for address in listening(others)} == {"127.0.0.1"}
+    assert stat.S_IMODE(os.stat(head.folder).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(head.token).st_mode) == 0o600
+    # Serve has each replica listen everywhere for calls that it unpickles; they need the token
+    everywhere = [each for each in listening(replicas) if host_of(each) == "::"]
+    assert len(everywhere) == len(replicas)
+    for address in everywhere:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{address.rpartition(':')[2]}") as channel:
+            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest", bytes, bytes)
+            assert await call(b"", timeout=60).code() is grpc.StatusCode.UNAUTHENTICATED

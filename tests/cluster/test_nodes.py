@@ -13,7 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from tempfile import TemporaryDirectory
 
 import pytest
-from moa_server.cluster.local_ray import POLL_SECONDS, PORTS, STARTED, STORE_BYTES, free_port, session_processes
+from moa_server.cluster.local_ray import POLL_SECONDS, PORTS, STARTED, STORE_BYTES, free_port
+from moa_server.cluster.processes import session_processes
 
 from tests.cluster.asking import texts
 from tests.cluster.conftest import Fleet

@@ -51,7 +51,7 @@ def connected(address: str | None, start_cpus: int = 0) -> Iterator[LocalRay | N
     if not where:
         if (lost := find_lost(address)) is not None:
             raise _ended(lost)
-        head = find_local() or (start_local(start_cpus) if start_cpus else None)
+        head = find_local() or (start_local(start_cpus, _say) if start_cpus else None)
         if head is None:
             hint = "Start a fleet with moa-server cluster up, or name Ray's address with --address."
             raise NotFoundError("No Ray cluster was started here.", hint=hint)
@@ -76,6 +76,10 @@ def connected(address: str | None, start_cpus: int = 0) -> Iterator[LocalRay | N
             yield head
         finally:
             ray.shutdown()
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
 
 
 def _reach(where: str) -> None:

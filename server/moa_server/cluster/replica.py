@@ -29,6 +29,7 @@ from moa_server.cluster.scaling_rule import LOAD, QUEUE
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.loading import load_host
 from moa_server.logs import LogProgress, configure_logs
+from moa_server.running.addresses import reachable_address
 from moa_server.settings import ServerSettings
 
 TELL_SECONDS = 2.0  # of a coordinator that is far or busy; away for longer, it is called again at the next beat
@@ -76,7 +77,7 @@ class Replica:
             self._server = ServerThread(
                 self._load,
                 serve.get_replica_context().replica_tag,
-                ray.util.get_node_ip_address(),
+                reachable_address(ray.util.get_node_ip_address()),
                 range(port, min(port + MORE_PORTS, 65536)) if port else [0],
                 self._tell,
             )

@@ -8,6 +8,7 @@ import socket
 from moa_shared.errors import ConfigError
 from moa_shared.programs.addresses import is_loopback
 
+ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # of documentation: nobody has them
 OPTIONS = "--host or --port"
 METRICS_OPTIONS = "--metrics-host or --metrics-port"
 
@@ -58,3 +59,14 @@ def connect_command(host: str, port: int, *, tls: bool = False, keys: bool = Fal
 def host_port(host: str, port: int) -> str:
     """HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable_address(address: str) -> str:
+    """The address by which other machines reach this one: this, or if it is loopback, that of the way out, if any."""
+    if not is_loopback(address):
+        return address
+    for family, far in ELSEWHERE:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect((far, 9))  # sends nothing
+            return str(asked.getsockname()[0])
+    return address

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import secrets
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from moa_shared.errors import ConfigError, MoaError, UnavailableError
@@ -23,6 +25,8 @@ from moa_training.cluster.run import InProcess, Runner
 LOCAL = "local"
 _STORE_BYTES = 100_000_000  # of a local cluster: parts are some 100 kB each
 _PATIENCE_SECONDS = 5.0
+# A local cluster listens at loopback only (Ray names the variable after systems where it does anyway), with a token.
+_CLOSED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -45,17 +49,19 @@ def open_runner(address: str | None, workers: int | None, threads: int, progress
     if address != LOCAL:
         _require_listener(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == LOCAL:
+        os.environ.update(_CLOSED, RAY_AUTH_TOKEN=secrets.token_hex(32))  # before Ray is imported, which reads it
     import ray
 
     cpus = max(1, threads)
-    if address == LOCAL:
-        _start_local(None if workers is None else workers * cpus)
-    else:
-        _join(address)
-    try:
+    with ExitStack() as stack:
+        if address == LOCAL:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-ray-", ignore_cleanup_errors=True))
+            _start_local(None if workers is None else workers * cpus, folder)
+        else:
+            _join(address)
+        stack.callback(ray.shutdown)
         yield RayRunner(workers, cpus)
-    finally:
-        ray.shutdown()
 
 
 def _join(address: str) -> None:
@@ -71,14 +77,21 @@ def _join(address: str) -> None:
         ) from error
 
 
-def _start_local(cpus: int | None) -> None:
-    """Starts a cluster on this machine; twice where the first one is not up within Ray's 30 s."""
+def _start_local(cpus: int | None, folder: str) -> None:
+    """Starts a cluster on this machine; twice where the first one is not up within Ray's 30 s.
+
+    Args:
+        folder: that only this user may enter; Ray's own, inside, is open to all.
+    """
     import ray
 
     failed: Exception | None = None
     for _ in range(2):
         try:
-            ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES, **_QUIET)
+            ray.init(
+                address=LOCAL, num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES,
+                _temp_dir=f"{folder}/ray", **_QUIET,
+            )  # fmt: skip
             return
         except Exception as error:  # noqa: BLE001 - Ray has no class of its own for this
             failed = error

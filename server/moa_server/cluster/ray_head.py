@@ -1,0 +1,37 @@
+"""A program that starts Ray's head as `ray start` does, but waits longer for its scheduler: 30 s, for which Ray has no
+setting, are short on a busy machine. `LocalRay` runs it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ray._private import services
+from ray.scripts.scripts import main
+
+PATIENCE_SECONDS = 150.0  # less than a start may take in all
+POLL_SECONDS = 0.2
+
+
+def patient(look: Callable[..., Any]) -> Callable[..., Any]:
+    """Looks again until something is found, for as long as a start may take."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+
+    def wait(*arguments: Any) -> Any:
+        while True:
+            try:
+                return look(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
+
+    return wait
+
+
+if __name__ == "__main__":
+    services.get_node = patient(services.get_node)
+    sys.exit(main())
