@@ -260,7 +260,7 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
         with raises(
             MismatchError,
             snapshot(
-                "The protocol version does not match: the server has 99, the client has 3. Update moa on the client."
+                "The protocol version does not match: the server has 99, the client has 4. Update moa on the client."
             ),
         ):
             await link.describe()

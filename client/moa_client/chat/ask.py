@@ -25,7 +25,8 @@ class Asker:
 
     Args:
         conversation: as it is when the asker begins.
-        settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
+        settle_seconds: how long an answer waits for the server that is away before it ends without it; 0: it is decided
+            later.
     """
 
     def __init__(self, conversation: OpenConversation, settle_seconds: float = 0.0) -> None:
@@ -33,6 +34,7 @@ class Asker:
         self._settle_seconds = settle_seconds
         self.figures: Figures | None = None  # of the newest answer that has ended
         self._texts = {text.number: text for text in conversation.answers}
+        self._lost_at: float | None = None  # when the server was lost, on the loop's clock; None: it is there
 
     async def answer(self, question: str, options: AnswerOptions, view: View) -> tuple[AnswerText, bool]:
         """Asks, and shows what happens; the answer, and False if the user stopped it.
@@ -86,7 +88,7 @@ class Asker:
                     await self._show_until(Ended, text, updates, view)
                 if self._settle_seconds and text.is_unsettled:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._settle_seconds) as waiting, self.updates() as updates:
+                        async with asyncio.timeout_at(self._give_up_at()) as waiting, self.updates() as updates:
                             await self._show_until(Settled, text, updates, view, waiting)
             finally:
                 view.end(text)
@@ -126,6 +128,8 @@ class Asker:
     def take(self, update: Update) -> AnswerText | None:
         """Applies an update; the answer that it is about."""
         event = update.event
+        if isinstance(event, LinkChanged):
+            self._on_link(event)
         if isinstance(event, Asked):
             self._texts[update.answer] = AnswerText(event.question, update.answer, event.options)
         elif isinstance(event, Rewound):
@@ -181,9 +185,18 @@ class Asker:
             if about is text and isinstance(event, last):
                 return
             if waiting is not None and isinstance(event, LinkChanged):
-                now = asyncio.get_running_loop().time()
-                is_lost = event.state is LinkState.OFFLINE
-                waiting.reschedule(now + self._settle_seconds if is_lost else None)
+                waiting.reschedule(None if self._lost_at is None else self._give_up_at())
+
+    def _on_link(self, event: LinkChanged) -> None:
+        if event.state is not LinkState.OFFLINE:
+            self._lost_at = None
+        elif self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
+
+    def _give_up_at(self) -> float:
+        """When an answer has waited long enough for the server: the time counts from the loss, if that was seen."""
+        now = asyncio.get_running_loop().time()
+        return (now if self._lost_at is None else self._lost_at) + self._settle_seconds
 
     @staticmethod
     def _show(update: Update, about: AnswerText | None, current: AnswerText, view: View) -> None:

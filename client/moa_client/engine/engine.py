@@ -74,7 +74,8 @@ class ClientEngine:
         self.answers = AnswerQueue(self.conversation, device.end_rule)
         settings = settings or DraftingSettings()
         self._alone = settings.alone
-        self.presence = Presence(1e3 * link.silence_seconds, settings.alone.end_ms, offline=offline)
+        self._silence_ms = 1e3 * link.silence_seconds
+        self.presence = Presence(self._silence_ms, settings.alone.end_ms, offline=offline)
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait, self.conversation.hashes)
         self._exchange = Exchange(
@@ -406,7 +407,7 @@ class ClientEngine:
             is_up=connection.is_up,
             is_trying=connection.is_trying,
             is_expected=self.answers.front is not None,
-            is_waiting=self._is_waiting,
+            patience_ms=self._patience_ms,
             has_other=presence.monitor.is_stuck(now) and connection.dialer.has_other,
         )
         if Step.LEAVE in steps:
@@ -452,7 +453,7 @@ class ClientEngine:
 
     def _wake_ms(self) -> float | None:
         """When to check again if nothing happens."""
-        times = [self.presence.wake_ms(is_up=self.connection.is_up, is_waiting=self._is_waiting)]
+        times = [self.presence.wake_ms(is_up=self.connection.is_up, patience_ms=self._patience_ms)]
         if self._drafting.memory.hold_until_ms > now_ms():
             times.append(self._drafting.memory.hold_until_ms)
         if not self.presence.is_served:
@@ -487,9 +488,16 @@ class ClientEngine:
         return self._exchange.drafting
 
     @property
-    def _is_waiting(self) -> bool:
-        """Whether the user waits for an answer that this device cannot continue on its own."""
-        return self.answers.current is not None and not self._drafting.standalone.can_write
+    def _patience_ms(self) -> float | None:
+        """How long the user waits for an answer that this device cannot continue; None: there is no such answer.
+
+        As long as with a device that could continue it, and holds its text back.
+        """
+        job, rule = self.answers.current, self._alone
+        if job is None or self._drafting.standalone.can_write:
+            return None
+        may_begin = rule.mode == "always" or self.answers.is_read(job)
+        return min(rule.leave_ms if may_begin else rule.end_ms, self._silence_ms)
 
     def _make_open(self, address: str) -> pb.Open:
         self.connection.rtt_ms = self.rtt_ms or 0.0

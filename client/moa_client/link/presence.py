@@ -192,7 +192,7 @@ class Presence:
         is_up: bool,
         is_trying: bool,
         is_expected: bool,
-        is_waiting: bool,
+        patience_ms: float | None,
         has_other: bool = False,
     ) -> Steps:
         """What is due now.
@@ -200,7 +200,8 @@ class Presence:
         Args:
             is_up, is_trying: a stream is open; one is being opened.
             is_expected: something is expected of the server.
-            is_waiting: the user waits for an answer that this device cannot continue on its own.
+            patience_ms: how long the user waits for an answer that this device cannot continue on its own; None: there
+                is no such answer.
             has_other: another server may continue in place of one that makes no progress.
         """
         steps = self._tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
@@ -209,7 +210,7 @@ class Presence:
             steps.append(Step.REOPEN)
             self._must_reopen = stalled = False
             self.mode = Mode.OFFLINE
-        steps += self._check_patience(now, is_waiting=is_waiting, stalled=stalled)
+        steps += self._check_patience(now, patience_ms, stalled=stalled)
         self.outages.observe(now, is_served=self.is_served or now < self._told_until)  # a promised wait is no loss
         return steps
 
@@ -239,19 +240,19 @@ class Presence:
         is_open = is_up and not self.wants_offline
         return is_open and not self.is_served and self.monitor.is_lost(now - SILENT_STREAM_MS)
 
-    def wake_ms(self, *, is_up: bool, is_waiting: bool) -> float | None:
+    def wake_ms(self, *, is_up: bool, patience_ms: float | None) -> float | None:
         """When to call `tick` again if nothing happens; None: no need.
 
         Args:
-            is_up, is_waiting: as in `tick`.
+            is_up, patience_ms: as in `tick`.
         """
         times = []
         if is_up or self.is_served:
             monitor = self.monitor.wake_ms(can_beat=is_up)
             if monitor is not None:
                 times.append(monitor + (0.0 if self.is_served else SILENT_STREAM_MS))
-        if self._waiting_since is not None and is_waiting and not self.is_served:
-            times.append(max(self._waiting_since, self._told_until) + self._silence_ms)
+        if self._waiting_since is not None and patience_ms is not None and not self.is_served:
+            times.append(max(self._waiting_since, self._told_until) + patience_ms)
         if self.mode in (Mode.STALLED, Mode.OFFLINE) and (ends := self.outages.next_long_ms) is not None:
             times.append(ends)
         return min(times, default=None)
@@ -275,9 +276,9 @@ class Presence:
 
     # ------------------------------------------------------------ inside
 
-    def _check_patience(self, now: float, *, is_waiting: bool, stalled: bool) -> Steps:
+    def _check_patience(self, now: float, patience_ms: float | None, *, stalled: bool) -> Steps:
         """Limits how long a device that cannot continue on its own waits for the server."""
-        if not is_waiting:
+        if patience_ms is None:
             self._waiting_since = None
             return []
         if self.is_served:
@@ -287,8 +288,8 @@ class Presence:
         if self.wants_offline:
             without = "Without a server this device cannot answer."
             return [GiveUp(self.error or UnavailableError(without, hint="/online connects again."))]
-        if stalled or now >= max(self._waiting_since, self._told_until) + self._silence_ms:
-            silent = f"The server has sent nothing for {self._silence_ms / 1e3:g} s."
+        if stalled or now >= max(self._waiting_since, self._told_until) + patience_ms:
+            silent = f"The server has sent nothing for {(self._silence_ms if stalled else patience_ms) / 1e3:g} s."
             return [GiveUp(self.error or UnavailableError(silent, hint="Ask again, or try another server."))]
         return []
 

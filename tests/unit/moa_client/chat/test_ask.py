@@ -232,6 +232,25 @@ async def test_the_time_runs_only_while_the_server_is_away() -> None:
     await waiting
 
 
+async def test_the_time_counts_from_the_loss_and_not_from_where_the_answer_ended() -> None:
+    class Lost(Conversation):
+        def ask(self, question: str, options: AnswerOptions) -> None:
+            self.begin(question)
+            self.script(Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut"))
+
+    conversation = Lost()
+    asked = OnAPipe(conversation, 0.2)
+    loop = asyncio.get_running_loop()
+    began, waiting = loop.time(), asyncio.ensure_future(asked.answer())
+    await conversation.waits.wait()
+    while loop.time() < began + 0.2:  # so long the device holds its text back
+        await asyncio.sleep(0)
+    loop.call_later(0.15, waiting.cancel)
+    conversation.script(Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
+    assert await waiting
+    assert asked.text == "abc\n"
+
+
 async def test_an_interrupt_ends_the_waiting() -> None:
     conversation = Conversation()
     asked = OnAPipe(conversation, 20.0)

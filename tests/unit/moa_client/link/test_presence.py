@@ -9,6 +9,7 @@ from moa_client.link.presence import SILENT_STREAM_MS, GiveUp, Mode, Presence, S
 from moa_shared.errors import ProtocolError, RateLimitError, UnavailableError
 
 SILENCE_MS = 60_000.0
+PATIENCE_MS = 10_000.0
 ROUND_TRIP_MS = 10.0
 GONE = UnavailableError("The server has closed the connection.")
 WRONG = ProtocolError("a verdict", "nonsense")
@@ -22,9 +23,9 @@ def tick(
     is_up: bool = True,
     is_trying: bool = False,
     is_expected: bool = True,
-    is_waiting: bool = False,
+    patience_ms: float | None = None,
 ) -> Steps:
-    return presence.tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected, is_waiting=is_waiting)
+    return presence.tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected, patience_ms=patience_ms)
 
 
 def without_beats(steps: Steps) -> Steps:
@@ -201,10 +202,10 @@ def test_a_link_lost_a_moment_ago_may_recover_before_an_answer_ends() -> None:
     presence.on_down(GONE, broke=False, is_expected=True)
     tick(presence, 1000.0, is_up=False, is_trying=True)
     assert not presence.may_end_answers(10_999.0)
-    assert presence.wake_ms(is_up=False, is_waiting=False) == 11_000.0
+    assert presence.wake_ms(is_up=False, patience_ms=None) == 11_000.0
     tick(presence, 11_000.0, is_up=False, is_trying=True)
     assert presence.may_end_answers(11_000.0)
-    assert presence.wake_ms(is_up=False, is_waiting=False) is None
+    assert presence.wake_ms(is_up=False, patience_ms=None) is None
     presence.on_opened(12_000.0, ROUND_TRIP_MS)
     presence.on_return(is_answering=True)
     tick(presence, 12_000.0)
@@ -223,42 +224,42 @@ def given_up(steps: Steps) -> list[str]:
 
 
 class TestADeviceThatCannotWriteOn:
-    def test_waits_for_as_long_as_a_server_may_be_silent(self) -> None:
+    def test_waits_for_as_long_as_the_user_does(self) -> None:
         presence = presence_in(Mode.OFFLINE)
         presence.error = None
-        assert given_up(tick(presence, 2000.0, is_up=False, is_waiting=True)) == []
-        assert presence.wake_ms(is_up=False, is_waiting=True) == 2000.0 + SILENCE_MS
-        assert given_up(tick(presence, 1999.0 + SILENCE_MS, is_up=False, is_waiting=True)) == []
-        late = tick(presence, 2000.0 + SILENCE_MS, is_up=False, is_waiting=True)
-        assert given_up(late) == ["The server has sent nothing for 60 s."]
+        assert given_up(tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)) == []
+        assert presence.wake_ms(is_up=False, patience_ms=PATIENCE_MS) == 2000.0 + PATIENCE_MS
+        assert given_up(tick(presence, 1999.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
+        late = tick(presence, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
+        assert given_up(late) == ["The server has sent nothing for 10 s."]
 
     def test_gets_the_reason_of_the_loss(self) -> None:
         presence = presence_in(Mode.OFFLINE)
-        tick(presence, 2000.0, is_up=False, is_waiting=True)
-        late = tick(presence, 2000.0 + SILENCE_MS, is_up=False, is_waiting=True)
+        tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
+        late = tick(presence, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
         assert given_up(late) == [GONE.message]
 
     def test_does_not_wait_when_the_user_wants_no_server(self) -> None:
         presence = presence_in(Mode.OFFLINE_BY_WISH)
-        assert given_up(tick(presence, 2000.0, is_up=False, is_waiting=True)) == [
+        assert given_up(tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)) == [
             "Without a server this device cannot answer."
         ]
 
     def test_does_not_wait_for_a_server_that_has_stalled_for_as_long(self) -> None:
         presence = presence_in(Mode.STALLED)
-        steps = tick(presence, 1001.0 + SILENCE_MS, is_waiting=True)
+        steps = tick(presence, 1001.0 + SILENCE_MS, patience_ms=PATIENCE_MS)
         assert given_up(steps) == ["The server has sent nothing for 60 s."]
 
     def test_is_patient_again_after_progress(self) -> None:
         presence = presence_in(Mode.OFFLINE)
-        tick(presence, 2000.0, is_up=False, is_waiting=True)
+        tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
         presence.on_frame(3000.0, is_progress=True)
-        assert given_up(tick(presence, 2000.0 + SILENCE_MS, is_up=False, is_waiting=True)) == []
+        assert given_up(tick(presence, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
 
     def test_is_not_told_to_give_up_while_it_can_write(self) -> None:
         presence = presence_in(Mode.OFFLINE)
-        tick(presence, 2000.0, is_up=False, is_waiting=True)
-        assert tick(presence, 2000.0 + SILENCE_MS, is_up=False) == []
+        tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
+        assert tick(presence, 2000.0 + PATIENCE_MS, is_up=False) == []
 
 
 class TestWaking:
@@ -266,7 +267,7 @@ class TestWaking:
         presence = presence_in(Mode.SERVED)
         now = 1000.0
         while presence.is_served:
-            wake = presence.wake_ms(is_up=True, is_waiting=False)
+            wake = presence.wake_ms(is_up=True, patience_ms=None)
             assert wake is not None
             assert wake > now
             now = wake
@@ -277,7 +278,7 @@ class TestWaking:
         presence = presence_in(Mode.SILENT)
         now = 1000.0 + LEAST_TIMEOUT_MS
         for _ in range(100):
-            wake = presence.wake_ms(is_up=True, is_waiting=False)
+            wake = presence.wake_ms(is_up=True, patience_ms=None)
             assert wake is not None
             now = max(now, wake)
             if Step.REOPEN in tick(presence, now):
@@ -285,12 +286,12 @@ class TestWaking:
         assert now <= 1000.0 + LEAST_TIMEOUT_MS + 2 * SILENT_STREAM_MS
 
     def test_nobody_wakes_for_a_lost_stream(self) -> None:
-        assert presence_in(Mode.OFFLINE).wake_ms(is_up=False, is_waiting=False) is None
+        assert presence_in(Mode.OFFLINE).wake_ms(is_up=False, patience_ms=None) is None
 
     def test_a_beat_is_sent_before_the_timer_runs_out(self) -> None:
         presence = presence_in(Mode.SERVED)
         presence.on_frame(1010.0, is_progress=True)
-        wake = presence.wake_ms(is_up=True, is_waiting=False)
+        wake = presence.wake_ms(is_up=True, patience_ms=None)
         assert wake is not None
         assert wake < 1010.0 + LEAST_TIMEOUT_MS
         assert any(isinstance(step, SendBeat) for step in tick(presence, wake))
@@ -350,11 +351,11 @@ def test_a_server_that_is_gone_after_the_wait_is_lost() -> None:
 def test_patience_begins_when_the_wait_is_over() -> None:
     presence = presence_in(Mode.SERVED)
     presence.on_told_to_wait(2000.0, LIMITED, 600_000.0)
-    until = 602_000.0 + SILENCE_MS
-    assert tick(presence, 2000.0, is_up=False, is_waiting=True) == []
-    assert presence.wake_ms(is_up=False, is_waiting=True) == until
-    assert tick(presence, until - 1.0, is_up=False, is_waiting=True) == []
-    assert tick(presence, until, is_up=False, is_waiting=True) == [GiveUp(LIMITED)]
+    until = 602_000.0 + PATIENCE_MS
+    assert tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS) == []
+    assert presence.wake_ms(is_up=False, patience_ms=PATIENCE_MS) == until
+    assert tick(presence, until - 1.0, is_up=False, patience_ms=PATIENCE_MS) == []
+    assert tick(presence, until, is_up=False, patience_ms=PATIENCE_MS) == [GiveUp(LIMITED)]
 
 
 def test_a_wish_to_be_offline_ends_the_wait() -> None:
