@@ -225,7 +225,7 @@ async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows
         talk.engine.tell(Committed((1,)), Ended(Finish.CANCELLED))
         await talk.surface.until(Ended)
         assert talk.engine.settings[1].max_tokens == 0
-        while talk.conversation.is_answering:
+        while talk.conversation.is_answering:  # noqa: ASYNC110 (its end is no update)
             await asyncio.sleep(0)
         talk.surface.open.continue_answer(0)
         talk.surface.open.stop()  # before anything new has come
