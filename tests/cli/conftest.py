@@ -46,6 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # of the history
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))  # of the daemon
     monkeypatch.setenv("MOA_CLIENT_TEMPERATURE", "0")  # of what is compared with the target's own text
+    monkeypatch.setenv("MOA_CLIENT_TOP_P", "1")
 
     def run(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin

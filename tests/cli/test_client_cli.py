@@ -111,7 +111,7 @@ def test_a_piped_text_and_a_prompt_are_one_question(served: Served, run: Run) ->
 
 def test_an_answer_that_is_cut_says_so(served: Served, run: Run) -> None:
     _, _, err = run("chat", *options(served, max_tokens=3), "w10")
-    assert err.startswith("(cut after 3 tokens: max_tokens)\n3 tokens in ")
+    assert err.startswith("(cut after 3 tokens: --max-tokens)\n3 tokens in ")
 
 
 def test_a_reader_that_has_enough_is_no_error(served: Served, tmp_path: Path) -> None:
@@ -193,7 +193,9 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
         ),
         (
             ["--colour", "red"],
-            snapshot("Error: No such option '--colour'. Did you mean '--cores'?"),
+            snapshot(
+                "Error: No such option '--colour'. (Did you mean one of: '--cores', '--loop-guard', '--no-loop-guard'?)"
+            ),
         ),
     ],
 )
@@ -380,6 +382,34 @@ def test_a_line_that_is_no_text_is_not_asked_and_can_be_corrected(served: Served
     assert words(answer) in terminal.text
 
 
+def test_an_answer_goes_on_as_if_its_limit_had_been_larger(served: Served, terminal: Terminal) -> None:
+    first = ChatTemplate(load_tokenizer(resolve(str(served.model)))).first_turn("w10")
+    terminal.at_prompt("/continue\r")
+    terminal.wait_for("There is no answer to continue. Ask something first.")
+    for line in ("/set temperature 0.8", "/set seed 3", "w10"):
+        terminal.at_prompt(f"{line}\r")
+    terminal.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
+    terminal.at_prompt("/set max_tokens 9\r")
+    terminal.wait_for("max_tokens is 9 now")
+    terminal.at_prompt("/continue\r")
+    whole = alone(served, first, temperature=0.8, seed=3, max_tokens=15)
+    begun = alone(served, first, temperature=0.8, seed=3, max_tokens=6)
+    terminal.wait_for(words(whole).removeprefix(words(begun)).strip())
+    terminal.wait_for(r"\(cut after 15 tokens: /continue goes on\)")
+    terminal.at_prompt("/stats\r")
+    terminal.wait_for("--temperature 0.8 --top-p 1.0 --seed 3")
+
+
+def test_a_program_learns_how_an_answer_was_chosen(served: Served, run: Run) -> None:
+    arguments = options(served, max_tokens=4, temperature=0.8)
+    lines = [json.loads(line) for line in run("chat", "--json", *arguments, "w10")[1].splitlines()]
+    assert [line["event"] for line in lines[:2]] == ["ready", "asked"]
+    chosen = lines[1]["options"]
+    assert (chosen["temperature"], chosen["top_p"], chosen["max_tokens"], chosen["loop_guard"]) == (0.8, 1.0, 4, True)
+    again = run("chat", *arguments, "--seed", chosen["seed"], "w10")[1]
+    assert again == "".join(line["text"] for line in lines if line["event"] in ("committed", "ended")) + "\n"
+
+
 def test_a_question_is_asked_again_taken_back_and_edited(served: Served, terminal: Terminal, tmp_path: Path) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
     first = template.first_turn("w10")
@@ -394,12 +424,19 @@ def test_a_question_is_asked_again_taken_back_and_edited(served: Served, termina
     terminal.at_prompt("/set temperature 0.8\r")
     terminal.wait_for("temperature is 0.8 now")
     terminal.at_prompt("/retry\r")
+    terminal.wait_for("Asked again, with another seed.")
+    terminal.wait_for("cut after")
+    terminal.at_prompt("/set seed 0\r")
+    terminal.wait_for("seed is 0 now")
+    terminal.at_prompt("/retry\r")
     terminal.wait_for("Asked again, with seed 1.")
     terminal.wait_for(words(alone(served, first, max_tokens=6, temperature=0.8, seed=1)))
     terminal.at_prompt("/undo\r")
     terminal.wait_for("Taken back: w10")
     terminal.at_prompt("/set temperature default\r")
-    terminal.wait_for("temperature is 0.0 now")
+    terminal.wait_for(r"temperature is 0.7 \(the default\) now")
+    terminal.at_prompt("/set temperature 0\r")
+    terminal.wait_for("temperature is 0 now")
     terminal.at_prompt("/edit w11 is not asked\r")  # the editor replaces it
     terminal.wait_for("> w10")
     terminal.wait_for(words(answer))

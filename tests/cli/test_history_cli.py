@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.conversation import Provenance
 from moa_client.history.records import Origin
 from moa_client.history.store import HistoryStore
@@ -17,6 +18,9 @@ from moa_client.history.store import HistoryStore
 from tests.cli.client_program import Run
 
 ORIGIN = Origin("SmolLM2-135M-Instruct", b"t" * 2, b"k" * 2, "int8", "127.0.0.1:50051", "Be brief.")
+
+SAMPLED = AnswerOptions(seed=3, repeat_penalty=1.1, logit_bias=((42, -5.0),)).decided(CHAT_DEFAULTS)
+GREEDY = AnswerOptions(temperature=0.0).decided()
 
 
 @pytest.fixture
@@ -29,15 +33,15 @@ def store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     moments = iter(range(1_800_000_000, 1_900_000_000, 60))
     made = HistoryStore(tmp_path / "data" / "moa" / "history", lambda: float(next(moments)))
     first = made.create(ORIGIN)
-    key = made.begin_answer(first, "What is gravity?\nIn one word.", AnswerOptions(seed=3))
+    key = made.begin_answer(first, "What is gravity?\nIn one word.", SAMPLED)
     made.append_committed(key, [7, 8], [Provenance.PROMPT, Provenance.TARGET], "A *force*\x1b[2J.\nYes.")
     made.end_answer(key, "end_of_text", figures={"tokens": 1})
-    key = made.begin_answer(first, "Why?", AnswerOptions())
+    key = made.begin_answer(first, "Why?", GREEDY)
     made.append_committed(key, [7, 9], [Provenance.PROMPT, Provenance.TARGET], "Because ")
     made.set_provisional(key, [1], "mass\x07", shown=1)
     made.end_answer(key, "unfinished", verified=False, provisional="mass\x07")
     second = made.create(Origin("another model"), "Lists\x1b[2J")
-    made.end_answer(made.begin_answer(second, "Name all numbers", AnswerOptions(max_tokens=3)), "max_tokens")
+    made.end_answer(made.begin_answer(second, "Name all numbers", replace(GREEDY, max_tokens=3)), "max_tokens")
     yield made
     made.close()
     monkeypatch.undo()
@@ -108,6 +112,7 @@ System prompt: Be brief.
 
 A *force*�[2J.
 Yes.
+(--temperature 0.7 --top-p 0.95 --repeat-penalty 1.1 --repeat-last-n 64 --seed 3 --logit-bias 42=-5)
 
 > Why?
 
@@ -144,6 +149,8 @@ System prompt: Be brief.  \n\
 
 A *force*�[2J.
 Yes.
+
+*(--temperature 0.7 --top-p 0.95 --repeat-penalty 1.1 --repeat-last-n 64 --seed 3 --logit-bias 42=-5)*
 
 ## Question 2
 
@@ -183,7 +190,21 @@ Yes.\
                     "outcome": None,
                     "asked": 1800000060.0,
                     "ended": 1800000120.0,
-                    "options": {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 3, "max_tokens": 0, "stop": []},
+                    "options": {
+                        "temperature": 0.7,
+                        "top_k": 0,
+                        "top_p": 0.95,
+                        "seed": 3,
+                        "max_tokens": 0,
+                        "stop": [],
+                        "min_p": 0.0,
+                        "repeat_penalty": 1.1,
+                        "repeat_last_n": 64,
+                        "presence_penalty": 0.0,
+                        "frequency_penalty": 0.0,
+                        "logit_bias": {"42": -5.0},
+                        "loop_guard": True,
+                    },
                     "question_tokens": [7],
                     "tokens": [8],
                     "provenance": "T",
@@ -201,7 +222,21 @@ Yes.\
                     "outcome": None,
                     "asked": 1800000180.0,
                     "ended": 1800000240.0,
-                    "options": {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0, "max_tokens": 0, "stop": []},
+                    "options": {
+                        "temperature": 0.0,
+                        "top_k": 0,
+                        "top_p": 1.0,
+                        "seed": 0,
+                        "max_tokens": 0,
+                        "stop": [],
+                        "min_p": 0.0,
+                        "repeat_penalty": 1.0,
+                        "repeat_last_n": 64,
+                        "presence_penalty": 0.0,
+                        "frequency_penalty": 0.0,
+                        "logit_bias": {},
+                        "loop_guard": True,
+                    },
                     "question_tokens": [7],
                     "tokens": [9],
                     "provenance": "T",

@@ -127,6 +127,7 @@ class FakeBackend:
             drafter_reason="a level of it takes 3.2 ms here",
             alone="deep",
             system=system,
+            sampling={"temperature": 0.7, "top_p": 0.95},
         )
         conversation = FakeConversation(facts, good_status(), self._play, self._cross, updated or time.time())
         self.open_conversations[identifier] = conversation

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import Ended, LinkChanged, LinkState
 from moa_client.conversation.updates import Asked, Continued, Rewound, Titled, Update
@@ -60,7 +60,8 @@ class FakeConversation:
     def ask(self, question: str, options: AnswerOptions) -> None:
         options.settings()
         self.asked.append((question, options))
-        self._todo.put_nowait(lambda: self._answer(question, options))
+        decided = options.decided(CHAT_DEFAULTS, seed=len(self.asked))
+        self._todo.put_nowait(lambda: self._answer(question, decided))
 
     def continue_answer(self, max_tokens: int) -> None:
         self.requests.append(f"continue {max_tokens}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import LinkState, Outcome
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import Finish
@@ -106,12 +107,15 @@ def test_another_seed_for_the_same_question(serve: Serve, open_page: Open) -> No
     reader.ask("Why?")
     reader.expect_end()
     reader.button("Answer again with another seed").click()
-    expect(reader.page.locator(".cost")).to_contain_text("temperature 0.7, seed ")
     reader.expect_end(1)
     first, second = served.call(lambda: served.backend.open_conversations["c001"].asked)
-    assert (first[0], first[1].temperature, second[0]) == ("Why?", 0.0, "Why?")
-    assert second[1].temperature == 0.7
-    assert second[1].seed != first[1].seed
+    assert first == second == ("Why?", AnswerOptions(max_tokens=2048))  # a seed of its own, and the model's sampling
+    expect(reader.page.locator(".cost")).to_contain_text("temperature 0.7, seed 2")
+    reader.button("Options of answers").click()
+    reader.page.get_by_label("Temperature").fill("0")
+    reader.button("Save").click()
+    reader.button("Answer again with another seed").click()
+    expect(reader.page.locator(".cost")).to_contain_text("temperature 0.7, seed 3")
 
 
 def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(serve: Serve, open_page: Open) -> None:
@@ -200,6 +204,42 @@ def test_why_an_answer_ends_is_said(serve: Serve, open_page: Open) -> None:
     expect(reader.standing).to_have_text("It ends here because it has as many tokens as the options allow.")
 
 
+def test_an_answer_that_a_limit_has_cut_goes_on(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        if stage.conversation.requests:
+            await stage.gate("rest")
+            await stage.commit(" three")
+            stage.end()
+        else:
+            await stage.commit("One two")
+            stage.end(Finish.MAX_TOKENS)
+
+    served = serve({"Count": script, "": echo})
+    reader = open_page(served)
+    reader.ask("Count.")
+    reader.button("Continue").click()
+    expect(reader.button("Continue")).to_be_hidden()
+    expect(reader.button("Stop")).to_be_visible()
+    served.open_gate("rest")
+    expect(reader.answer).to_have_text("One two three")
+    reader.expect_end()
+    expect(reader.button("Continue")).to_be_hidden()
+    assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["continue 2048"]
+
+
+def test_only_the_newest_answer_goes_on(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit("One two")
+        stage.end(Finish.MAX_TOKENS)
+
+    reader = open_page(serve(script))
+    reader.ask("Count.")
+    expect(reader.button("Continue")).to_have_count(1)
+    reader.ask("Once more.")
+    reader.expect_end(2)
+    expect(reader.page.locator('[data-do="continue"]:visible')).to_have_count(1)
+
+
 def test_questions_wait_for_their_turn(serve: Serve, open_page: Open) -> None:
     served = serve({"slow": two_parts, "": echo})
     reader = open_page(served)
@@ -225,6 +265,56 @@ def test_options_are_those_of_the_next_answer(serve: Serve, open_page: Open) -> 
     conversation = served.call(lambda: served.backend.open_conversations["c001"])
     assert (conversation.asked[0][1].temperature, conversation.asked[0][1].seed) == (0.8, 7)
     assert conversation.facts.system == "You are terse."
+
+
+def test_all_options_of_sampling_are_those_of_the_next_answer(serve: Serve, open_page: Open) -> None:
+    served = serve(echo)
+    reader = open_page(served)
+    reader.button("Options of answers").click()
+    reader.page.get_by_text("More", exact=True).click()
+    given = {
+        "Min p": 0.1,
+        "Repeat penalty": 1.2,
+        "Repeat last n": -1,
+        "Presence penalty": 0.5,
+        "Frequency penalty": -0.5,
+    }
+    for label, value in given.items():
+        reader.page.get_by_label(label).fill(str(value))
+    reader.page.get_by_label("Logit bias").fill("hello")
+    reader.button("Save").click()
+    expect(reader.page.get_by_label("Logit bias")).to_be_visible()  # it is refused
+    reader.page.get_by_label("Logit bias").fill("42=-5 7=1.5")
+    reader.page.get_by_label("Loop guard").uncheck()
+    reader.button("Save").click()
+    expect(reader.page.locator("#options-said")).to_contain_text("no loop guard")
+    reader.page.reload()
+    reader.ask("Why?")
+    reader.expect_end()
+    [(_, options)] = served.call(lambda: [each for c in served.backend.open_conversations.values() for each in c.asked])
+    assert options == AnswerOptions(
+        max_tokens=2048,
+        min_p=0.1,
+        repeat_penalty=1.2,
+        repeat_last_n=-1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias=((7, 1.5), (42, -5.0)),
+        loop_guard=False,
+    )
+
+
+def test_of_an_older_page_only_what_was_set_counts(serve: Serve, open_page: Open) -> None:
+    served = serve(echo)
+    reader = open_page(served)
+    kept = '{"temperature": 0, "top_k": 0, "top_p": 0.9, "seed": 7, "max_tokens": 512}'
+    reader.page.evaluate("kept => localStorage.setItem('moa.options', kept)", kept)
+    reader.page.reload()
+    expect(reader.page.locator("#options-said")).to_have_text("top p 0.9, seed 7")
+    reader.ask("Why?")
+    reader.expect_end()
+    [(_, options)] = served.call(lambda: [each for c in served.backend.open_conversations.values() for each in c.asked])
+    assert options == AnswerOptions(top_p=0.9, seed=7, max_tokens=2048)
 
 
 def test_another_system_prompt_begins_another_conversation(serve: Serve, open_page: Open) -> None:

@@ -83,7 +83,8 @@ def daemon_home(environment: dict[str, str], **settings: str) -> Iterator[Home]:
     folder = Path(tempfile.mkdtemp(prefix="moa", dir="/tmp"))  # pytest's are too long for a socket
     everywhere = {
         "DAEMON": "true",
-        "TEMPERATURE": "0",  # of chats
+        "TEMPERATURE": "0",  # of chats, which are compared with the target's own text
+        "TOP_P": "1",
         "HISTORY": "true",
         "DAEMON_DIR": str(folder / "run"),
         "HISTORY_DIR": str(folder / "history"),

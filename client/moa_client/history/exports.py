@@ -41,7 +41,9 @@ def markdown(stored: StoredConversation) -> str:
     lines = [f"# {_title(stored) or 'Conversation'}", "", *(f"{line}  " for line in _facts(stored)[1:]), ""]
     for number, answer in enumerate(stored.answers, 1):
         lines += [f"## Question {number}", "", *(f"> {line}" for line in _lines(answer.question)), ""]
-        lines += [_marked(answer), "", *(f"*{remark}*\n" for remark in _remarks(answer))]
+        lines += [_marked(answer), ""]
+        for remark in _remarks(answer):
+            lines += [f"*{remark}*", ""]
     return "\n".join(line.rstrip("\n") for line in lines).rstrip() + "\n"
 
 

@@ -38,7 +38,7 @@ def shown(settings: ClientSettings, name: str, sampling: Mapping[str, float]) ->
     if isinstance(value, tuple):
         return " ".join(map(repr, value)) or "not set"
     if value is None and name in sampling:
-        return f"{sampling[name]:g}, by default"
+        return f"{sampling[name]:g} (the default)"
     if value is None:
         return "the model's own" if name == "system" else "a new one for each question"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -30,9 +30,10 @@ class Page {
     this.scrolling = new Scrolling();
     this.turns = new Turns(
       {
-        again: (answer) => this.askInstead(answer.number, answer.question, otherOptions()),
+        again: (answer) => this.askInstead(answer.number, answer.question, otherOptions(this.sampling)),
         change: (answer, question) => this.askInstead(answer.number, question, options()),
         alone: (answer) => this.writeAlone(answer),
+        goOn: () => this.goOn(),
         leave: () => this.composer.focus(),
       },
       this.scrolling,
@@ -95,7 +96,7 @@ class Page {
       this.notice.pass("Not asked: there is no connection. The question stays here until there is one.");
       return false;
     }
-    this.conversation.waiting.push({ question, options: chosen });
+    this.conversation.waiting.push({ question });
     this.turns.refresh("all");
     this.scrolling.toEnd();
     this.showState();
@@ -107,6 +108,12 @@ class Page {
     if (this.conversation.running) this.stop();
     if (this.connection.send({ do: "rewind", answers: number - 1 })) this.ask(question, chosen);
     else this.notice.pass("There is no connection. Try it again when there is one.");
+  }
+
+  /** Continues the newest answer. */
+  goOn() {
+    const isSent = this.connection.send({ do: "continue", max_tokens: options().max_tokens });
+    if (!isSent) this.notice.pass("There is no connection. Try it again when there is one.");
   }
 
   /** Has this device write, right or not. @param {import("./chat/answer.js").Answer} answer that waits for the server */
@@ -148,13 +155,18 @@ class Page {
     if (change.answers) this.turns.refresh(change.answers);
     if (change.spoken) this.announcer.add(change.spoken);
     if (change.ended) this.announcer.end(endWords(change.ended, this.conversation.status?.state));
-    if (change.ended || message.event === "asked") this.isStopping = false;
+    if (change.ended || ["asked", "continued"].includes(message.event)) this.isStopping = false;
     if (change.list) this.list.refreshSoon();
     if (message.event === "failed" && message.taken_back && change.ended) this.composer.putBack(change.ended.question);
     if (message.event === "asked") history.replaceState(null, "", this.address);
     if (change.facts || message.event === "provisional" || message.event === "corrected") this.showState();
     this.panel.refresh();
     return undefined;
+  }
+
+  /** How answers are chosen where nothing is set. */
+  get sampling() {
+    return this.conversation.facts.sampling ?? {};
   }
 
   get address() {
@@ -197,7 +209,7 @@ class Page {
     clearTimeout(this.countdown);
     if (conversation.status?.state === "waiting") this.countdown = setTimeout(() => this.showState(), 1000);
     this.composer.show({ canAsk: connection.state === "open", isBusy: conversation.isBusy });
-    this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0);
+    this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0, this.sampling);
     byId("app").dataset.connection = connection.state;
     this.panel.isGone = connection.state === "gone";
     this.panel.draw();

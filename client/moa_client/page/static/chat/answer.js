@@ -1,5 +1,6 @@
 // One answer: committed text, which only grows, then provisional text, which may be withdrawn.
 
+const CUT = ["max_tokens", "cancelled", "unfinished"];
 const MARKED_MS = 1500; // long enough to be seen, short enough not to be in the way
 
 /**
@@ -33,7 +34,7 @@ export class Answer {
     this.failure = null;
     /** @type {any} what it cost */
     this.figures = null;
-    /** @type {any} how it was chosen, if this page asked for it */
+    /** @type {any} how it is chosen */
     this.options = null;
     /** @type {number | null} where in the committed text a correction begins, while it is marked */
     this.corrected = null;
@@ -52,6 +53,7 @@ export class Answer {
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
     answer.isUnsettled = fields.unsettled;
+    answer.options = fields.options;
     return answer;
   }
 
@@ -84,6 +86,12 @@ export class Answer {
     if (this.corrected === null || now < this.markedUntil) return false;
     this.corrected = null;
     return true;
+  }
+
+  /** Whether its end was none of its own: a limit, the user, or an error. */
+  get mayContinue() {
+    const isOver = !this.isRunning && !this.isUnsettled && this.failure?.kind !== "refused";
+    return isOver && this.committed !== "" && CUT.includes(this.finish);
   }
 
   /** All its text. */

@@ -19,7 +19,7 @@ export class Conversation {
     this.status = null;
     /** @type {Answer[]} */
     this.answers = [];
-    /** @type {{question: string, options: any}[]} asked, not begun */
+    /** @type {{question: string}[]} asked, not begun */
     this.waiting = [];
     /** @type {{after: number, text: string}[]} sentences between answers */
     this.remarks = [];
@@ -91,10 +91,16 @@ const HANDLERS = {
   asked(all, message) {
     const answer = new Answer(message.answer, message.question);
     const mine = all.waiting.findIndex((each) => each.question === message.question);
-    if (mine >= 0) answer.options = all.waiting.splice(mine, 1)[0].options;
+    if (mine >= 0) all.waiting.splice(mine, 1);
+    answer.options = message.options;
     all.answers[message.answer - 1] = answer;
     all.failure = null;
     return { answers: "all", facts: true, list: true };
+  },
+  continued(_all, message, answer) {
+    if (!answer) return {};
+    Object.assign(answer, { options: message.options, finish: "unfinished", isRunning: true, settled: null, failure: null });
+    return { answers: [answer.number], facts: true };
   },
   committed(_all, message, answer, now) {
     if (!answer) return {};

@@ -1,29 +1,45 @@
-// How answers are chosen, and the system prompt of the conversation.
+// How answers are chosen, and the system prompt of the conversation. What is not set is left to the model.
 
 import { byId } from "../core/dom.js";
 import { remember, remembered } from "../core/memory.js";
 
-const DEFAULTS = { temperature: 0, top_k: 0, top_p: 1, seed: 0, max_tokens: 512 };
-const AGAIN_TEMPERATURE = 0.7; // of an answer that is to be another one, if the options choose the likeliest words
-const NAMES = /** @type {(keyof typeof DEFAULTS)[]} */ (Object.keys(DEFAULTS));
+const MOST_TOKENS = 2048; // as in the chat
+const AGAIN_TEMPERATURE = 0.7; // of an answer that is to be another one, if the likeliest words were chosen
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "max_tokens"];
+/** @type {Record<string, number>} what older pages kept where nobody had set anything */
+const KEPT_BEFORE = { temperature: 0, top_k: 0, top_p: 1, seed: 0, max_tokens: 512 };
+const BIAS = /(\d+)=([+-]?[\d.]+)/g;
 
-/** @typedef {typeof DEFAULTS & {stop: string[]}} AnswerOptions */
+/** @typedef {Record<string, any>} AnswerOptions */
 
-/** @returns {AnswerOptions} */
-export function options() {
+/** @returns {AnswerOptions} those that were set */
+function chosen() {
   try {
-    return { ...DEFAULTS, ...JSON.parse(remembered("options") || "{}"), stop: [] };
+    const text = remembered("answers");
+    if (text) return JSON.parse(text) ?? {};
+    const before = Object.entries(JSON.parse(remembered("options") || "{}"));
+    return Object.fromEntries(before.filter(([name, value]) => name in KEPT_BEFORE && value !== KEPT_BEFORE[name]));
   } catch {
-    return { ...DEFAULTS, stop: [] };
+    return {};
   }
 }
 
-/** @returns {AnswerOptions} for another answer to the same question */
-export function otherOptions() {
-  const mine = options();
-  const seed = Math.floor(Math.random() * 1_000_000) + 1;
-  return { ...mine, seed, temperature: mine.temperature || AGAIN_TEMPERATURE };
+/** @returns {AnswerOptions} */
+export function options() {
+  return { max_tokens: MOST_TOKENS, ...chosen() };
 }
+
+/**
+ * @param {Record<string, number>} sampling how answers are chosen where nothing is set
+ * @returns {AnswerOptions} for another answer to the same question
+ */
+export function otherOptions(sampling) {
+  const { seed: _, ...mine } = options();
+  return mine.temperature ?? sampling.temperature ? mine : { ...mine, temperature: AGAIN_TEMPERATURE };
+}
+
+/** @param {Record<string, number> | undefined} biases by token */
+const biasText = (biases) => Object.entries(biases ?? {}).map(([token, bias]) => `${token}=${bias}`).join(" ");
 
 export class OptionsDialog {
   /** @param {(system: string | null) => void} onSystem another system prompt is wanted */
@@ -33,7 +49,7 @@ export class OptionsDialog {
     this.form = byId("options-form");
     this.system = "";
     byId("options-open").addEventListener("click", () => this.open());
-    byId("options-defaults").addEventListener("click", () => this.fill({ ...DEFAULTS, stop: [] }));
+    byId("options-defaults").addEventListener("click", () => this.fill({}));
     this.dialog.addEventListener("close", () => this.dialog.returnValue === "save" && this.save());
     this.say();
   }
@@ -41,40 +57,54 @@ export class OptionsDialog {
   /**
    * @param {string | null} system of the open conversation
    * @param {boolean} hasBegun
+   * @param {Record<string, number>} sampling how answers are chosen where nothing is set
    */
-  bind(system, hasBegun) {
+  bind(system, hasBegun, sampling) {
     this.system = system ?? "";
     const hint = hasBegun ? "Another system prompt begins a new conversation." : "What the model is told before the first question.";
     byId("o-system-hint").textContent = hint;
+    /** @type {Record<string, any>} */
+    const unset = { seed: "a new one", max_tokens: MOST_TOKENS, presence_penalty: 0, frequency_penalty: 0, ...sampling };
+    for (const name of NUMBERS) this.field(name).placeholder = String(unset[name] ?? "");
+  }
+
+  /** @param {string} name */
+  field(name) {
+    return this.form.elements.namedItem(name);
   }
 
   open() {
-    this.fill(options());
-    this.form.elements.namedItem("system").value = this.system;
+    this.fill(chosen());
+    this.field("system").value = this.system;
     this.dialog.returnValue = "";
     this.dialog.showModal();
   }
 
   /** @param {AnswerOptions} values */
   fill(values) {
-    for (const name of NAMES) this.form.elements.namedItem(name).value = String(values[name]);
+    for (const name of NUMBERS) this.field(name).value = values[name] ?? "";
+    this.field("logit_bias").value = biasText(values.logit_bias);
+    this.field("loop_guard").checked = values.loop_guard ?? true;
   }
 
   save() {
-    const values = NAMES.map((name) => {
-      const number = this.form.elements.namedItem(name).valueAsNumber;
-      return [name, Number.isFinite(number) ? number : DEFAULTS[name]];
-    });
-    remember("options", JSON.stringify(Object.fromEntries(values)));
+    const numbers = NUMBERS.map((name) => [name, this.field(name).valueAsNumber]);
+    const values = Object.fromEntries(numbers.filter(([, number]) => Number.isFinite(number)));
+    const biases = [...this.field("logit_bias").value.matchAll(BIAS)].map(([, token, bias]) => [token, Number(bias)]);
+    if (biases.length) values.logit_bias = Object.fromEntries(biases);
+    if (!this.field("loop_guard").checked) values.loop_guard = false;
+    remember("answers", JSON.stringify(values));
     this.say();
-    const system = this.form.elements.namedItem("system").value.trim();
+    const system = this.field("system").value.trim();
     if (system !== this.system.trim()) this.onSystem(system || null);
   }
 
-  /** Says next to the field what differs from the defaults. */
+  /** Says next to the field what is set. */
   say() {
-    const mine = options();
-    const different = NAMES.filter((name) => mine[name] !== DEFAULTS[name]);
-    byId("options-said").textContent = different.map((name) => `${name.replace("_", " ")} ${mine[name]}`).join(", ");
+    const { logit_bias, loop_guard, ...numbers } = chosen();
+    const said = Object.entries(numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+    if (logit_bias) said.push(`logit bias ${biasText(logit_bias)}`);
+    if (loop_guard === false) said.push("no loop guard");
+    byId("options-said").textContent = said.join(", ");
   }
 }

@@ -13,6 +13,7 @@ import { counted, answerWords, costWords } from "./words.js";
  * @property {(answer: Answer) => void} again answers again with another seed
  * @property {(answer: Answer, question: string) => void} change asks another question in its place
  * @property {(answer: Answer) => void} alone has the device write, right or not
+ * @property {() => void} goOn continues the newest answer
  * @property {() => void} leave gives the focus back
  */
 
@@ -48,6 +49,7 @@ export class Turn {
     buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.text.trim(), buttons.copy));
     buttons.again.addEventListener("click", () => this.answer && this.actions.again(this.answer));
     buttons.alone.addEventListener("click", () => this.answer && this.actions.alone(this.answer));
+    buttons.continue.addEventListener("click", () => this.actions.goOn());
     buttons.edit.addEventListener("click", () => this.startEdit());
     buttons.cancel.addEventListener("click", () => this.endEdit());
     this.edit.addEventListener("submit", (/** @type {Event} */ event) => {
@@ -78,6 +80,7 @@ export class Turn {
     setText(this.parts.words, said.text);
     this.buttons.alone.hidden = !said.offer || !(answer.isRunning || place.isLast);
     setText(this.buttons.alone, said.offer ?? "");
+    this.buttons.continue.hidden = !(place.isLast && answer.mayContinue);
     this.parts.writing.hidden = !(answer.isRunning && !answer.text && !said.text);
     this.parts.after.hidden = answer.isRunning;
     setText(this.parts.cost, costWords(answer));

@@ -71,7 +71,7 @@ const SETTLED = {
 const FINISHES = {
   max_tokens: "It ends here because it has as many tokens as the options allow.",
   context: "It ends here because the conversation fills the model’s context. Begin a new one.",
-  loop: "It ends here because it only repeated itself.",
+  loop: "The answer only repeated itself, so it was ended. Without the loop guard of the options it would go on.",
   cancelled: "Stopped.",
 };
 
