@@ -63,6 +63,19 @@ async def test_a_server_that_is_well(target: Target, tmp_path: Path) -> None:
         assert exit_code(checks) == 0
 
 
+async def test_a_server_without_a_drafter(target: Target, tmp_path: Path) -> None:
+    host = make_host(target, drafters=())
+    host.served.identity.ClearField("drafter_fingerprint")
+    async with serving(host) as running:
+        checks, _ = await examine(f"127.0.0.1:{running.port}", tmp_path)
+    assert shown(checks[-4:]) == snapshot("""\
+  ok    upload       N B/s (N B in N s)
+  warn  drafter      the server has none for its model
+                     Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. See docs/bring-your-own-model.md, or try --drafter lookup.
+""")
+    assert exit_code(checks) == 0
+
+
 async def test_a_guarded_server(target: Target, trusted: Path, tmp_path: Path) -> None:
     async with secured(make_host(target), key="abc") as port:
         address = f"localhost:{port}"

@@ -12,6 +12,11 @@ from moa_client.device.fetching import bytes_of
 from moa_client.device.sources import Sources, find_present, means_served, meant_drafters
 from moa_client.settings import ClientSettings
 
+WITHOUT_DRAFTER = (
+    "Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. "
+    "See docs/bring-your-own-model.md, or try --drafter lookup."
+)
+
 
 def find_drafters(
     settings: ClientSettings, served: pb.DescribeResponse, manifest: pb.PartManifest | None, progress: Progress
@@ -25,9 +30,7 @@ def find_drafters(
         return None, Check("drafter", "ok", f"{settings.drafter}, as wished")
     names = ", ".join(each.name for each in meant_drafters(settings, served))
     if not names:
-        return None, Check(
-            "drafter", "warn", "the server has none for this device", "It drafts alone; offline nothing is written."
-        )
+        return None, Check("drafter", "warn", "the server has none for its model", WITHOUT_DRAFTER)
     present, wanted = find_present(settings, served, progress)
     if present is not None:
         return present, Check("drafter", "ok", f"here: {names}")

@@ -240,12 +240,9 @@ async def test_the_time_counts_from_the_loss_and_not_from_where_the_answer_ended
 
     conversation = Lost()
     asked = OnAPipe(conversation, 0.2)
-    loop = asyncio.get_running_loop()
-    began, waiting = loop.time(), asyncio.ensure_future(asked.answer())
-    await conversation.waits.wait()
-    while loop.time() < began + 0.2:  # so long the device holds its text back
-        await asyncio.sleep(0)
-    loop.call_later(0.15, waiting.cancel)
+    waiting = asyncio.ensure_future(asked.answer())
+    await asyncio.wait((waiting,), timeout=0.25)  # so long the device holds its text back
+    asyncio.get_running_loop().call_later(0.15, waiting.cancel)
     conversation.script(Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
     assert await waiting
     assert asked.text == "abc\n"
