@@ -112,7 +112,7 @@ System prompt: Be brief.
 
 A *force*�[2J.
 Yes.
-(--temperature 0.7 --top-p 0.95 --repeat-penalty 1.1 --repeat-last-n 64 --seed 3 --logit-bias 42=-5)
+(chosen with --temperature 0.7 --top-p 0.95 --repeat-penalty 1.1 --repeat-last-n 64 --seed 3 --logit-bias 42=-5)
 
 > Why?
 
@@ -150,7 +150,7 @@ System prompt: Be brief.  \n\
 A *force*�[2J.
 Yes.
 
-*(--temperature 0.7 --top-p 0.95 --repeat-penalty 1.1 --repeat-last-n 64 --seed 3 --logit-bias 42=-5)*
+*(chosen with --temperature 0.7 --top-p 0.95 --repeat-penalty 1.1 --repeat-last-n 64 --seed 3 --logit-bias 42=-5)*
 
 ## Question 2
 

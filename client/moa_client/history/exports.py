@@ -137,7 +137,7 @@ def _marked(answer: StoredAnswer) -> str:
 
 
 def _remarks(answer: StoredAnswer) -> list[str]:
-    remarks = [f"({answer.options.words()})"] if answer.options.temperature else []
+    remarks = [f"(chosen with {answer.options.words()})"] if answer.options.temperature else []
     if answer.standing is Standing.DECIDED and answer.finish in _REMARKS:
         remarks.append(_REMARKS[answer.finish])
     if answer.standing.is_open:

@@ -168,8 +168,10 @@ class CommandHandler:
         self._chat.say("\n".join(filter(None, [self._chat.status, drafter_words(facts), execution_words(facts)])))
 
     async def _stats(self, rest: str) -> None:
-        chosen = self._chat.last_answer.options.words() if self._chat.last_answer is not None else ""
-        self._chat.say("\n".join(filter(None, [await self._chat.conversation.stats(), chosen])))
+        lines = [await self._chat.conversation.stats()]
+        if (last := self._chat.last_answer) is not None:
+            lines.append(f"chosen with {last.options.words()}")
+        self._chat.say("\n".join(filter(None, lines)))
 
     # ------------------------------------------------------------ the link
 
