@@ -287,7 +287,7 @@ def test_settings_go_back_to_their_defaults(terminal: Terminal) -> None:
         "/set stop w3 w4": "stop is 'w3 w4' now.",
         "/set stop default": "stop is not set now.",
         "/set max_tokens default": "max_tokens is 512 now.",
-        "/set seed": "seed is 0.",
+        "/set seed": "seed is a new one for each question.",
         "/set system default": "A new conversation begins, with this system prompt.",
         "/set server x": "server cannot be set here. What can: temperature,",
         "/set": "system the model's own",

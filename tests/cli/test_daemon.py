@@ -94,11 +94,11 @@ def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> 
     try:
         chat.wait_for(f"Talking to tiny at {served.address}")
         chat.at_prompt("w10\r")
-        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
         home.kill()
         chat.wait_for("The daemon has ended.")
         chat.at_prompt("w11\r")
-        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
     finally:
         chat.close()
     first = alone(served, ASKED, max_tokens=6)
@@ -113,7 +113,7 @@ def test_a_conversation_is_named_left_and_loaded_again(home: Home, served: Serve
         chat.at_prompt("/list\r")
         chat.wait_for("No conversation is kept yet.")
         chat.at_prompt("w10\r")
-        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
         chat.at_prompt("/save my first one\r")
         chat.wait_for(r"Kept as \w{8}: my first one. Continue it with /load.")
         chat.at_prompt("/load last\r")
@@ -127,7 +127,7 @@ def test_a_conversation_is_named_left_and_loaded_again(home: Home, served: Serve
         chat.at_prompt(f"/load {identifier}\r")
         chat.wait_for(f"> w10\n{words(alone(served, ASKED, max_tokens=6))}")
         chat.at_prompt("w11\r")
-        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
         chat.at_prompt("/load nonsense\r")
         chat.wait_for("Error: ")
     finally:
@@ -279,7 +279,7 @@ def test_conversations_with_another_model_stay_readable_and_say_so(tmp_path: Pat
             chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
             try:
                 chat.at_prompt("w10\r")
-                chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+                chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
             finally:
                 chat.close()
             text = words(alone(served, ASKED, max_tokens=6))

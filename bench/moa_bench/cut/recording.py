@@ -180,7 +180,7 @@ def run_recording(*, model: str, pin: bool, link: str, cut_s: float, surface: Su
 
 
 def _record_chat(environment: dict[str, str], cast: Cast, running: RunningLink, cut_s: float) -> None:
-    arguments = ["-P", "-m", "moa_client.cli", "chat", "--max-tokens", str(ANSWER_TOKENS)]
+    arguments = ["-P", "-m", "moa_client.cli", "chat", "--temperature", "0", "--max-tokens", str(ANSWER_TOKENS)]
     terminal = Terminal(arguments, environment, cast, LONGEST_S + cut_s)
     try:
         terminal.read_until(GREETING, QUIET_S)

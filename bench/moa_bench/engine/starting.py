@@ -53,7 +53,7 @@ def measure_starts(
             ready.append(_Run(server.start_ms, memory_mb(server.process.pid, Kind.PEAK)))
             chat = [
                 "moa_client.cli", "chat", "--server", server.address, "--model", model, "--drafter", drafter,
-                "--threads", "1", "--max-tokens", "1", "Hi.",
+                "--threads", "1", "--temperature", "0", "--max-tokens", "1", "Hi.",
             ]  # fmt: skip
             answers.append(_run(chat, client_cores))
     helps = {

@@ -113,7 +113,7 @@ class _Daemon:
                 _say(lines, {"do": "open", "conversation": None, "single": True})
                 json.loads(lines.readline())
                 began = time.perf_counter()
-                _say(lines, {"do": "ask", "question": question, "options": {"max_tokens": TOKENS}})
+                _say(lines, {"do": "ask", "question": question, "options": {"temperature": 0, "max_tokens": TOKENS}})
                 taken_ms = 0.0
                 for line in lines:
                     event = json.loads(line)
