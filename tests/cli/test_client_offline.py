@@ -112,7 +112,7 @@ def test_offline_on_request_is_no_error(served: Served, run: Run) -> None:
     assert untimed(err) == snapshot("""\
 You are offline. Until a server is reachable, the small model on this device answers, much worse than tiny.
 (The last 6 tokens were written by the small model on this device; no server has checked them.)
-(cut after 6 tokens: max_tokens)
+(cut after 6 tokens: --max-tokens)
 6 tokens in SECONDS; alone 6 tokens, 0 kept, 6 not checked
 """)
 
@@ -278,7 +278,7 @@ def test_keys_typed_into_an_answer_are_the_next_question(terminal: Terminal) -> 
     terminal.at_prompt("w10\r")
     terminal.wait_for(r"(w\d+ ){20}")  # of the answer; the question may be above what is looked at
     terminal.type("/set top_k\r")
-    terminal.wait_for(r"cut after 400 tokens[^\n]*\n> /set top_k\ntop_k is 0\.")
+    terminal.wait_for(r"cut after 400 tokens[^\n]*\n> /set top_k\ntop_k is 0 \(the default\)\.")
     assert terminal.text.count("/set top_k") == 1
 
 
@@ -286,7 +286,7 @@ def test_settings_go_back_to_their_defaults(terminal: Terminal) -> None:
     for typed, said in {
         "/set stop w3 w4": "stop is 'w3 w4' now.",
         "/set stop default": "stop is not set now.",
-        "/set max_tokens default": "max_tokens is 512 now.",
+        "/set max_tokens default": "max_tokens is 2048 now.",
         "/set seed": "seed is a new one for each question.",
         "/set system default": "A new conversation begins, with this system prompt.",
         "/set server x": "server cannot be set here. What can: temperature,",

@@ -304,12 +304,12 @@ def test_on_a_full_disk_it_answers_and_says_once_that_nothing_is_kept(home: Home
         try:
             for question in range(10, 30):
                 chat.at_prompt(f"w{question}\r")
-                shown = chat.wait_for(r"\(cut after 1500 tokens: max_tokens\)")
+                shown = chat.wait_for(r"\(cut after 1500 tokens: /continue goes on\)")
                 if "is not kept" in shown:
                     break
             assert "From here on this conversation is not kept" in shown
             chat.at_prompt("w30\r")
-            assert "not kept" not in chat.wait_for(r"\(cut after 1500 tokens: max_tokens\)")
+            assert "not kept" not in chat.wait_for(r"\(cut after 1500 tokens: /continue goes on\)")
         finally:
             chat.close()
         home.run("daemon", "stop")

@@ -1,7 +1,8 @@
 """`moa-bench texts`: whole answers through split inference over a link that is cut, against the server's own.
 
-State: one server, one emulated link, one client. Every second answer is sampled, each with a seed of its own; a thread
-cuts and resets the link at random times. A text that differs is kept in the result.
+State: one server, one emulated link, one client. Every second answer is sampled as chats do, and every second pair has
+penalties; each has a seed of its own. A thread cuts and resets the link at random times. A text that differs is kept in
+the result.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -25,7 +28,13 @@ from moa_bench.report.experiment import Experiment
 from moa_bench.report.report import LINK
 
 SILENCE_S = 60.0
-TEMPERATURE, TOP_P = 0.8, 0.95  # of the sampled answers
+PENALTIES: dict[str, Any] = {
+    "min_p": 0.05,
+    "repeat_penalty": 1.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.2,
+    "logit_bias": ((28, -5.0), (30, 1.0)),  # of the default model: a comma and a full stop
+}
 GAP_S, CUT_S = (0.3, 2.0), (0.2, 1.5)  # between two cuts, and how long one lasts; uniform
 RESET_SHARE = 0.15  # of the cuts are resets of the connection
 
@@ -123,9 +132,15 @@ def run_texts(
 
 
 def answer_settings(number: int, tokens: int) -> AnswerSettings:
-    """Settings of the answer of that number: greedy and sampled in turn, each with its own seed."""
-    sampling = Sampling(TEMPERATURE, 0, TOP_P, seed=number) if number % 2 else Sampling(seed=number)
-    return AnswerSettings(sampling, max_tokens=tokens)
+    """Settings of the answer of that number, each with its own seed: greedy, and as chats sample, in turn.
+
+    Every other pair has penalties and a bias.
+    """
+    greedy, sampled = AnswerOptions(temperature=0.0), AnswerOptions()
+    options = sampled if number % 2 else greedy
+    if number % 4 >= 2:
+        options = replace(options, **PENALTIES)
+    return replace(options, max_tokens=tokens).decided(CHAT_DEFAULTS, seed=number).settings()
 
 
 @contextmanager
