@@ -228,7 +228,9 @@ class Presence:
             steps.append(SendBeat(stamp))
         stalled = is_up and monitor.is_stuck(now)
         if self.is_served and monitor.is_lost(now):
-            steps += self._lose(Mode.SILENT if is_up else Mode.OFFLINE, "the server is silent")
+            known = None if is_up else self.error  # of a stream that broke
+            reason = "the server is silent" if known is None else known.message
+            steps += self._lose(Mode.SILENT if is_up else Mode.OFFLINE, reason)
         if self.is_served and stalled:
             steps += self._lose(Mode.STALLED, "the server answers but makes no progress")
         elif self.mode is Mode.SILENT and stalled:

@@ -85,6 +85,13 @@ def test_a_stream_that_was_never_opened_is_lost_by_the_same_timer() -> None:
     assert presence.mode is Mode.OFFLINE
 
 
+def test_a_stream_that_has_broken_before_the_timer_ran_out_is_lost_for_that_reason() -> None:
+    presence = presence_in(Mode.SERVED)
+    assert presence.on_down(GONE, broke=True, is_expected=True) == []
+    steps = tick(presence, 1000.0 + LEAST_TIMEOUT_MS, is_up=False, is_trying=True)
+    assert steps == [Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, GONE.message)]
+
+
 def test_nothing_is_lost_while_nothing_is_expected() -> None:
     presence = presence_in(Mode.SERVED)
     assert tick(presence, 1e6, is_expected=False) == []
