@@ -136,11 +136,11 @@ def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
     careful = options(served, server=nowhere, max_tokens=6, alone_seconds=0)
     code, out, _ = run("chat", *careful, "--json", "w10")
     assert code == 69
-    assert [event["event"] for event in events(out)] == ["ready", "held_back", "ended", "error"]
-    assert events(out)[2]["finish"] == "unfinished"
+    assert [event["event"] for event in events(out)] == ["ready", "asked", "held_back", "ended", "error"]
+    assert events(out)[3]["finish"] == "unfinished"
     code, out, _ = run("chat", *careful, "--alone", "always", "--json", "w10")
     told = events(out)
-    assert [event["event"] for event in told] == ["ready", *["provisional"] * 6, "ended", "error"]
+    assert [event["event"] for event in told] == ["ready", "asked", *["provisional"] * 6, "ended", "error"]
     assert (code, told[0]["online"], told[-2]["verified"], told[-1]["code"]) == (69, False, False, "unavailable")
     code, out, _ = run("chat", "--server", nowhere, "--json", "--cache-dir", "empty", "w10")
     assert (code, [event["event"] for event in events(out)]) == (69, ["error"])
