@@ -106,6 +106,32 @@ def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> 
     assert [answer["text"] for answer in home.history()] == [words(first), words(second)]
 
 
+def test_an_answer_goes_on_through_it_and_in_another_chat(home: Home, served: Served) -> None:
+    chosen = {"temperature": 0.8, "seed": 3}
+    options = ["--max-tokens", "6", "--temperature", "0.8", "--seed", "3"]
+    whole = alone(served, ASKED, max_tokens=18, **chosen)
+    chat = Terminal([*CLIENT, "chat", *options], home.environment)
+    try:
+        chat.wait_for("Talking to tiny")
+        chat.at_prompt("w10\r")
+        chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
+        chat.at_prompt("/continue\r")
+        chat.wait_for(words(whole[6:12]))
+        chat.wait_for(r"\(cut after 12 tokens: /continue goes on\)")
+    finally:
+        chat.close()
+    home.kill()
+    chat = Terminal([*CLIENT, "chat", *options[:2], "--continue"], home.environment)  # greedy, but for this answer
+    try:
+        chat.at_prompt("/continue\r")
+        chat.wait_for(r"\(cut after 18 tokens: /continue goes on\)")
+    finally:
+        chat.close()
+    [answer] = home.history()
+    assert (answer["text"], answer["finish"]) == (words(whole), "max_tokens")
+    assert (answer["options"]["max_tokens"], answer["options"]["seed"]) == (18, 3)
+
+
 def test_a_conversation_is_named_left_and_loaded_again(home: Home, served: Served) -> None:
     chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
     try:

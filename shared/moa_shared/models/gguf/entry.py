@@ -114,7 +114,7 @@ def _describe(entry: Path, target_id: str, paths: Sequence[Path], identity: str,
 def _make(header: GgufHeader, entry: Path, target_id: str, identity: str, progress: Progress) -> None:
     path = header.path
     with progress.task(f"Preparing {path.name} (once)"):
-        config, generation = make_config(header), make_generation(header)
+        config, generation = make_config(header), make_generation(header, identity)
         with building(entry, TOKENIZER_BYTES, f"the cache entry of {path.name}") as part:
             try:
                 (part / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")

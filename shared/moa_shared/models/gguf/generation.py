@@ -11,10 +11,30 @@ from moa_shared.models.gguf.header import GgufHeader
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, REPEAT_LAST_N
 
 _KEY = "general.sampling."
+SMOLLM2_135M_INSTRUCT = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# Of models whose files say nothing, by identity. Temperature and top-p are those of the model's card. Without the
+# penalty 3 of 16 ordinary answers repeat themselves for ever (9 of 64 at temperature 0.7 and top-p 0.95), with it none
+# of 48.
+_FOR_FILES: dict[str, dict[str, Any]] = {
+    SMOLLM2_135M_INSTRUCT: {
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "repetition_penalty": 1.1,
+        "repeat_last_n": REPEAT_LAST_N,
+    }
+}
 
 
-def make_generation(header: GgufHeader) -> dict[str, Any]:
-    """What it says, by transformers' names; empty: nothing."""
+def make_generation(header: GgufHeader, identity: str) -> dict[str, Any]:
+    """What it says, or what is known of it, by transformers' names; empty: nothing.
+
+    Args:
+        identity: of the model (`gguf.identity`).
+    """
+    return _said(header) or dict(_FOR_FILES.get(identity, {}))
+
+
+def _said(header: GgufHeader) -> dict[str, Any]:
     temperature = _real(header, "temp")
     if temperature is not None and temperature < LEAST_TEMPERATURE:
         temperature = 0.0  # greedy in llama.cpp too

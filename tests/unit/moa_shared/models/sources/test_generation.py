@@ -40,5 +40,10 @@ def test_values_that_llama_cpp_reads_as_off(write_gguf: GgufWriter, cache: Path)
     assert read_sampling_defaults(resolve(str(path), cache)) == SamplingDefaults(0.0, 0, 1.0, 0.0, None, -1)
 
 
+def test_the_default_model_is_sampled_as_its_authors_recommend(default_model_files: ModelFiles) -> None:
+    said = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.1, "repeat_last_n": 64}
+    assert read_sampling_defaults(default_model_files).said() == said
+
+
 def test_a_gguf_file_that_says_nothing(write_gguf: GgufWriter, cache: Path) -> None:
     assert read_sampling_defaults(resolve(str(write_gguf()), cache)) == SamplingDefaults()
