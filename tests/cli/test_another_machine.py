@@ -120,7 +120,7 @@ It serves tiny at float32. To talk to it: moa-client chat
 """,
             )
         )
-        talked = device.run([*CLIENT, "chat", "--max-tokens", "4", "w10 w11"])
+        talked = device.run([*CLIENT, "chat", "--temperature", "0", "--max-tokens", "4", "w10 w11"])
         assert talked.returncode == 0, talked.stderr
         assert len(talked.stdout.split()) == 4
 
@@ -132,7 +132,9 @@ It serves tiny at float32. To talk to it: moa-client chat
         assert (cut.returncode, "is not whole" in cut.stderr) == (2, True)
 
         assert server.run([*SERVER, "setup", "--renew"]).returncode == 0
-        assert device.run([*CLIENT, "chat", "--max-tokens", "4", "w10 w11"]).stdout == talked.stdout
+        assert (
+            device.run([*CLIENT, "chat", "--temperature", "0", "--max-tokens", "4", "w10 w11"]).stdout == talked.stdout
+        )
 
         added = server.run([*SERVER, "keys", "add", "script"])
         assert added.returncode == 0, added.stderr
@@ -142,7 +144,7 @@ It serves tiny at float32. To talk to it: moa-client chat
         authority = settings_of(server).with_name("authority.pem")
         where = ["script", f"{server.host}:{port}", "--tls-ca", str(authority), "--key-file", str(key_file)]
         assert device.run([*CLIENT, "servers", "add", *where]).returncode == 0
-        ask = [*CLIENT, "chat", "--max-tokens", "4", "w10 w11"]
+        ask = [*CLIENT, "chat", "--temperature", "0", "--max-tokens", "4", "w10 w11"]
         wait_until_keys_are_in_force(serving, 3)
         assert device.run([*ask, "--server", "script"]).stdout == talked.stdout
         assert server.run([*SERVER, "keys", "revoke", "script"]).returncode == 0

@@ -31,7 +31,7 @@ UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
 HARDENED = ("--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges")
 # Without a drafter, which takes most of a minute to fetch over 4G.
-ASK = ("chat", "--no-daemon", "--drafter", "none", "Name three fruits")
+ASK = ("chat", "--no-daemon", "--drafter", "none", "--temperature", "0", "Name three fruits")
 BUILD_SECONDS = 900  # two minutes on an idle machine
 
 
