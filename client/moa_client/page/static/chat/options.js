@@ -64,7 +64,7 @@ export class OptionsDialog {
     const hint = hasBegun ? "Another system prompt begins a new conversation." : "What the model is told before the first question.";
     byId("o-system-hint").textContent = hint;
     /** @type {Record<string, any>} */
-    const unset = { seed: "a new one", max_tokens: MOST_TOKENS, presence_penalty: 0, frequency_penalty: 0, ...sampling };
+    const unset = { seed: "new", max_tokens: MOST_TOKENS, presence_penalty: 0, frequency_penalty: 0, ...sampling };
     for (const name of NUMBERS) this.field(name).placeholder = String(unset[name] ?? "");
   }
 
