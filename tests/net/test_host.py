@@ -23,7 +23,7 @@ from moa_shared.text.template import ChatTemplate
 from tests.net.hosted import Characters, Drafters, hosting
 from tests.net.server_peer import decode, plain_text
 
-OPTIONS = AnswerOptions(temperature=0.7, seed=4, max_tokens=24)
+OPTIONS = AnswerOptions(temperature=0.7, top_p=1, seed=4, max_tokens=24)
 QUESTIONS = {"first": ("a cat", "and its hat"), "second": ("a dog", "or a frog")}
 
 

@@ -38,7 +38,7 @@ from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
-from moa_shared.errors import MoaError
+from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Verdict
@@ -484,7 +484,13 @@ class Chat:
             if self.asking.cancelled():
                 self.give_up(asked)
             else:
-                self.asking.result()
+                try:
+                    self.asking.result()
+                except UnavailableError:
+                    if self.drafts:
+                        raise
+                    self.give_up(asked)  # the device cannot write on, and the rule's time for the server is over
+                    asked.shown_at_stop = len(asked.shown)
         finally:
             if stopper is not None:
                 stopper.cancel()
