@@ -15,7 +15,19 @@ from pathlib import Path
 
 import numpy as np
 from kernel_build import compile_library, find_compiler, machine
-from moa_kernels import FORMATS, Layer, Linear, QuantisedMatrix, Rotary, Segment, Stack, StackShape, norm, set_threads
+from moa_kernels import (
+    FORMATS,
+    KV_FORMATS,
+    Layer,
+    Linear,
+    QuantisedMatrix,
+    Rotary,
+    Segment,
+    Stack,
+    StackShape,
+    norm,
+    set_threads,
+)
 from moa_kernels.library import FOLDER_VARIABLE, VARIANT_VARIABLE, explain, probe
 from moa_kernels.variants import PROBE, library_file, variants_of
 
@@ -64,9 +76,9 @@ def exercise() -> None:
             step = 32 if kind == "plain" else FORMATS[kind].values
             for outputs, inputs, rows in ((16, step, 1), (33, 3 * step, 3), (130, 2 * step, 7), (40, 5 * step, 41)):
                 exercise_linear(random, kind, outputs, inputs, rows)
-        for half in (False, True):
+        for kv in KV_FORMATS:
             for reads_memory in (False, True):
-                exercise_stack(random, half=half, reads_memory=reads_memory)
+                exercise_stack(random, kv=kv, reads_memory=reads_memory)
     norm(random.normal(size=(3, 96)).astype(np.float32), np.ones(96, np.float32), 1e-5)
 
 
@@ -86,7 +98,7 @@ def exercise_linear(random: np.random.Generator, kind: str, outputs: int, inputs
     Linear(weights, bias, plain=kind == "plain")(random.normal(size=(rows, inputs)).astype(np.float32))
 
 
-def exercise_stack(random: np.random.Generator, *, half: bool, reads_memory: bool) -> None:
+def exercise_stack(random: np.random.Generator, *, kv: str, reads_memory: bool) -> None:
     hidden, inner, heads, kv_heads, head_dim = 96, 160, 6, 2, 32
     shape = StackShape(hidden, inner, heads, kv_heads, head_dim, 1e-5, reads_memory)
     wide = (heads + (0 if reads_memory else 2 * kv_heads)) * head_dim
@@ -100,7 +112,7 @@ def exercise_stack(random: np.random.Generator, *, half: bool, reads_memory: boo
         return Layer(ones, qkv, out, ones, linear(2 * inner, hidden), linear(hidden, inner), head_ones, head_ones)
 
     stack = Stack(shape, [layer(), layer()], Rotary(head_dim, {"rope_type": "default", "rope_theta": 1e4}))
-    caches = [stack.new_cache(half=half) for _ in range(2)]
+    caches = [stack.new_cache(kv=kv) for _ in range(2)]
     for cache, past in zip(caches, (63, 130), strict=True):
         for index in range(2):
             keys = random.normal(size=(past, kv_heads, head_dim)).astype(np.float32)

@@ -1,6 +1,6 @@
 """Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
-from moa_kernels.bindings import PAGE_ROWS
+from moa_kernels.bindings import F16, F32, KV_FORMATS, PAGE_ROWS, Q8
 from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.errors import KernelError
 from moa_kernels.formats import FORMATS, GROUP, Q4_1, Q8_0
@@ -18,11 +18,15 @@ ARITHMETIC = 2  # raised when a change of the kernels gives other bits: texts of
 
 __all__ = [
     "ARITHMETIC",
+    "F16",
+    "F32",
     "FORMATS",
     "GROUP",
+    "KV_FORMATS",
     "PAGE_ROWS",
     "PLAIN",
     "Q4_1",
+    "Q8",
     "Q8_0",
     "Cache",
     "KernelError",

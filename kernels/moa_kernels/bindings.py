@@ -11,6 +11,8 @@ import numpy.typing as npt
 FLOAT32 = 0  # the number of plain matrices; those of the other formats are in formats.py
 LANES = 16  # outputs of a tile, and keys of a block
 PAGE_ROWS = 64
+F32, F16, Q8 = "f32", "f16", "q8"
+KV_FORMATS = (F32, F16, Q8)  # how keys and values are kept, in the order of their numbers in kernels.h
 NO_MEMORY = -1
 
 
@@ -47,7 +49,7 @@ class CLayer(ct.Structure):
 class CStack(ct.Structure):
     _fields_ = (
         *((name, ct.c_int32) for name in ("hidden", "inner", "heads", "kv_heads", "head_dim", "layers")),
-        ("half", ct.c_int32),
+        ("kv", ct.c_int32),
         ("reads_memory", ct.c_int32),
         ("only_fills", ct.c_int32),
         ("activation", ct.c_int32),
@@ -59,7 +61,7 @@ class CStack(ct.Structure):
 
 class CCache(ct.Structure):
     _fields_ = (
-        *((name, ct.c_int32) for name in ("layers", "kv_heads", "head_dim", "half")),
+        *((name, ct.c_int32) for name in ("layers", "kv_heads", "head_dim", "kv")),
         ("pages", ct.c_void_p),
     )
 

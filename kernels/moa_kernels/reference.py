@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moa_kernels.bindings import F16, Q8
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.rotary import rotated
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
 
 
 class ReferenceCache(Cache):
-    """Keys and values in one array [layers, rows, kv_heads, 2, head_dim], of any head dimension."""
+    """Keys and values in one array [layers, rows, kv_heads, 2, head_dim], of any head dimension.
+
+    Of 8 bits it holds what they stand for, in float32.
+    """
 
     _head_divisor = 1
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, *, half: bool) -> None:
-        super().__init__(layers, kv_heads, head_dim, half=half)
-        self.rows = np.zeros((layers, 0, kv_heads, 2, head_dim), np.float16 if half else np.float32)
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, *, kv: str) -> None:
+        super().__init__(layers, kv_heads, head_dim, kv=kv)
+        self.rows = np.zeros((layers, 0, kv_heads, 2, head_dim), np.float16 if kv == F16 else np.float32)
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +59,8 @@ class ReferenceCache(Cache):
     def put(self, layer: int, slot: int, keys: Rows, values: Rows) -> None:
         """Writes rows from `slot` on."""
         self.reserve(slot + len(keys))
-        self.rows[layer, slot : slot + len(keys)] = np.stack((keys, values), axis=2)
+        rows = np.stack((keys, values), axis=2).astype(np.float32, copy=False)
+        self.rows[layer, slot : slot + len(keys)] = _in_8_bits(rows) if self.kv == Q8 else rows
 
     def read(self, start: int, stop: int) -> Rows:
         self._check_read(start, stop)
@@ -73,6 +78,13 @@ class ReferenceCache(Cache):
         self.reserve(stop + by)
         self.rows[:, stop - rows + by : stop + by] = self.rows[:, stop - rows : stop].copy()
         self.length = stop + by
+
+
+def _in_8_bits(rows: Rows) -> Rows:
+    """Each row of [..., head_dim] rounded to 8 bits with a scale of its own."""
+    largest = np.maximum(np.abs(rows).max(axis=-1, keepdims=True), np.float32(1e-12))
+    codes = np.rint(rows * (np.float32(127) / largest))
+    return np.asarray(codes * (largest / np.float32(127)), np.float32)
 
 
 def run(

@@ -164,10 +164,13 @@ typedef struct {
     void *pages[PAGES];
 } cache_t;
 
-static void new_cache(cache_t *cache, int kv_heads, int head_dim, int half) {
+static const char *const KV_NAMES[] = {"float32", "float16", "int8"};
+
+static void new_cache(cache_t *cache, int kv_heads, int head_dim, int kv) {
+    size_t row = kv == MOA_KV_INT8 ? (size_t)head_dim + 4 : (size_t)head_dim * (kv == MOA_KV_FLOAT16 ? 2 : 4);
     for (int i = 0; i < PAGES; i++)
-        cache->pages[i] = zeros((size_t)LAYERS * kv_heads * 2 * MOA_PAGE_ROWS * head_dim * (half ? 2 : 4));
-    cache->c = (moa_cache_t){LAYERS, kv_heads, head_dim, half, cache->pages};
+        cache->pages[i] = zeros((size_t)LAYERS * kv_heads * 2 * MOA_PAGE_ROWS * row);
+    cache->c = (moa_cache_t){LAYERS, kv_heads, head_dim, kv, cache->pages};
     for (int layer = 0; layer < LAYERS; layer++) {
         float *keys = random_floats((size_t)PAST * kv_heads * head_dim, 2.f);
         float *values = random_floats((size_t)PAST * kv_heads * head_dim, 2.f);
@@ -189,11 +192,12 @@ static void free_cache(cache_t *cache) {
 }
 
 static void check_cache(uint64_t seed) {
-    for (int half = 0; half < 2; half++) {
-        const char *name = half ? "cache-float16" : "cache-float32";
+    for (int kv = MOA_KV_FLOAT32; kv <= MOA_KV_INT8; kv++) {
+        char name[32];
+        snprintf(name, sizeof name, "cache-%s", KV_NAMES[kv]);
         seed_random(seed, name);
         cache_t cache;
-        new_cache(&cache, 2, 64, half);
+        new_cache(&cache, 2, 64, kv);
         const int32_t from[] = {70, 72, 75, 131, 149}, to[] = {63, 64, 65, 66, 128};
         moa_cache_move(&cache.c, 5, from, to);
         print_cache(name, &cache, PAST);
@@ -207,9 +211,9 @@ typedef struct {
 } shape_t;
 
 // Rows of two sessions: a chain, and a tree whose nodes see their ancestors in the tail.
-static void check_stack(uint64_t seed, const shape_t *shape, int half, int threads) {
+static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads) {
     char name[96];
-    snprintf(name, sizeof name, "stack-%s-%s", shape->name, half ? "float16" : "float32");
+    snprintf(name, sizeof name, "stack-%s-%s", shape->name, KV_NAMES[kv]);
     seed_random(seed, name);
     int queries = shape->heads * shape->head_dim, memory = shape->reads_memory, hidden = shape->hidden;
     int wide = queries + (memory ? 0 : 2 * shape->kv_heads * shape->head_dim);
@@ -228,13 +232,13 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
     }
     moa_stack_t stack = {
         .hidden = hidden, .inner = shape->inner, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .layers = LAYERS, .half = half, .reads_memory = memory,
+        .head_dim = shape->head_dim, .layers = LAYERS, .kv = kv, .reads_memory = memory,
         .only_fills = shape->only_fills, .activation = MOA_SILU, .rotated = shape->head_dim, .eps = 1e-5f,
         .query_scale = 0.125f, .residual_scale = 1.f, .layer = layers,
     };
     enum { CHAIN = 20, ROWS = CHAIN + NODES };
     cache_t caches[2];
-    for (int i = 0; i < 2; i++) new_cache(&caches[i], shape->kv_heads, shape->head_dim, half);
+    for (int i = 0; i < 2; i++) new_cache(&caches[i], shape->kv_heads, shape->head_dim, kv);
     int32_t positions[ROWS], seen[ROWS], chain_tail[CHAIN + 1] = {0}, tail_start[NODES + 1] = {0}, tail[TAILS];
     for (int row = 0; row < CHAIN; row++) {
         positions[row] = PAST + row;
@@ -295,7 +299,7 @@ int main(int count, char **arguments) {
     check_norm(seed);
     check_cache(seed);
     for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++)
-        for (int half = 0; half < 2; half++)
-            for (int threads = 1; threads <= 4; threads += 3) check_stack(seed, &SHAPES[i], half, threads);
+        for (int kv = MOA_KV_FLOAT32; kv <= MOA_KV_INT8; kv++)
+            for (int threads = 1; threads <= 4; threads += 3) check_stack(seed, &SHAPES[i], kv, threads);
     return 0;
 }

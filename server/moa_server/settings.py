@@ -93,6 +93,11 @@ class ServerSettings(SettingsBase):
     kv_bytes: int = setting(
         0, "Keys and values of all sessions together; 0: three quarters of the free memory.", "BYTES", ge=0
     )
+    kv: Literal["f16", "q8"] = setting(
+        "f16",
+        "How keys and values are kept on the level int8. q8: 8 bits with a scale for each head and position, half the "
+        "bytes, so twice the conversations; another text than with f16, and as exact.",
+    )
     # one client, as a fast first token shows that somebody has sent the same text
     share_prefixes: Literal["off", "client", "all"] = setting(
         "client",

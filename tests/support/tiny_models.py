@@ -117,7 +117,7 @@ def tiny_kernel_target(
     """A model behind the kernels: as served (int8, keys and values in float16), or `plain`: in float32 throughout."""
     config = model.config.to_dict()
     network = Network(ModelWeights(model, () if plain else packed), config, plain=plain)
-    return KernelTarget(network, int(config["max_position_embeddings"]), context_length, half=not plain)
+    return KernelTarget(network, int(config["max_position_embeddings"]), context_length, kv="f32" if plain else "f16")
 
 
 def save_tokenizer(folder: Path, words: Sequence[str] = WORDS, *, end: int = END, template: str = "") -> None:

@@ -30,7 +30,8 @@ POSITIONS, QUICK_POSITIONS = 2000, 40
 ANSWER_TOKENS = 128  # at most, of each answer
 LONGEST_PROMPT = 600
 BLOCK = 64  # rows whose distributions are compared at once: 13 MB of logits a level
-REFERENCE, COMPARED = "float32", ("int8", "bf16")
+REFERENCE, EIGHT_BITS = "float32", "int8, --kv q8"
+COMPARED = ("int8", "bf16")
 
 Rows = npt.NDArray[np.float32]
 
@@ -118,6 +119,7 @@ def run_quality(
     files = resolve(model, progress=progress)
     wanted = positions or (QUICK_POSITIONS if quick else POSITIONS)
     executions = {level: load_level(files, level, progress) for level in (REFERENCE, *COMPARED)}
+    executions[EIGHT_BITS] = load_level(files, "int8", progress, kv="q8")
     targets = {level: execution.target for level, execution in executions.items()}
     sums = {level: Sums() for level in targets}
     answers = 0

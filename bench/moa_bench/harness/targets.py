@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from moa_shared.programs.progress import Progress
 
 
-def load_level(files: ModelFiles, level: str, progress: Progress) -> Execution:
+def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "f16") -> Execution:
     """The target on this level, with one thread; at int8 on the variant in use.
+
+    Args:
+        kv: how keys and values are kept, as the server's `--kv` says it.
 
     Raises:
         MoaError: as the server reports it.
@@ -26,7 +29,7 @@ def load_level(files: ModelFiles, level: str, progress: Progress) -> Execution:
     from moa_server.target.execution_level import load_execution
     from moa_shared.programs.config import load_settings
 
-    fields = {"execution": level, "threads": 1}
+    fields = {"execution": level, "threads": 1, "kv": kv}
     return load_execution(files, load_settings(ServerSettings, SECTION, fields, environment={}), progress)
 
 

@@ -2,14 +2,21 @@
 //
 // Keys lie in blocks of 16, transposed, so that a score is one chain of products down the head; values lie row by row,
 // so that an output is one chain of products over the slots in ascending order. A slot that a row does not see is not
-// part of its sums, so the rest of a draft tree changes nothing.
+// part of its sums, so the rest of a draft tree changes nothing. Rows of 8 bits are rounded once, when they are stored;
+// their scales multiply a score, and the weight of a value.
 #pragma once
 
 #define PAGE_BLOCKS (MOA_PAGE_ROWS / MOA_LANES)
 
-// Where a layer's keys and values of one key/value head begin within a page; values follow the keys.
-static size_t head_offset(int head_dim, int kv_heads, int layer, int head) {
-    return ((size_t)layer * kv_heads + head) * 2 * MOA_PAGE_ROWS * head_dim;
+INLINE size_t kv_bytes(int kv) {  // of a number
+    return kv == MOA_KV_FLOAT32 ? sizeof(float) : kv == MOA_KV_FLOAT16 ? sizeof(uint16_t) : sizeof(int8_t);
+}
+// Bytes of a layer's keys and values of one key/value head within a page, and where they begin.
+static size_t head_bytes(int kv, int head_dim) {
+    return 2 * MOA_PAGE_ROWS * ((size_t)head_dim * kv_bytes(kv) + (kv == MOA_KV_INT8 ? sizeof(float) : 0));
+}
+static size_t head_offset(int kv, int head_dim, int kv_heads, int layer, int head) {
+    return ((size_t)layer * kv_heads + head) * head_bytes(kv, head_dim);
 }
 static size_t key_index(int head_dim, int slot, int i) {  // within a page
     slot %= MOA_PAGE_ROWS;
@@ -19,13 +26,34 @@ static size_t value_index(int head_dim, int slot) {
     return (size_t)(MOA_PAGE_ROWS + slot % MOA_PAGE_ROWS) * head_dim;
 }
 
-INLINE vec load_kv(int half, const void *at, size_t index) {
-    return half ? v_load_half((const uint16_t *)at + index) : v_load((const float *)at + index);
+INLINE float *key_scales(int head_dim, void *head) {  // of 8 bits; those of the values follow
+    return (float *)((int8_t *)head + (size_t)2 * MOA_PAGE_ROWS * head_dim);
 }
 
-static void store_keys_values(int half, int head_dim, void *head, int slot, const float *keys, const float *values) {
+INLINE vec load_kv(int kv, const void *at, size_t index) {
+    if (kv == MOA_KV_INT8) return v_load_int8((const int8_t *)at + index);
+    return kv == MOA_KV_FLOAT16 ? v_load_half((const uint16_t *)at + index) : v_load((const float *)at + index);
+}
+
+static float largest_of(int head_dim, const float *x) {
+    vec largest = v_set(1e-12f);
+    for (int i = 0; i < head_dim; i += MOA_LANES) largest = v_max(largest, v_abs(v_load(x + i)));
+    return v_maximum(largest);
+}
+
+static void store_keys_values(int kv, int head_dim, void *head, int slot, const float *keys, const float *values) {
     size_t value = value_index(head_dim, slot);
-    if (half) {
+    if (kv == MOA_KV_INT8) {
+        int8_t *to = head, rounded[MOA_LANES];
+        float key = largest_of(head_dim, keys), most = largest_of(head_dim, values);
+        float *scales = key_scales(head_dim, head) + slot % MOA_PAGE_ROWS;
+        scales[0] = key / 127.f, scales[MOA_PAGE_ROWS] = most / 127.f;
+        for (int i = 0; i < head_dim; i += MOA_LANES) {
+            v_store_int8(rounded, v_mul(v_load(keys + i), v_set(127.f / key)));
+            for (int j = 0; j < MOA_LANES; j++) to[key_index(head_dim, slot, i + j)] = rounded[j];
+            v_store_int8(to + value + i, v_mul(v_load(values + i), v_set(127.f / most)));
+        }
+    } else if (kv == MOA_KV_FLOAT16) {
         uint16_t *to = head, rounded[MOA_LANES];
         for (int i = 0; i < head_dim; i += MOA_LANES) {
             v_store_half(rounded, v_load(keys + i));
@@ -42,7 +70,7 @@ static void store_keys_values(int half, int head_dim, void *head, int slot, cons
 // What a block of queries of one key/value head needs.
 typedef struct {
     int head_dim;
-    size_t offset;        // of this layer and head in a page, in elements
+    size_t offset;        // of this layer and head in a page, in bytes
     void *const *pages;
     const float *query[QUERIES_MOST];
     float *output[QUERIES_MOST];
@@ -55,26 +83,35 @@ typedef struct {
     int stride;
 } block_t;
 
-INLINE const void *page_of(const block_t *b, int half, int slot) {
-    const char *page = b->pages[slot / MOA_PAGE_ROWS];
-    return page + b->offset * (half ? sizeof(uint16_t) : sizeof(float));
+INLINE void *page_of(const block_t *b, int slot) { return (char *)b->pages[slot / MOA_PAGE_ROWS] + b->offset; }
+
+// What the value in a slot is multiplied by for a query.
+INLINE float value_weight(int kv, const block_t *b, void *page, int slot, float weight) {
+    return kv == MOA_KV_INT8 ? weight * key_scales(b->head_dim, page)[MOA_PAGE_ROWS + slot % MOA_PAGE_ROWS] : weight;
 }
 
 // scores[query][slot] for all slots of the blocks of 16 from that of `start` up to `slots`.
-INLINE void score_all(int queries, int half, const block_t *b, int start, int slots) {
+INLINE void score_all(int queries, int kv, const block_t *b, int start, int slots) {
     const int head_dim = b->head_dim;
     for (int slot = start / (2 * MOA_LANES) * (2 * MOA_LANES); slot < slots; slot += 2 * MOA_LANES) {  // pages hold an even number of blocks
-        const void *page = page_of(b, half, slot);
+        void *page = page_of(b, slot);
         size_t first = key_index(head_dim, slot, 0), second = first + (size_t)head_dim * MOA_LANES;
         vec sums[QUERIES_MOST][2];
         UNROLL for (int q = 0; q < queries; q++) sums[q][0] = sums[q][1] = v_set(0.f);
         for (int i = 0; i < head_dim; i++) {
-            vec keys0 = load_kv(half, page, first + (size_t)i * MOA_LANES);
-            vec keys1 = load_kv(half, page, second + (size_t)i * MOA_LANES);
+            vec keys0 = load_kv(kv, page, first + (size_t)i * MOA_LANES);
+            vec keys1 = load_kv(kv, page, second + (size_t)i * MOA_LANES);
             UNROLL for (int q = 0; q < queries; q++) {
                 vec factor = v_set(b->query[q][i]);
                 sums[q][0] = v_fma(keys0, factor, sums[q][0]);
                 sums[q][1] = v_fma(keys1, factor, sums[q][1]);
+            }
+        }
+        if (kv == MOA_KV_INT8) {
+            const float *scales = key_scales(head_dim, page) + slot % MOA_PAGE_ROWS;
+            UNROLL for (int q = 0; q < queries; q++) {
+                sums[q][0] = v_mul(sums[q][0], v_load(scales));
+                sums[q][1] = v_mul(sums[q][1], v_load(scales + MOA_LANES));
             }
         }
         UNROLL for (int q = 0; q < queries; q++) {
@@ -107,17 +144,17 @@ static float soften(const block_t *b, int q) {
 }
 
 // `wide` vectors of the outputs from dimension `at` on.
-INLINE void mix_values(int queries, int wide, int half, const block_t *b, int common, const float *sums, int at) {
+INLINE void mix_values(int queries, int wide, int kv, const block_t *b, int common, const float *sums, int at) {
     vec mixed[QUERIES_MOST][VALUES_WIDE];
     UNROLL for (int q = 0; q < queries; q++)
         UNROLL for (int w = 0; w < wide; w++) mixed[q][w] = v_set(0.f);
     for (int slot = b->from; slot < common; slot++) {
-        const void *page = page_of(b, half, slot);
+        void *page = page_of(b, slot);
         size_t value = value_index(b->head_dim, slot) + at;
         vec values[VALUES_WIDE];
-        UNROLL for (int w = 0; w < wide; w++) values[w] = load_kv(half, page, value + (size_t)w * MOA_LANES);
+        UNROLL for (int w = 0; w < wide; w++) values[w] = load_kv(kv, page, value + (size_t)w * MOA_LANES);
         UNROLL for (int q = 0; q < queries; q++) {
-            vec weight = v_set(b->scores[(size_t)q * b->stride + slot]);
+            vec weight = v_set(value_weight(kv, b, page, slot, b->scores[(size_t)q * b->stride + slot]));
             UNROLL for (int w = 0; w < wide; w++) mixed[q][w] = v_fma(values[w], weight, mixed[q][w]);
         }
     }
@@ -125,10 +162,10 @@ INLINE void mix_values(int queries, int wide, int half, const block_t *b, int co
         int next = common > b->first[q] ? common : b->first[q];
         for (int j = next; j < b->seen[q] + b->tail_count[q]; j++) {
             int slot = j < b->seen[q] ? j : b->tail[q][j - b->seen[q]];
-            const void *page = page_of(b, half, slot);
-            vec weight = v_set(b->scores[(size_t)q * b->stride + j]);
+            void *page = page_of(b, slot);
+            vec weight = v_set(value_weight(kv, b, page, slot, b->scores[(size_t)q * b->stride + j]));
             UNROLL for (int w = 0; w < wide; w++)
-                mixed[q][w] = v_fma(load_kv(half, page, value_index(b->head_dim, slot) + at + (size_t)w * MOA_LANES),
+                mixed[q][w] = v_fma(load_kv(kv, page, value_index(b->head_dim, slot) + at + (size_t)w * MOA_LANES),
                                     weight, mixed[q][w]);
         }
         UNROLL for (int w = 0; w < wide; w++)
@@ -136,7 +173,7 @@ INLINE void mix_values(int queries, int wide, int half, const block_t *b, int co
     }
 }
 
-INLINE void attend_block(int queries, int half, const block_t *b) {
+INLINE void attend_block(int queries, int kv, const block_t *b) {
     int slots = 0, common = b->seen[0], start = b->from;
     float sums[QUERIES_MOST];
     for (int q = 0; q < queries; q++) {
@@ -145,21 +182,22 @@ INLINE void attend_block(int queries, int half, const block_t *b) {
         if (b->seen[q] < common) common = b->seen[q];
     }
     if (common < start) start = common;  // a window that begins in the tail: its slots are anywhere behind `seen`
-    score_all(queries, half, b, start, slots);
+    score_all(queries, kv, b, start, slots);
     for (int q = 0; q < queries; q++) sums[q] = soften(b, q);
     int at = 0;
     for (; at + VALUES_WIDE * MOA_LANES <= b->head_dim; at += VALUES_WIDE * MOA_LANES)
-        mix_values(queries, VALUES_WIDE, half, b, common, sums, at);
-    for (; at < b->head_dim; at += MOA_LANES) mix_values(queries, 1, half, b, common, sums, at);
+        mix_values(queries, VALUES_WIDE, kv, b, common, sums, at);
+    for (; at < b->head_dim; at += MOA_LANES) mix_values(queries, 1, kv, b, common, sums, at);
 }
 
-#define EACH_PRECISION(queries)                                    \
-    case queries:                                                  \
-        if (half) attend_block(queries, 1, b);                     \
-        else attend_block(queries, 0, b);                          \
+#define EACH_PRECISION(queries)                                                  \
+    case queries:                                                                \
+        if (kv == MOA_KV_FLOAT16) attend_block(queries, MOA_KV_FLOAT16, b);      \
+        else if (kv == MOA_KV_INT8) attend_block(queries, MOA_KV_INT8, b);       \
+        else attend_block(queries, MOA_KV_FLOAT32, b);                           \
         break;
 
-static void attend(int queries, int half, const block_t *b) {
+static void attend(int queries, int kv, const block_t *b) {
     switch (queries) {
         EACH_PRECISION(1) EACH_PRECISION(2) EACH_PRECISION(3)
 #if QUERIES_MOST > 3

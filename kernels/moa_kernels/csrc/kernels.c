@@ -121,9 +121,8 @@ static void place_row(void *context, int row, int worker) {
     const moa_segment_t *segment = f->segments + session;
     int slot = segment->first_slot + row - f->segment_rows[session];
     for (int h = 0; h < s->kv_heads; h++) {
-        size_t offset = head_offset(dim, s->kv_heads, f->layer_index, h);
         char *page = segment->pages[slot / MOA_PAGE_ROWS];
-        store_keys_values(s->half, dim, page + offset * (s->half ? sizeof(uint16_t) : sizeof(float)), slot,
+        store_keys_values(s->kv, dim, page + head_offset(s->kv, dim, s->kv_heads, f->layer_index, h), slot,
                           heads + (s->heads + h) * dim, heads + (s->heads + s->kv_heads + h) * dim);
     }
 }
@@ -135,7 +134,7 @@ static void attend_task(void *context, int index, int worker) {
     const moa_segment_t *segment = f->segments + task->session;
     int dim = s->head_dim, group = s->heads / s->kv_heads, row = task->row, head = task->head;
     block_t b = {.head_dim = dim, .pages = segment->pages, .stride = f->score_stride};
-    b.offset = head_offset(dim, s->kv_heads, f->layer_index, task->kv_head);
+    b.offset = head_offset(s->kv, dim, s->kv_heads, f->layer_index, task->kv_head);
     b.scores = f->scores + (size_t)worker * QUERIES_MOST * f->score_stride;
     b.cap = s->score_cap;
     for (int q = 0; q < task->queries; q++) {
@@ -152,7 +151,7 @@ static void attend_task(void *context, int index, int worker) {
         if (++head == group) head = 0, row++;
     }
     b.from = b.from / MOA_LANES * MOA_LANES;
-    attend(task->queries, s->half, &b);
+    attend(task->queries, s->kv, &b);
 }
 
 static void quantise_attended(void *context, int row, int worker) {
@@ -314,15 +313,14 @@ void moa_cap(int64_t count, float cap, float *x) {
 // ---------------------------------------------------------------- caches
 
 static char *cache_head(const moa_cache_t *c, int layer, int head, int slot) {
-    size_t size = c->half ? sizeof(uint16_t) : sizeof(float);
-    return (char *)c->pages[slot / MOA_PAGE_ROWS] + head_offset(c->head_dim, c->kv_heads, layer, head) * size;
+    return (char *)c->pages[slot / MOA_PAGE_ROWS] + head_offset(c->kv, c->head_dim, c->kv_heads, layer, head);
 }
 
 void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys, const float *values) {
     for (int row = 0; row < rows; row++)
         for (int head = 0; head < cache->kv_heads; head++) {
             size_t at = ((size_t)row * cache->kv_heads + head) * cache->head_dim;
-            store_keys_values(cache->half, cache->head_dim, cache_head(cache, layer, head, slot + row), slot + row,
+            store_keys_values(cache->kv, cache->head_dim, cache_head(cache, layer, head, slot + row), slot + row,
                               keys + at, values + at);
         }
 }
@@ -333,17 +331,18 @@ void moa_cache_read(const moa_cache_t *cache, int slot, int rows, float *out) {
     for (int row = slot; row < slot + rows; row++)
         for (int layer = 0; layer < cache->layers; layer++)
             for (int head = 0; head < cache->kv_heads; head++, out += 2 * dim) {
-                const void *from = cache_head(cache, layer, head, row);
-                size_t value = value_index(dim, row);
+                char *from = cache_head(cache, layer, head, row);
+                size_t value = value_index(dim, row), size = kv_bytes(cache->kv);
+                vec scales[2] = {v_set(1.f), v_set(1.f)};
+                if (cache->kv == MOA_KV_INT8)
+                    for (int i = 0; i < 2; i++)
+                        scales[i] = v_set(key_scales(dim, from)[i * MOA_PAGE_ROWS + row % MOA_PAGE_ROWS]);
                 for (int i = 0; i < dim; i += MOA_LANES) {
-                    uint16_t halves[MOA_LANES];
-                    for (int j = 0; j < MOA_LANES; j++) {
-                        size_t key = key_index(dim, row, i + j);
-                        if (cache->half) halves[j] = ((const uint16_t *)from)[key];
-                        else out[i + j] = ((const float *)from)[key];
-                    }
-                    if (cache->half) v_store(out + i, v_load_half(halves));
-                    v_store(out + dim + i, load_kv(cache->half, from, value + i));
+                    float keys[MOA_LANES];  // as wide as they may be
+                    for (int j = 0; j < MOA_LANES; j++)
+                        memcpy((char *)keys + j * size, from + key_index(dim, row, i + j) * size, size);
+                    v_store(out + i, v_mul(load_kv(cache->kv, keys, 0), scales[0]));
+                    v_store(out + dim + i, v_mul(load_kv(cache->kv, from, value + i), scales[1]));
                 }
             }
 }
@@ -351,16 +350,20 @@ void moa_cache_read(const moa_cache_t *cache, int slot, int rows, float *out) {
 // Copies rows in the order given; a row that is read later must not have been written before.
 void moa_cache_move(const moa_cache_t *cache, int rows, const int32_t *from, const int32_t *to) {
     int dim = cache->head_dim;
-    size_t size = cache->half ? sizeof(uint16_t) : sizeof(float);
+    size_t size = kv_bytes(cache->kv);
     for (int layer = 0; layer < cache->layers; layer++)
         for (int head = 0; head < cache->kv_heads; head++)
             for (int row = 0; row < rows; row++) {
-                const char *source = cache_head(cache, layer, head, from[row]);
+                char *source = cache_head(cache, layer, head, from[row]);
                 char *target = cache_head(cache, layer, head, to[row]);
                 for (int i = 0; i < dim; i++)
                     memcpy(target + key_index(dim, to[row], i) * size, source + key_index(dim, from[row], i) * size,
                            size);
                 memcpy(target + value_index(dim, to[row]) * size, source + value_index(dim, from[row]) * size,
                        dim * size);
+                if (cache->kv == MOA_KV_INT8)
+                    for (int i = 0; i < 2; i++)
+                        key_scales(dim, target)[i * MOA_PAGE_ROWS + to[row] % MOA_PAGE_ROWS] =
+                            key_scales(dim, source)[i * MOA_PAGE_ROWS + from[row] % MOA_PAGE_ROWS];
             }
 }

@@ -46,7 +46,7 @@ typedef struct {
 // Decoder layers that run one after the other over the same cache.
 typedef struct {
     int32_t hidden, inner, heads, kv_heads, head_dim, layers;
-    int32_t half;          // keys and values are kept in float16
+    int32_t kv;            // how keys and values are kept
     int32_t reads_memory;  // keys and values come from elsewhere; none are computed or written
     int32_t only_fills;    // the last layer stores keys and values, and nothing leaves it
     int32_t activation;    // MOA_SILU, MOA_GELU_TANH
@@ -58,9 +58,13 @@ typedef struct {
     const moa_layer_t *layer;
 } moa_stack_t;
 
-// Keys and values in pages of 64 positions: [layers][kv_heads]{keys [4 blocks][head_dim][16], values [64][head_dim]}.
+// How keys and values are kept: MOA_KV_INT8 is 8 bits with a float32 scale for each row of a head.
+enum { MOA_KV_FLOAT32, MOA_KV_FLOAT16, MOA_KV_INT8 };
+
+// Keys and values in pages of 64 positions: [layers][kv_heads]{keys [4 blocks][head_dim][16], values [64][head_dim]}, and
+// with 8 bits behind them {scales of keys [64], of values [64]}.
 typedef struct {
-    int32_t layers, kv_heads, head_dim, half;
+    int32_t layers, kv_heads, head_dim, kv;
     void *const *pages;
 } moa_cache_t;
 

@@ -48,6 +48,10 @@ INLINE void v_store_int8(int8_t *p, vec a) {
     _mm_storeu_si128((__m128i *)p,
                      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
+INLINE __m256 eight_int8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+INLINE vec v_load_int8(const int8_t *p) { return (vec){eight_int8(p), eight_int8(p + 8)}; }
 INLINE int sum_int8(const int8_t *p) {  // of 16
     int sum = 0;
     for (int i = 0; i < 16; i++) sum += p[i];

@@ -34,6 +34,9 @@ INLINE __m256 v_high(vec a) { return _mm512_extractf32x8_ps(a, 1); }
 INLINE void v_store_int8(int8_t *p, vec a) {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
 }
+INLINE vec v_load_int8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 INLINE int sum_int8(const int8_t *p) {  // of 16
     return _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }

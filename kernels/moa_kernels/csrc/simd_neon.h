@@ -65,6 +65,12 @@ INLINE void v_store_int8(int8_t *p, vec a) {
     int16x8_t high = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a.q[2])), vqmovn_s32(vcvtnq_s32_f32(a.q[3])));
     vst1q_s8(p, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
 }
+INLINE vec v_load_int8(const int8_t *p) {
+    int8x16_t codes = vld1q_s8(p);
+    int16x8_t low = vmovl_s8(vget_low_s8(codes)), high = vmovl_s8(vget_high_s8(codes));
+    return (vec){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+                  vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
 INLINE int sum_int8(const int8_t *p) { return vaddlvq_s8(vld1q_s8(p)); }  // of 16
 
 INLINE int8x16_t four_inputs(const int8_t *p) {

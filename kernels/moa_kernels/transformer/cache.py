@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from moa_kernels.bindings import LANES, PAGE_ROWS, CCache, address
+from moa_kernels.bindings import F16, F32, KV_FORMATS, LANES, PAGE_ROWS, Q8, CCache, address
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
@@ -26,19 +26,21 @@ class Cache:
 
     Args:
         head_dim: a multiple of 32.
-        half: keep float16 instead of float32; rounded once, when written, so that results do not depend on what is
-            computed together.
+        kv: how they are kept: f32, f16, or q8 (8 bits with a float32 scale for each row of a head). They are rounded
+            once, when written, so that results do not depend on what is computed together.
 
     Raises:
-        KernelError: another head dimension.
+        KernelError: another head dimension, or nothing that is known.
     """
 
     _head_divisor = 2 * LANES
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, *, half: bool) -> None:
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, *, kv: str) -> None:
         if head_dim % self._head_divisor:
             raise KernelError(f"Heads of {head_dim} numbers are not computed by the kernels: no multiple of 32.")
-        self.layers, self.kv_heads, self.head_dim, self.half = layers, kv_heads, head_dim, half
+        if kv not in KV_FORMATS:
+            raise KernelError(f"Keys and values cannot be kept as {kv!r}. There are {', '.join(KV_FORMATS)}.")
+        self.layers, self.kv_heads, self.head_dim, self.kv = layers, kv_heads, head_dim, kv
         self.length = 0
         self._pages: list[Page] = []
         self._table = np.zeros(16, np.uint64)  # addresses of the pages
@@ -54,7 +56,8 @@ class Cache:
 
     @property
     def _page_bytes(self) -> int:
-        return self.layers * self.kv_heads * 2 * PAGE_ROWS * self.head_dim * (2 if self.half else 4)
+        row = {F32: 4 * self.head_dim, F16: 2 * self.head_dim, Q8: self.head_dim + 4}[self.kv]
+        return self.layers * self.kv_heads * 2 * PAGE_ROWS * row
 
     @property
     def table(self) -> int | None:
@@ -215,7 +218,7 @@ class Cache:
             raise KernelError(f"The last {rows} of {self.length} rows cannot be moved by {by}.")
 
     def _c(self) -> CCache:
-        return CCache(self.layers, self.kv_heads, self.head_dim, int(self.half), self.table)
+        return CCache(self.layers, self.kv_heads, self.head_dim, KV_FORMATS.index(self.kv), self.table)
 
 
 def _loaded() -> Any:

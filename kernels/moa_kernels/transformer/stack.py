@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moa_kernels import reference
-from moa_kernels.bindings import LANES, CLayer, CSegment, CStack, address
+from moa_kernels.bindings import KV_FORMATS, LANES, CLayer, CSegment, CStack, address
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
@@ -138,8 +138,8 @@ class Stack:
         if self.compiled:
             c_layers = (CLayer * len(self.layers))(*(self._c_layer(layer) for layer in self.layers))
             self._c_stacks = {
-                (half, only_fills): self._c_stack(half, only_fills, c_layers)
-                for half in (False, True)
+                (kv, only_fills): self._c_stack(kv, only_fills, c_layers)
+                for kv in KV_FORMATS
                 for only_fills in (False, True)
             }
 
@@ -148,10 +148,10 @@ class Stack:
         """The first of its rotary angles: the only one, in most families."""
         return self.rotaries[0]
 
-    def new_cache(self, *, half: bool) -> Cache:
-        """An empty cache for one session."""
+    def new_cache(self, *, kv: str) -> Cache:
+        """An empty cache for one session; `kv` as `Cache` takes it."""
         kind = Cache if self.compiled else reference.ReferenceCache
-        return kind(len(self.layers), self.shape.kv_heads, self.shape.head_dim, half=half)
+        return kind(len(self.layers), self.shape.kv_heads, self.shape.head_dim, kv=kv)
 
     def run(
         self, rows: Rows, segments: Sequence[Segment], state_layers: Sequence[int] = ()
@@ -203,7 +203,7 @@ class Stack:
         states = np.empty((len(state_layers), *out.shape), np.float32) if state_layers else None
         wanted = np.array(state_layers, np.int32)
         failed = loaded.moa_run(
-            ct.byref(self._c_stacks[segments[0].cache.half, only_fills]),
+            ct.byref(self._c_stacks[segments[0].cache.kv, only_fills]),
             len(out),
             address(out),
             address(positions),
@@ -278,11 +278,11 @@ class Stack:
             if isinstance(cache, reference.ReferenceCache) == self.compiled:
                 kinds = ("A cache in numpy", "with") if self.compiled else ("A cache of the kernels", "without")
                 raise KernelError(f"{kinds[0]} was used {kinds[1]} kernels.")
-            if cache.half != segments[0].cache.half:
+            if cache.kv != segments[0].cache.kv:
                 raise KernelError("The caches of one forward have different precisions.")
             segment.check(writes=not shape.reads_memory)
 
-    def _c_stack(self, half: bool, only_fills: bool, c_layers: ct.Array[CLayer]) -> CStack:
+    def _c_stack(self, kv: str, only_fills: bool, c_layers: ct.Array[CLayer]) -> CStack:
         shape = self.shape
         return CStack(
             shape.hidden,
@@ -291,7 +291,7 @@ class Stack:
             shape.kv_heads,
             shape.head_dim,
             len(self.layers),
-            int(half),
+            KV_FORMATS.index(kv),
             int(shape.reads_memory),
             int(only_fills),
             ACTIVATIONS.index(shape.activation),

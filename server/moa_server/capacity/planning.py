@@ -20,7 +20,7 @@ from moa_server.engine.session_size import SessionSize
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
 from moa_server.settings import ServerSettings
-from moa_server.target.execution_level import AUTO, CUDA, NUMPY, load_execution
+from moa_server.target.execution_level import AUTO, CUDA, NUMPY, check_kv, load_execution
 from moa_server.target.sized_target import SizedTarget
 
 
@@ -37,7 +37,8 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, 
     files = resolve(settings.model, settings.cache_dir, progress)
     check_context_length(settings, files)
     level = planned_level(settings, files.config)
-    target = SizedTarget(files.config, level, settings.context_length or None)
+    check_kv(settings.kv, level)
+    target = SizedTarget(files.config, level, settings.context_length or None, kv=settings.kv)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     drafters = [check_drafter(path, files) for _, path in paths]
     sources = [source for each in drafters if (source := memory_source(each, target)) is not None]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_kernels import ARITHMETIC, KernelError, explain, set_threads, threads, variant_name
+from moa_kernels import ARITHMETIC, F16, KernelError, explain, set_threads, threads, variant_name
 from moa_shared.errors import ConfigError, DiskFullError, MoaError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network, unsupported
@@ -52,6 +52,7 @@ class Execution:
         test: what the test at the start has measured; None: torch is taken as it is.
         device: cpu or cuda.
         shares: processes that share the target, whose number decides in which order their parts are added up.
+        kv: how keys and values are kept.
     """
 
     level: str
@@ -61,6 +62,7 @@ class Execution:
     test: SelfTest | None = None
     device: str = "cpu"
     shares: int = 1
+    kv: str = F16
 
     @property
     def exact(self) -> bool:
@@ -76,6 +78,8 @@ class Execution:
         parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
         if self.shares > 1:
             parts.append(self.shares)
+        if self.kv != F16:
+            parts.append(self.kv)
         return hashlib.sha256(canonical_json(parts)).digest()
 
 
@@ -131,13 +135,29 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     trained = int(files.config["max_position_embeddings"])
     context = min(settings.context_length or trained, trained)
     network = Network(_tiled(files, settings, progress) or weights, files.config, progress, context=context)
-    target = KernelTarget(network, trained, settings.context_length or None)
+    target = KernelTarget(network, trained, settings.context_length or None, kv=settings.kv)
     with progress.task("Testing the kernels"):
         error = compare_with_float32(network, weights)
         test = run_self_test(KernelTarget(network, trained))  # which the context may be too short for
     costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
     log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
-    return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)
+    details = f"{variant_name()}, {threads()} threads"
+    if settings.kv != F16:
+        details += f", keys and values as {settings.kv}"
+    return Execution(INT8, target, details, lambda: None, test, kv=settings.kv)
+
+
+def check_kv(kv: str, level: str) -> None:
+    """Refuses another form of keys and values than float16 where torch keeps them.
+
+    Raises:
+        ConfigError: so it is.
+    """
+    if kv != F16 and level != INT8:
+        raise ConfigError(
+            f"The level {level} does not keep keys and values as {kv}.",
+            hint="Leave --kv out, or give --execution int8.",
+        )
 
 
 def _tiled(files: ModelFiles, settings: ServerSettings, progress: Progress) -> TiledWeights | None:
@@ -167,6 +187,7 @@ def _on_torch(
         if settings.threads:
             torch.set_num_threads(settings.threads)
 
+    check_kv(settings.kv, level)
     before()
     target = load_torch_target(files, settings, level, progress, group)
     if level == BF16:

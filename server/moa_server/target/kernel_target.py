@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import PAGE_ROWS, Cache, Page, Segment
+from moa_kernels import F16, PAGE_ROWS, Cache, Page, Segment
 from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
 
@@ -78,11 +78,11 @@ class KernelTarget(Target):
         network: the model.
         trained_length: positions that it was trained for.
         context_length: the most positions a conversation may have; None: what it was trained for.
-        half: keys and values in float16 instead of float32.
+        kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
     """
 
     def __init__(
-        self, network: Network, trained_length: int, context_length: int | None = None, *, half: bool = True
+        self, network: Network, trained_length: int, context_length: int | None = None, *, kv: str = F16
     ) -> None:
         shape = network.stack.shape
         super().__init__(
@@ -97,10 +97,10 @@ class KernelTarget(Target):
         )
         self.network = network
         self.page_tokens = PAGE_ROWS if network.stack.compiled else 0
-        self._half = half
+        self._kv = kv
 
     def new_cache(self) -> KernelCache:
-        return KernelCache(self.network.new_cache(half=self._half))
+        return KernelCache(self.network.new_cache(kv=self._kv))
 
     def normed(self, state: Rows) -> Rows:
         return self.network.normed(state)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from moa_kernels import Linear, Segment, Stack
+from moa_kernels import F32, Linear, Segment, Stack
 from moa_kernels.reference import capped
 from moa_shared.errors import ConfigError
 from moa_shared.models.network.layers import Weights, read_layer
@@ -95,7 +95,7 @@ def compare_with_float32(network: Network, weights: Weights) -> float:
         layer = read_layer(weights, prefix, linear, description=plan.description, plan=plan.layers[index])
         reference = Stack(plan.shape, [layer], plan.rotaries, reference=True)
         state_in, out = (_state(network, tokens, at) for at in (index, index + 1))
-        expected, _ = reference.run(state_in, [Segment.chain(reference.new_cache(half=False), CHAIN)])
+        expected, _ = reference.run(state_in, [Segment.chain(reference.new_cache(kv=F32), CHAIN)])
         errors[f"layer {index}"] = _error(out - state_in, expected - state_in)
     hidden = network.normed(out)
     ids = rng.integers(0, network.vocab_size, HEAD_ROWS)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import PAGE_ROWS
+from moa_kernels import F16, PAGE_ROWS, Q8
 from moa_shared.errors import InternalError
+from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 
 from moa_server.target.cache import KVCache
 from moa_server.target.target import Request, Rows, Target, TargetOutput, TargetShape
@@ -16,7 +17,8 @@ from moa_server.target.target import Request, Rows, Target, TargetOutput, Target
 if TYPE_CHECKING:
     from moa_shared.drafter import Checkpoint
 
-NUMBER_BYTES = {"int8": 2, "bf16": 2, "float32": 4}  # of a key or value, on each level
+NUMBER_BYTES = {INT8: 2, BF16: 2, FLOAT32: 4}  # of a key or value, on each level, if they are not kept in 8 bits
+SCALE_BYTES = 4  # of a row of a head in 8 bits
 
 
 class SizedCache(KVCache):
@@ -55,9 +57,12 @@ class SizedTarget(Target):
         config: the content of its config.json.
         level: on which it is to be computed.
         context_length: the most positions of a conversation; None: what it was trained for.
+        kv: how the level int8 keeps keys and values: one of `moa_kernels.KV_FORMATS`.
     """
 
-    def __init__(self, config: Mapping[str, Any], level: str, context_length: int | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], level: str, context_length: int | None = None, *, kv: str = F16
+    ) -> None:
         heads, trained = int(config["num_attention_heads"]), int(config["max_position_embeddings"])
         super().__init__(
             TargetShape(
@@ -69,7 +74,8 @@ class SizedTarget(Target):
                 trained if context_length is None else min(context_length, trained),
             )
         )
-        self.page_nbytes = 2 * self.layer_count * self.kv_heads * self.head_dim * PAGE_ROWS * NUMBER_BYTES[level]
+        row = self.head_dim + SCALE_BYTES if kv == Q8 else self.head_dim * NUMBER_BYTES[level]
+        self.page_nbytes = 2 * self.layer_count * self.kv_heads * PAGE_ROWS * row
 
     def new_cache(self) -> SizedCache:
         return SizedCache(self.page_nbytes)

@@ -116,7 +116,7 @@ class DraftDecoder:
 
     def new_cache(self, stack: Stack) -> Cache:
         """An empty cache for one conversation's rows of one of the stacks."""
-        return stack.new_cache(half=self.arithmetic.half_caches)
+        return stack.new_cache(kv=self.arithmetic.kv)
 
     def new_reused(self) -> ReusedLayers | None:
         """The reused layers of one conversation; None: there are none."""

@@ -7,7 +7,7 @@ every row of it sees all of them. State: weights, and a cache for each token of 
 from __future__ import annotations
 
 import numpy as np
-from moa_kernels import Cache, Rotary, Segment, Stack, StackShape
+from moa_kernels import F32, Cache, Rotary, Segment, Stack, StackShape
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
@@ -70,7 +70,7 @@ class KernelEncoder:
         if stack is None:
             raise InternalError("Layer self-attention was requested from a drafter without it.")
         while len(self._caches) < tokens:
-            self._caches.append(stack.new_cache(half=False))
+            self._caches.append(stack.new_cache(kv=F32))
         numbers = np.arange(layers, dtype=np.int32)
         everything, no_tails = np.full(layers, layers, np.int32), np.zeros(layers + 1, np.int32)
         segments = [Segment(cache, 0, numbers, everything, no_tails, numbers[:0]) for cache in self._caches[:tokens]]

@@ -61,7 +61,7 @@ class BaselineDecoder:
 
     def new_cache(self) -> Cache:
         """An empty cache for one conversation."""
-        return self.stack.new_cache(half=self.arithmetic.half_caches)
+        return self.stack.new_cache(kv=self.arithmetic.kv)
 
     def inputs(self, tokens: Sequence[int], features: Rows | None) -> Rows:
         """The first layer's input, [rows, hidden size]; features [rows, hidden size] for EAGLE-2."""

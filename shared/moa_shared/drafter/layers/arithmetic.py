@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from moa_kernels import (
+    F16,
+    F32,
     GROUP,
     Layer,
     Linear,
@@ -57,9 +59,9 @@ class Arithmetic:
         return cls(weights == FLOAT32, any(size % GROUP for size in sizes), weights == INT4)
 
     @property
-    def half_caches(self) -> bool:
-        """Keys and values are kept in float16: far more exact than 8-bit products, and half the memory."""
-        return not self.plain
+    def kv(self) -> str:
+        """How keys and values are kept. float16 is far more exact than 8-bit products, and half of float32's memory."""
+        return F32 if self.plain else F16
 
     def linear(self, weights: Sequence[QuantisedMatrix | Rows], bias: Rows | None = None) -> Linear:
         """One product for matrices with the same input."""

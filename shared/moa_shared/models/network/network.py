@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Cache, KernelError, Linear, Segment, Stack, cap, norm
+from moa_kernels import F16, Cache, KernelError, Linear, Segment, Stack, cap, norm
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.layers import Rows, Weights, offset_norm, read_layer, read_matrix
@@ -77,13 +77,13 @@ class Network:
         self._norm = offset_norm(weights.array(FINAL_NORM), plan.description)
         self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
 
-    def new_cache(self, *, half: bool = True) -> Cache:
+    def new_cache(self, *, kv: str = F16) -> Cache:
         """An empty cache for one session.
 
         Args:
-            half: keys and values in float16 instead of float32.
+            kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
         """
-        return self.stack.new_cache(half=half)
+        return self.stack.new_cache(kv=kv)
 
     def forward(
         self,

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from inline_snapshot import snapshot
-from moa_kernels import PAGE_ROWS, Cache, KernelError, Page, variant_name
+from moa_kernels import KV_FORMATS, PAGE_ROWS, Cache, KernelError, Page, variant_name
 from moa_kernels.reference import ReferenceCache
 
 from tests.support.messages import raises
@@ -21,10 +21,10 @@ PAGE_NBYTES = LAYERS * KV_HEADS * 2 * PAGE_ROWS * HEAD_DIM * 2  # in half precis
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
 
-def both(*, half: bool) -> tuple[Cache, ReferenceCache]:
+def both(*, kv: str) -> tuple[Cache, ReferenceCache]:
     return (
-        Cache(LAYERS, KV_HEADS, HEAD_DIM, half=half),
-        ReferenceCache(LAYERS, KV_HEADS, HEAD_DIM, half=half),
+        Cache(LAYERS, KV_HEADS, HEAD_DIM, kv=kv),
+        ReferenceCache(LAYERS, KV_HEADS, HEAD_DIM, kv=kv),
     )
 
 
@@ -39,9 +39,9 @@ def write(caches: tuple[Cache, ...], rows: int, seed: int) -> None:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    @initialize(half=st.booleans())
-    def start(self, half: bool) -> None:
-        self.caches = both(half=half)
+    @initialize(kv=st.sampled_from(KV_FORMATS))
+    def start(self, kv: str) -> None:
+        self.caches = both(kv=kv)
         self.seed = 0
 
     @property
@@ -97,7 +97,7 @@ class SharingMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.caches = [both(half=True) for _ in range(3)]
+        self.caches = [both(kv="f16") for _ in range(3)]
         self.kept: list[tuple[Page, bytes]] = []
         self.seed = 0
 
@@ -188,8 +188,8 @@ TestSharingMachine.settings = settings(max_examples=60, stateful_step_count=15)
 
 
 def test_a_page_is_freed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    lender, _ = both(half=True)
-    taker, _ = both(half=True)
+    lender, _ = both(kv="f16")
+    taker, _ = both(kv="f16")
     write((lender,), 70, 1)
     taker.adopt([lender.full_page(0)])
     memory = weakref.ref(lender.full_page(0).data.base)
@@ -205,8 +205,8 @@ def test_a_page_is_freed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_copy_that_cannot_be_had_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    lender, _ = both(half=True)
-    taker, _ = both(half=True)
+    lender, _ = both(kv="f16")
+    taker, _ = both(kv="f16")
     write((lender,), 70, 1)
     taker.adopt([lender.full_page(0)])
     taker.crop(40)
@@ -223,23 +223,23 @@ def test_a_copy_that_cannot_be_had_changes_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_only_full_pages_are_lent() -> None:
-    cache, _ = both(half=True)
+    cache, _ = both(kv="f16")
     write((cache,), 70, 1)
     for number in (-1, 1, 2):
         with pytest.raises(KernelError, match=f"Page {number} of a cache of 70 rows is not full"):
             cache.full_page(number)
 
 
-@pytest.mark.parametrize("half", [True, False])
-def test_a_part_is_read(half: bool) -> None:
-    ours, theirs = both(half=half)
+@pytest.mark.parametrize("kv", KV_FORMATS)
+def test_a_part_is_read(kv: str) -> None:
+    ours, theirs = both(kv=kv)
     write((ours, theirs), 200, 1)
     for start, stop in ((0, 0), (60, 70), (63, 64), (64, 65), (127, 200)):
         np.testing.assert_array_equal(ours.read(start, stop), theirs.read(start, stop))
 
 
 def test_half_precision_is_rounded_once_to_the_nearest() -> None:
-    cache = Cache(1, 1, HEAD_DIM, half=True)
+    cache = Cache(1, 1, HEAD_DIM, kv="f16")
     numbers = np.array([1 + 2**-11, 1 + 3 * 2**-11, 65504, 1e-8, -1e-7, 0.1] + [0] * 26, np.float32)
     rows = numbers.reshape(1, 1, HEAD_DIM)
     cache.write(0, rows, -rows)
@@ -248,8 +248,29 @@ def test_half_precision_is_rounded_once_to_the_nearest() -> None:
     np.testing.assert_array_equal(cache.read(0, 1)[0, 0, 0], [expected, -expected])
 
 
+def test_eight_bits_are_rounded_once_with_a_scale_of_each_row_and_head() -> None:
+    cache = Cache(1, 2, HEAD_DIM, kv="q8")
+    keys = np.random.default_rng(1).normal(size=(3, 2, HEAD_DIM)).astype(np.float32)
+    keys[1, 0] *= 1000
+    keys[2, 1] = 0
+    cache.write(0, keys, -2 * keys)
+    cache.length = 3
+    scales = np.maximum(np.abs(keys).max(axis=-1, keepdims=True), np.float32(1e-12)) / np.float32(127)
+    got = cache.read(0, 3)[:, 0]
+    assert np.all(np.abs(got[:, :, 0] - keys) <= 0.5001 * scales)
+    np.testing.assert_array_equal(got[:, :, 1], -2 * got[:, :, 0])
+    np.testing.assert_allclose(got[:, :, 0] / scales, np.rint(got[:, :, 0] / scales), atol=1e-4)
+
+
+def test_eight_bits_take_half_the_bytes() -> None:
+    sizes = {kv: Cache(LAYERS, KV_HEADS, 128, kv=kv).most_nbytes(64) for kv in KV_FORMATS}
+    assert sizes["q8"] == sizes["f16"] * (128 + 4) / 256
+    with raises(KernelError, snapshot("Keys and values cannot be kept as 'q4'. There are f32, f16, q8.")):
+        Cache(1, 1, 32, kv="q4")
+
+
 def test_growing_moves_nothing_and_takes_pages() -> None:
-    cache = Cache(LAYERS, KV_HEADS, HEAD_DIM, half=True)
+    cache = Cache(LAYERS, KV_HEADS, HEAD_DIM, kv="f16")
     page = LAYERS * KV_HEADS * 2 * 64 * HEAD_DIM * 2
     assert cache.nbytes == 0
     cache.reserve(1)
@@ -264,7 +285,7 @@ def test_growing_moves_nothing_and_takes_pages() -> None:
 
 
 def test_what_is_not_held_is_refused() -> None:
-    for cache in both(half=False):
+    for cache in both(kv="f32"):
         write((cache,), 5, 1)
         for start, stop in ((-1, 2), (3, 2), (0, 6)):
             with pytest.raises(KernelError, match="were requested from a cache of 5 rows"):
@@ -286,12 +307,12 @@ def test_what_is_not_held_is_refused() -> None:
 
 def test_heads_are_multiples_of_32() -> None:
     with raises(KernelError, snapshot("Heads of 48 numbers are not computed by the kernels: no multiple of 32.")):
-        Cache(1, 1, 48, half=True)
-    assert ReferenceCache(1, 1, 48, half=True).head_dim == 48
+        Cache(1, 1, 48, kv="f16")
+    assert ReferenceCache(1, 1, 48, kv="f16").head_dim == 48
 
 
 def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, reference = both(half=False)
+    cache, reference = both(kv="f32")
     write((cache, reference), 60, 1)
 
     def no_memory(nbytes: int) -> None:

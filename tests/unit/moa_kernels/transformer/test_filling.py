@@ -44,7 +44,7 @@ def make_stack(hidden: int = 64, head_dim: int = 32, *, plain: bool = False, in_
 @pytest.mark.parametrize("in_numpy", [False, True])
 def test_a_filled_cache_holds_what_a_run_leaves(in_numpy: bool) -> None:
     stack, rows = make_stack(in_numpy=in_numpy), normal(70, 64, seed=1)
-    filled, ran = stack.new_cache(half=False), stack.new_cache(half=False)
+    filled, ran = stack.new_cache(kv="f32"), stack.new_cache(kv="f32")
     stack.fill(rows[:3], [Segment.chain(filled, 3)])
     filled.length = 3
     stack.fill(rows[3:], [Segment.chain(filled, 67)])
@@ -59,7 +59,7 @@ def test_a_filled_cache_holds_what_a_run_leaves(in_numpy: bool) -> None:
 def test_two_segments_of_one_cache_see_each_other_as_one_would() -> None:
     """States that come late are computed together with rows behind them."""
     stack, rows = make_stack(), normal(5, 64, seed=2)
-    whole, split = stack.new_cache(half=False), stack.new_cache(half=False)
+    whole, split = stack.new_cache(kv="f32"), stack.new_cache(kv="f32")
     expected, _ = stack.run(rows, [Segment.chain(whole, 5)])
     early = Segment.chain(split, 3)
     split.length = 3
@@ -74,7 +74,7 @@ def test_numpy_computes_what_the_kernels_do() -> None:
     rows = normal(6, 64, seed=3)
     outputs = []
     for stack in (make_stack(plain=True), make_stack(in_numpy=True)):
-        out, _ = stack.run(rows, [Segment.chain(stack.new_cache(half=False), 6)])
+        out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv="f32"), 6)])
         outputs.append(out)
     np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=1e-4)
 
@@ -83,7 +83,7 @@ def test_sizes_that_the_kernels_do_not_take_are_refused_and_computed_in_numpy() 
     with raises(KernelError, snapshot("It has 20 inputs, which is no multiple of 32.")):
         make_stack(hidden=20, head_dim=6)
     stack = make_stack(hidden=20, head_dim=6, in_numpy=True)
-    cache = stack.new_cache(half=False)
+    cache = stack.new_cache(kv="f32")
     whole, _ = stack.run(normal(4, 20, seed=4), [Segment.chain(cache, 4)])
     stack.run(normal(4, 20, seed=4)[:3], [Segment.chain(cache, 3)])
     cache.length = 3
@@ -105,4 +105,4 @@ def test_a_stack_that_reads_memory_fills_nothing() -> None:
     reads = Layer(layer.attention_norm, queries, layer.out, layer.mlp_norm, layer.gate_up, layer.down)
     stack = Stack(StackShape(64, 64, 2, 1, 32, 1e-5, reads_memory=True), [reads], made.rotary)
     with raises(KernelError, snapshot("A stack that reads memory writes no keys and values.")):
-        stack.fill(normal(1, 64, seed=6), [Segment.chain(stack.new_cache(half=False), 1)])
+        stack.fill(normal(1, 64, seed=6), [Segment.chain(stack.new_cache(kv="f32"), 1)])

@@ -17,7 +17,7 @@ any_parents = st.integers(1, 12).flatmap(lambda count: st.tuples(*(st.integers(-
 
 
 def cache_of(length: int) -> ReferenceCache:
-    cache = ReferenceCache(1, 1, 32, half=False)
+    cache = ReferenceCache(1, 1, 32, kv="f32")
     cache.reserve(length)
     cache.length = length
     return cache

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_kernels import Cache, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape
+from moa_kernels import KV_FORMATS, Cache, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_kernels.transformer import stack
 
@@ -82,8 +82,8 @@ def states(rows: int, seed: int = 9, width: int = 64) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
 
 
-def filled(one: Stack, past: int, *, half: bool, seed: int = 0) -> Cache:
-    cache, random = one.new_cache(half=half), np.random.default_rng(seed)
+def filled(one: Stack, past: int, *, kv: str, seed: int = 0) -> Cache:
+    cache, random = one.new_cache(kv=kv), np.random.default_rng(seed)
     for index in range(LAYERS):
         keys, values = random.normal(size=(2, past, one.shape.kv_heads, one.shape.head_dim)).astype(np.float32)
         cache.write(index, keys, values)
@@ -93,12 +93,12 @@ def filled(one: Stack, past: int, *, half: bool, seed: int = 0) -> Cache:
 
 @pytest.mark.usefixtures("variant")
 @pytest.mark.parametrize("norms", [False, True], ids=["plain", "norms of queries and keys"])
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
+@pytest.mark.parametrize("kv", KV_FORMATS)
 @pytest.mark.parametrize("state_layers", [(), (0,), (2, LAYERS), (LAYERS, 0)])
-def test_layers_compute_what_numpy_computes(norms: bool, half: bool, state_layers: tuple[int, ...]) -> None:
+def test_layers_compute_what_numpy_computes(norms: bool, kv: str, state_layers: tuple[int, ...]) -> None:
     results = []
     for one in stacks(norms=norms):
-        caches = [filled(one, past, half=half, seed=past) for past in (0, 63, 130)]
+        caches = [filled(one, past, kv=kv, seed=past) for past in (0, 63, 130)]
         segments = [Segment.chain(caches[0], 5), Segment.tree(caches[1], TREE), Segment.chain(caches[2], 70, 200)]
         rows = states(5 + len(TREE) + 70)
         before = rows.copy()
@@ -111,9 +111,9 @@ def test_layers_compute_what_numpy_computes(norms: bool, half: bool, state_layer
             (out, *(entering[layer] for layer in state_layers), *(cache.read(0, cache.length) for cache in caches))
         )
     close: dict[str, Any] = {
-        "atol": 4e-3 if half else 5e-5,
-        "rtol": 1e-3 if half else 1e-4,
-    }  # a half may be rounded the other way
+        "atol": {"f32": 5e-5, "f16": 4e-3, "q8": 4e-2}[kv],
+        "rtol": {"f32": 1e-4, "f16": 1e-3, "q8": 1e-2}[kv],
+    }  # what is rounded may be rounded the other way
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, **close)
     if 0 in state_layers:
@@ -130,7 +130,7 @@ def test_attention_reads_the_rows_as_they_are_where_there_is_no_norm_before_it(p
     normed = Stack(SHAPE, [layer(each, plain=plain) for each in made], rotary)
     ours, theirs = Stack(SHAPE, bare, rotary), Stack(SHAPE, in_numpy, rotary, reference=True)
     got, expected, other = (
-        one.run(states(40), [Segment.chain(filled(one, 20, half=True), 40)])[0] for one in (ours, theirs, normed)
+        one.run(states(40), [Segment.chain(filled(one, 20, kv="f16"), 40)])[0] for one in (ours, theirs, normed)
     )
     assert np.linalg.norm(got - expected) < (1e-3 if plain else 0.03) * np.linalg.norm(expected)
     assert np.linalg.norm(got - other) > 0.03 * np.linalg.norm(expected)
@@ -142,7 +142,7 @@ def test_quantised_layers_stay_close_to_numpy() -> None:
     rotary = Rotary(32, ROTARY)
     ours = Stack(SHAPE, [layer(each) for each in made], rotary)
     theirs = Stack(SHAPE, [layer(each, reference=True) for each in made], rotary, reference=True)
-    got, expected = (one.run(states(40), [Segment.chain(filled(one, 20, half=True), 40)])[0] for one in (ours, theirs))
+    got, expected = (one.run(states(40), [Segment.chain(filled(one, 20, kv="f16"), 40)])[0] for one in (ours, theirs))
     assert np.linalg.norm(got - expected) < 0.03 * np.linalg.norm(expected)
 
 
@@ -151,7 +151,7 @@ def test_filling_writes_what_running_writes() -> None:
     for one in stacks(norms=True):
         rows, kept = states(9), []
         for run in (one.run, one.fill):
-            cache = filled(one, 60, half=True)
+            cache = filled(one, 60, kv="f16")
             run(rows, [Segment.chain(cache, 9)])
             cache.length += 9
             kept.append(cache.read(0, 69))
@@ -163,7 +163,7 @@ def test_memory_is_read_and_not_written() -> None:
     shape = replace(SHAPE, reads_memory=True)
     results = []
     for one in stacks(shape):
-        cache = filled(one, 100, half=False)
+        cache = filled(one, 100, kv="f32")
         before = cache.read(0, 100)
         positions = np.array([100, 101, 101, 7], np.int32)
         out, _ = one.run(states(4), [Segment.memory(cache, positions)])
@@ -175,24 +175,25 @@ def test_memory_is_read_and_not_written() -> None:
 
 
 @pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("kv", KV_FORMATS)
 @pytest.mark.parametrize("quantised", [True, False])
-def test_rows_have_the_same_bits_alone_and_together(quantised: bool) -> None:
+def test_rows_have_the_same_bits_alone_and_together(quantised: bool, kv: str) -> None:
     one = stacks()[0]
     if quantised:
         one = Stack(SHAPE, [layer(parts(SHAPE, seed, norms=False)) for seed in range(LAYERS)], Rotary(32, ROTARY))
     rows = states(len(TREE) + 30)
-    caches = [filled(one, 65, half=True), filled(one, 10, half=True)]
+    caches = [filled(one, 65, kv=kv), filled(one, 10, kv=kv)]
     together, _ = one.run(rows, [Segment.tree(caches[0], TREE), Segment.chain(caches[1], 30)])
     for node in range(len(TREE)):
         path = [node]
         while TREE[path[0]] >= 0:
             path.insert(0, TREE[path[0]])
-        cache = filled(one, 65, half=True)
+        cache = filled(one, 65, kv=kv)
         for step in path:
             out, _ = one.run(rows[step : step + 1], [Segment.chain(cache, 1)])
             cache.length += 1
         assert out[0].tobytes() == together[node].tobytes()
-    cache = filled(one, 10, half=True)
+    cache = filled(one, 10, kv=kv)
     alone, _ = one.run(rows[len(TREE) :], [Segment.chain(cache, 30)])
     assert alone.tobytes() == together[len(TREE) :].tobytes()
 
@@ -257,7 +258,7 @@ def test_angles_of_other_heads_are_refused() -> None:
 
 def test_calls_that_do_not_fit_are_refused() -> None:
     for one in stacks():
-        cache = filled(one, 5, half=False)
+        cache = filled(one, 5, kv="f32")
         segment = Segment.chain(cache, 3)
         for rows in (states(2), states(3, width=96), states(3)[0]):
             with pytest.raises(KernelError, match=r"came for segments of 3 rows of 64"):
@@ -267,11 +268,11 @@ def test_calls_that_do_not_fit_are_refused() -> None:
         for layer_index in (-1, LAYERS + 1):
             with pytest.raises(KernelError, match=f"state of layer {layer_index} was requested from a stack of 3"):
                 one.run(states(3), [segment], [layer_index])
-        other = type(cache)(LAYERS + 1, 2, 32, half=False)
+        other = type(cache)(LAYERS + 1, 2, 32, kv="f32")
         with raises(KernelError, snapshot("A segment's cache belongs to another stack.")):
             one.run(states(3), [Segment.chain(other, 3)])
         with raises(KernelError, snapshot("The caches of one forward have different precisions.")):
-            one.run(states(6), [segment, Segment.chain(filled(one, 5, half=True), 3)])
+            one.run(states(6), [segment, Segment.chain(filled(one, 5, kv="f16"), 3)])
         with raises(KernelError, snapshot("3 rows of a forward see slots that their cache of 8 rows does not hold.")):
             one.run(states(3), [replace(segment, seen=segment.seen + np.int32(9))])
         assert cache.length == 5
@@ -281,15 +282,15 @@ def test_calls_that_do_not_fit_are_refused() -> None:
 def test_a_cache_of_the_other_kind_is_refused() -> None:
     ours, theirs = stacks()
     with raises(KernelError, snapshot("A cache of the kernels was used without kernels.")):
-        theirs.run(states(3), [Segment.chain(filled(ours, 5, half=False), 3)])
+        theirs.run(states(3), [Segment.chain(filled(ours, 5, kv="f32"), 3)])
     with raises(KernelError, snapshot("A cache in numpy was used with kernels.")):
-        ours.run(states(3), [Segment.chain(filled(theirs, 5, half=False), 3)])
+        ours.run(states(3), [Segment.chain(filled(theirs, 5, kv="f32"), 3)])
 
 
 @pytest.mark.skipif(not HERE, reason="there are no kernels for this CPU")
 def test_no_memory_in_c_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
     one = stacks()[0]
-    cache = filled(one, 5, half=False)
+    cache = filled(one, 5, kv="f32")
 
     class Exhausted:
         def moa_run(self, *_: object) -> int:

@@ -47,7 +47,7 @@ def test_a_tiny_model_in_torch(tmp_path: Path, execution: str, drafting: str) ->
     assert_as_a_host(ServerSettings(model=str(folder), kv_bytes=BUDGET, **more))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("more", [{}, {"drafting": "off"}, {"drafter": "none", "context_length": 3000}])
+@pytest.mark.parametrize("more", [{}, {"drafting": "off"}, {"drafter": "none", "context_length": 3000}, {"kv": "q8"}])
 def test_the_default_model(more: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOA_CACHE_DIR")
     assert_as_a_host(ServerSettings(kv_bytes=BUDGET, threads=1, **more))  # type: ignore[arg-type]

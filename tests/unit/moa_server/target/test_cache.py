@@ -42,7 +42,7 @@ def make_cache(backend: str, capacity: int = 2) -> KVCache:
         pool = PagePool(LAYERS, KV_HEADS, HEAD_DIM, nbytes, torch.float32, torch.device("cpu"))
         cache: KVCache = TestedCache(pool)
     else:
-        cache = KernelCache(Cache(LAYERS, KV_HEADS, HEAD_DIM, half=False))
+        cache = KernelCache(Cache(LAYERS, KV_HEADS, HEAD_DIM, kv="f32"))
     cache.reserve(capacity)
     return cache
 

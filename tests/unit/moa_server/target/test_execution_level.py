@@ -251,6 +251,29 @@ def test_both_backends_read_the_same_files(load: Load) -> None:
 
 
 @needs_kernels
+def test_keys_and_values_of_8_bits_take_half_the_bytes_and_are_exact(load: Load) -> None:
+    whole, halved = (load("int8", kv=kv)[0] for kv in ("f16", "q8"))
+    assert halved.exact
+    assert "keys and values as q8" in halved.described().details
+    tokens, target = [3, 1, 4, 1, 5, 9, 2, 6], halved.target
+    row = target.head_dim
+    assert target.new_cache().most_nbytes(64) == whole.target.new_cache().most_nbytes(64) * (row + 4) / (2 * row)
+    together = target.forward(target.new_cache(), tokens).logits
+    cache = target.new_cache()
+    alone = [target.forward(cache, [token]).logits[0] for token in tokens]
+    assert np.array_equal(together, alone)
+    assert not np.array_equal(together, whole.target.forward(whole.target.new_cache(), tokens).logits)
+
+
+def test_torch_does_not_keep_keys_and_values_in_8_bits(load: Load) -> None:
+    with raises(
+        ConfigError,
+        snapshot("The level float32 does not keep keys and values as q8. Leave --kv out, or give --execution int8."),
+    ):
+        load("float32", kv="q8")
+
+
+@needs_kernels
 def test_the_fingerprint_is_of_all_that_decides_a_text(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = frozenset({2, 7})
     first = load("int8")[0]
@@ -263,10 +286,11 @@ def test_the_fingerprint_is_of_all_that_decides_a_text(load: Load, monkeypatch: 
         load("int8", context_length=100)[0].fingerprint(ends),
         load("float32")[0].fingerprint(ends),
         load("bf16")[0].fingerprint(ends),
+        load("int8", kv="q8")[0].fingerprint(ends),
     ]
     monkeypatch.setattr(execution_level, "ARITHMETIC", 99)
     others.append(first.fingerprint(ends))
     monkeypatch.setattr(execution_level, "version", lambda _: "0.1")
     others.append(load("float32")[0].fingerprint(ends))
     others.append(replace(load("float32")[0], shares=2).fingerprint(ends))
-    assert len({fingerprint, *others}) == 8
+    assert len({fingerprint, *others}) == 9

@@ -105,6 +105,6 @@ def test_parts_that_two_drafters_run_are_packed_once() -> None:
     both = [*online.bridge.layers, *online.reused.layers]
     assert all(mine is theirs for mine, theirs in zip(both, alone.reused.layers, strict=True))
     assert online._head is alone._head
-    cache = online.bridge.new_cache(half=False)
+    cache = online.bridge.new_cache(kv="f32")
     rows = normal(3, EVEN.hidden_size, seed=3)
     assert online.bridge.run(rows, [Segment.chain(cache, 3)])[0].shape == (3, EVEN.hidden_size)

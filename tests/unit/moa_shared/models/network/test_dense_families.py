@@ -55,7 +55,7 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
     ]
     stack = Stack(plan.shape, layers, plan.rotaries, reference=True)
     rows = weights.rows("model.embed_tokens.weight", TEXT) * np.float32(plan.embedding_scale)
-    out, _ = stack.run(rows, [Segment.chain(stack.new_cache(half=False), len(TEXT))])
+    out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv="f32"), len(TEXT))])
     final = weights.array("model.norm.weight") + np.float32(plan.description.norm_offset)
     logits = norm(out, final, plan.shape.eps) @ weights.array("lm_head.weight").T * np.float32(plan.logits_scale)
     if plan.logits_cap:
