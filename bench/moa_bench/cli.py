@@ -408,8 +408,16 @@ def cut(
     metavar="FOLDER",
     help="Measure llama.cpp too: where npm has installed node-llama-cpp.",
 )
-def engine(quick: bool, json_file: Path | None, model: str, pin: bool, llama_cpp: Path | None) -> None:
+@click.option(
+    "--kernels", is_flag=True, help="Measure the kernels' products instead, by format and rows; needs no model."
+)
+def engine(quick: bool, json_file: Path | None, model: str, pin: bool, llama_cpp: Path | None, kernels: bool) -> None:
     """The target's forward on the kernels, torch and llama.cpp, over rows and contexts; start-up and memory."""
+    if kernels:
+        from moa_bench.engine.products import run_products
+
+        run_products(quick=quick, json_file=json_file, pin=pin)
+        return
     from moa_bench.engine.suite import run_engine
 
     run_engine(model=model, quick=quick, json_file=json_file, pin=pin, llama_cpp=llama_cpp)

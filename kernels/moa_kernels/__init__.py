@@ -5,7 +5,7 @@ from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.errors import KernelError
 from moa_kernels.formats import FORMATS, GROUP, Q4_1, Q8_0
 from moa_kernels.library import explain, variant_name
-from moa_kernels.linear import Linear, cap, norm
+from moa_kernels.linear import Linear, cap, norm, peak
 from moa_kernels.rotary import Rotary
 from moa_kernels.threads import set_threads, threads
 from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
@@ -44,6 +44,7 @@ __all__ = [
     "in_four_bits",
     "norm",
     "pack",
+    "peak",
     "quantised",
     "set_threads",
     "threads",

@@ -82,6 +82,18 @@ class Linear:
         return out
 
 
+def peak(rounds: int) -> int:
+    """Multiplies and adds 8-bit integers for so many rounds, on registers alone; how many products that were.
+
+    Raises:
+        KernelError: there are no kernels.
+    """
+    loaded = library()
+    if loaded is None:
+        raise KernelError("The peak of the kernels was asked for without kernels.")
+    return int(loaded.moa_peak(rounds))
+
+
 def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
     """Root-mean-square norm of [rows, width] float32, over a weight [width]."""
     loaded = library()

@@ -75,6 +75,25 @@ def _starts(result: Mapping[str, Any]) -> str:
     )
 
 
+def render_products(result: Mapping[str, Any]) -> str:
+    """The table of products by format and rows."""
+    speeds = [
+        [
+            each.kind,
+            f"{each.bits:.2f}",
+            str(each.rows),
+            each.gmacs.text(0),
+            f"{100 * each.of_peak.median:.0f} %",
+            each.gb_s.text(1),
+            f"{100 * each.of_memory.median:.0f} %",
+        ]
+        for each in result["products"]
+    ]
+    note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
+    head = ["format", "bits", "rows", "GMAC/s", "of the instructions alone", "GB/s of weights", "of reading memory"]
+    return "\n".join([machine_line(result), note, table(head, speeds)])
+
+
 def render_quality(result: Mapping[str, Any]) -> str:
     """The table of levels."""
     rows = [

@@ -38,6 +38,7 @@ static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) 
 #include "pack.h"
 #include "linear.h"
 #include "attention.h"
+#include "peak.h"
 
 // ---------------------------------------------------------------- a forward
 
@@ -294,6 +295,8 @@ int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, i
     free_activations(&codes);
     return MOA_OK;
 }
+
+int64_t moa_peak(int64_t rounds) { return peak_products(rounds); }
 
 void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y) {
     for (int row = 0; row < rows; row++)

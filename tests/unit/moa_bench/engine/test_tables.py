@@ -7,10 +7,11 @@ from typing import Any
 
 from moa_bench.engine.limit import StepBytes
 from moa_bench.engine.picture import draw
+from moa_bench.engine.products import ProductSpeed
 from moa_bench.engine.quality import LevelQuality
 from moa_bench.engine.starting import StartCost
 from moa_bench.engine.suite import ForwardCost, MemoryLimit, PromptCost
-from moa_bench.engine.tables import render, render_quality
+from moa_bench.engine.tables import render, render_products, render_quality
 from moa_bench.report.spread import Spread
 
 
@@ -55,6 +56,12 @@ def test_quality_becomes_a_table(facts: dict[str, Any]) -> None:
     levels = [LevelQuality("int8", "avx2, 1 threads", 0.0027, 1.6858, 1.001, 0.983)]
     text = render_quality(facts | {"positions": 1938, "answers": 20, "levels": levels})
     assert "| int8 | avx2, 1 threads | 0.00270 | 1.6858 | +0.10 % | 0.9830 |" in text
+
+
+def test_products_become_a_table(facts: dict[str, Any]) -> None:
+    speeds = [ProductSpeed("q4_k", 4.62, 8, just(92.0), just(0.51), just(6.0), just(0.3))]
+    text = render_products(facts | {"variant": "avx2", "products": speeds})
+    assert "| q4_k | 4.62 | 8 | 92 (92 to 92) | 51 % | 6.0 (6.0 to 6.0) | 30 % |" in text
 
 
 def test_a_longer_context_reads_more() -> None:

@@ -74,7 +74,18 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     [
         (PARTS, ["micro", "simulate", "soak"]),
         (LINK, ["network", "network-padded", "codecs", "cut", "texts"]),
-        (ENGINE, ["invariance-int8", "invariance-bf16", "invariance-float32", "engine", "quality"]),
+        (
+            ENGINE,
+            [
+                "invariance-int8",
+                "invariance-bf16",
+                "invariance-float32",
+                "engine",
+                "quality",
+                "products-avx512",
+                "products-avx2",
+            ],
+        ),
         (SECURITY, ["secure", "hostile"]),
         (ENVOY, ["envoy"]),
     ],

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from moa_bench.engine.products import INPUTS, ProductsEffort, measure_format, random_tiles
+from moa_kernels import FORMATS, Linear, variant_name
+
+pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_random_blocks_are_ordinary_numbers(kind: str) -> None:
+    tiles = random_tiles(kind, 1 << 16)
+    assert tiles.memory.nbytes >= 1 << 16
+    out = Linear([tiles])(np.ones((1, INPUTS), np.float32))
+    assert np.all(np.isfinite(out))
+    assert np.all(np.abs(out[out != 0]) > 1e-30)  # nothing near the numbers that processors compute slowly
+    assert np.any(out)
+
+
+def test_a_format_is_measured_beside_the_instructions_and_memory() -> None:
+    speeds = measure_format("q4_k", ProductsEffort(1 << 16, (1, 8), 1), lambda: 10.0)
+    assert [each.rows for each in speeds] == [1, 8]
+    for each in speeds:
+        assert each.bits == pytest.approx(4.625, abs=0.02)
+        assert each.gmacs.median > 0
+        assert each.of_memory.median > 0
+        assert 0 < each.of_peak.median < 2
