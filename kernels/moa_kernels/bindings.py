@@ -13,7 +13,8 @@ LANES = 16  # outputs of a tile, and keys of a block
 PAGE_ROWS = 64
 F32, F16, Q8 = "f32", "f16", "q8"
 KV_FORMATS = (F32, F16, Q8)  # how keys and values are kept, in the order of their numbers in kernels.h
-NO_MEMORY = -1
+NO_MEMORY, NOT_FINITE = -1, -2
+STORED_FLOATS = {"f32": -1, "f16": -2, "bf16": -3}  # what a file may hold besides formats.py's
 
 
 class CPart(ct.Structure):
@@ -85,7 +86,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_norm": (None, [_INT, _INT, ct.c_float, _POINTER, _POINTER, _POINTER]),
     "moa_cap": (None, [ct.c_int64, ct.c_float, _POINTER]),
     "moa_tile_bytes": (ct.c_int64, [_INT, _INT]),
-    "moa_pack": (None, [*[_INT] * 6, _POINTER, _POINTER]),
+    "moa_pack": (_INT, [*[_INT] * 7, _POINTER, _POINTER]),
     "moa_dequantise": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),
     "moa_cache_write": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER, _POINTER]),
     "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _POINTER]),

@@ -153,7 +153,7 @@ def in_four_bits(weights: QuantisedMatrix | npt.NDArray[np.floating]) -> Quantis
         part = weights[start : start + _BATCH_ROWS].astype(np.float32).reshape(-1, inputs // GROUP, GROUP)
         if not bool((np.abs(part) < 65504.0 / 2).all()):  # NaN fails too
             raise KernelError("It holds numbers that are not finite, or too large for scales in float16.")
-        minima = part.min(axis=-1, keepdims=True).astype(np.float16)
+        minima = (part.min(axis=-1, keepdims=True) + np.float32(0)).astype(np.float16)  # no -0, which has other bits
         scales = ((part.max(axis=-1, keepdims=True) - minima) / 15).astype(np.float16)
         divisors = np.where(scales > 0, scales, np.float16(1)).astype(np.float32)
         codes = np.clip(np.rint((part - minima.astype(np.float32)) / divisors), 0, 15).astype(np.uint8)

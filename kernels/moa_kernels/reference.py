@@ -14,6 +14,7 @@ import numpy as np
 from moa_kernels.bindings import F16, Q8
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
+from moa_kernels.formats import GROUP
 from moa_kernels.rotary import rotated
 from moa_kernels.transformer.cache import Cache
 
@@ -142,6 +143,15 @@ def mlp(shape: StackShape, layer: Layer, x: Rows) -> Rows:
     if layer.mlp_out_norm is not None:
         out = norm(out, layer.mlp_out_norm, shape.eps)
     return out * np.float32(shape.residual_scale)
+
+
+def rounded(rows: Rows) -> Rows:
+    """Rows as the kernels see activations: int8 with a scale for each 32 of them."""
+    groups = rows.reshape(len(rows), -1, GROUP)
+    largest = np.maximum(np.abs(groups).max(axis=-1, keepdims=True), np.float32(1e-12))
+    codes = np.rint(groups * (np.float32(127) / largest))
+    out: Rows = (codes * (largest / np.float32(127))).reshape(rows.shape)
+    return out
 
 
 def capped(rows: Rows, most: float) -> Rows:

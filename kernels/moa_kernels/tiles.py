@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.bindings import FLOAT32, LANES, address, aligned_zeros
+from moa_kernels.bindings import FLOAT32, LANES, NO_MEMORY, NOT_FINITE, STORED_FLOATS, address, aligned_zeros
 from moa_kernels.blocks import QuantisedMatrix, Rows
 from moa_kernels.errors import KernelError
-from moa_kernels.formats import GROUP, format_of
+from moa_kernels.formats import GROUP, Q4_1, Q8_0, format_of
 from moa_kernels.library import library
 
 PLAIN = "float32"  # the kind of matrices that are not quantised
+FROM_FLOATS = (Q8_0, Q4_1)  # what floats can be packed as
+_FLOAT_BYTES = {PLAIN: 4, "f32": 4, "f16": 2, "bf16": 2}
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -74,36 +76,58 @@ def tile_bytes(kind: str, outputs: int, inputs: int) -> int:
 
 
 def pack(
-    kind: str, blocks: Bytes, outputs: int, inputs: int, into: Bytes, *, heads: int = 0, tiles: range | None = None
+    kind: str,
+    source: Bytes,
+    outputs: int,
+    inputs: int,
+    into: Bytes,
+    *,
+    stored: str = "",
+    heads: int = 0,
+    tiles: range | None = None,
 ) -> None:
-    """Packs a matrix, or some tiles of it; releases the interpreter lock. Scales are not looked at here.
+    """Packs a matrix, or some tiles of it; releases the interpreter lock.
 
     Args:
-        blocks: all rows as GGUF stores them (`PLAIN`: float32), in any shape.
-        into: room for all tiles, `tile_bytes` of them.
+        kind: what it is packed as.
+        source: all rows as the file has them, in any shape.
+        into: room for these tiles, and no others.
+        stored: what the file has: "" for blocks of that kind (`PLAIN`: float32, which is not looked at), or one of
+            `STORED_FLOATS`, which becomes Q8_0 or Q4_1.
         heads: not 0: the rows are those of so many heads in the pairs that GGUF has for Llama's queries and keys, and
             are brought into transformers' order.
         tiles: which; None: all. Threads may pack different ones at once.
 
     Raises:
-        KernelError: memory of another size, rows that are no such heads, tiles that the matrix does not have.
+        KernelError: numbers that are not finite, or too large for their scales; memory of another size, rows that are
+            no such heads, tiles that the matrix does not have.
+        MemoryError: no room for a row.
     """
-    expected = tile_bytes(kind, outputs, inputs)
-    stored = (
-        outputs * inputs * 4 if kind == PLAIN else outputs * inputs // format_of(kind).values * format_of(kind).size
-    )
-    for name, memory, needed in (("Blocks", blocks, stored), ("Tiles", into, expected)):
+    whole, count = tile_bytes(kind, outputs, inputs), tile_count(outputs)
+    chosen = range(count) if tiles is None else tiles
+    if chosen and not 0 <= chosen.start <= chosen.stop <= count:
+        raise KernelError(f"The tiles {chosen} were asked for of {count}.")
+    if stored and (stored not in STORED_FLOATS or kind not in FROM_FLOATS):
+        raise KernelError(f"Weights in {stored} are not packed as {kind}.")
+    expected = len(chosen) * (whole // count) if count else 0
+    for name, memory, needed in (
+        ("Rows", source, _stored_bytes(stored or kind, outputs, inputs)),
+        ("Tiles", into, expected),
+    ):
         if memory.nbytes != needed or not memory.flags.c_contiguous:
             raise KernelError(f"{name} of {memory.nbytes} bytes came for a matrix whose {name.lower()} take {needed}.")
     if heads and (outputs % heads or outputs // heads % 2):
         raise KernelError(f"{outputs} rows are no pairs of {heads} heads.")
-    chosen = range(tile_count(outputs)) if tiles is None else tiles
-    if chosen and not 0 <= chosen.start <= chosen.stop <= tile_count(outputs):
-        raise KernelError(f"The tiles {chosen} were asked for of {tile_count(outputs)}.")
     loaded = library()
     if loaded is None:
         raise KernelError("Weights were to be packed without kernels.")
-    loaded.moa_pack(_number(kind), outputs, inputs, heads, chosen.start, chosen.stop, address(blocks), address(into))
+    number = STORED_FLOATS[stored] if stored else _number(kind)
+    sizes = (number, _number(kind), outputs, inputs, heads, chosen.start, chosen.stop)
+    result = loaded.moa_pack(*sizes, address(source), address(into))
+    if result == NO_MEMORY:
+        raise MemoryError("There is no memory to pack a matrix.")
+    if result == NOT_FINITE:
+        raise KernelError("It holds numbers that are not finite, or too large for their scales.")
 
 
 def packed(source: QuantisedMatrix | Rows) -> Tiles:
@@ -116,6 +140,12 @@ def packed(source: QuantisedMatrix | Rows) -> Tiles:
     into = aligned_zeros(tile_bytes(kind, outputs, inputs))
     pack(kind, blocks, outputs, inputs, into)
     return Tiles(kind, outputs, inputs, into)
+
+
+def _stored_bytes(stored: str, outputs: int, inputs: int) -> int:
+    if stored in _FLOAT_BYTES:
+        return outputs * inputs * _FLOAT_BYTES[stored]
+    return outputs * inputs // format_of(stored).values * format_of(stored).size
 
 
 def _number(kind: str) -> int:

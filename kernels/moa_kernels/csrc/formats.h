@@ -42,6 +42,8 @@ _Alignas(16) static const int8_t TABLES[3][16] = {
     [MOA_TABLE_MXFP4] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
 };
 
+#define MOST_EXPONENT 251  // of MXFP4: 12 times 2^(251 - 128) is the largest number that is finite
+
 static inline int unit_groups(int kind) { return FORMATS[kind].values / MOA_GROUP; }
 static inline int group_bytes(int kind) { return 64 * (FORMATS[kind].low + FORMATS[kind].high); }
 static inline int scales_at(int kind) { return unit_groups(kind) * group_bytes(kind); }  // in a unit; minima: 32 behind

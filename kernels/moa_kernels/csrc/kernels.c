@@ -35,6 +35,7 @@ static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) 
 #endif
 #include "parallel.h"
 #include "rows.h"
+#include "quantise.h"
 #include "pack.h"
 #include "linear.h"
 #include "attention.h"

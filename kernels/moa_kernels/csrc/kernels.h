@@ -15,7 +15,9 @@ enum {
     MOA_FLOAT32 = 0, MOA_Q4_1 = 1, MOA_Q8_0 = 2, MOA_Q4_0 = 3, MOA_Q5_0 = 4, MOA_Q5_1 = 5, MOA_Q2_K = 6, MOA_Q3_K = 7,
     MOA_Q4_K = 8, MOA_Q5_K = 9, MOA_Q6_K = 10, MOA_IQ4_NL = 11, MOA_IQ4_XS = 12, MOA_MXFP4 = 13, MOA_KINDS = 14
 };
-enum { MOA_OK = 0, MOA_NO_MEMORY = -1 };
+// What a file may hold besides: floats, which are packed as Q8_0 or Q4_1.
+enum { MOA_STORED_F32 = -1, MOA_STORED_F16 = -2, MOA_STORED_BF16 = -3 };
+enum { MOA_OK = 0, MOA_NO_MEMORY = -1, MOA_NOT_FINITE = -2 };
 
 // A packed matrix: tiles of 16 outputs (the last padded with zeros), in units as formats.h has them. FLOAT32 has no
 // units: for each input 16 floats.
@@ -88,11 +90,12 @@ MOA_EXPORT void moa_norm(int rows, int width, float eps, const float *weight, co
 // x becomes cap tanh(x / cap).
 MOA_EXPORT void moa_cap(int64_t count, float cap, float *x);
 
-// Bytes of a tile. From blocks as GGUF has them, row by row, to the tiles first..stop-1 of all that begin at `tiles`;
-// `heads`: not 0 where the rows of each head's two halves lie in turn.
+// Bytes of a tile. From a file's rows, stored as blocks of that kind or as floats, to the tiles first..stop-1 of all, at
+// `tiles`; `heads`: not 0 where the rows of each head's two halves lie in turn. Numbers that cannot be computed with:
+// MOA_NOT_FINITE.
 MOA_EXPORT int64_t moa_tile_bytes(int kind, int inputs);
-MOA_EXPORT void moa_pack(int kind, int outputs, int inputs, int heads, int first, int stop, const uint8_t *blocks,
-                         uint8_t *tiles);
+MOA_EXPORT int moa_pack(int stored, int kind, int outputs, int inputs, int heads, int first, int stop,
+                        const uint8_t *source, uint8_t *tiles);
 MOA_EXPORT void moa_dequantise(int kind, int rows, int inputs, const uint8_t *blocks, float *out);
 
 MOA_EXPORT void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys,

@@ -129,8 +129,12 @@ INLINE void put_group(int kind, const uint8_t *codes, int lane, uint8_t *to) {
     for (int p = 0; p < low + high; p++) memcpy(to + 64 * p + 4 * lane, planes + p, 4);
 }
 
-INLINE void pack_row(int kind, int inputs, const uint8_t *blocks, int lane, uint8_t *tile) {
+static int is_finite_half(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
+
+// Returns whether all scales are finite.
+INLINE int pack_row(int kind, int inputs, const uint8_t *blocks, int lane, uint8_t *tile) {
     const format_t *f = FORMATS + kind;
+    int finite = 1;
     for (int unit = 0; unit < inputs / f->values; unit++, blocks += f->bytes, tile += unit_bytes(kind)) {
         file_block_t b;
         read_block(kind, blocks, &b);
@@ -141,7 +145,10 @@ INLINE void pack_row(int kind, int inputs, const uint8_t *blocks, int lane, uint
         if (f->exponent) tile[scales_at(kind) + lane] = b.exponent;
         else memcpy(tile + scales_at(kind) + 2 * lane, &b.scale, 2);
         if (f->minima) memcpy(tile + scales_at(kind) + 32 + 2 * lane, &b.minimum, 2);
+        finite &= f->exponent ? b.exponent <= MOST_EXPONENT : is_finite_half(b.scale);
+        finite &= !f->minima || is_finite_half(b.minimum);
     }
+    return finite;
 }
 
 static float half_to_float(uint16_t half) {
@@ -183,32 +190,36 @@ static int source_row(int output, int outputs, int heads) {
     DO(MOA_Q4_0) DO(MOA_Q4_1) DO(MOA_Q5_0) DO(MOA_Q5_1) DO(MOA_Q8_0) DO(MOA_Q2_K) DO(MOA_Q3_K) DO(MOA_Q4_K)         \
     DO(MOA_Q5_K) DO(MOA_Q6_K) DO(MOA_IQ4_NL) DO(MOA_IQ4_XS) DO(MOA_MXFP4)
 
-static void pack_any_row(int kind, int inputs, const uint8_t *row, int lane, uint8_t *tile) {
-#define PACK(each)                                 \
-    case each:                                     \
-        pack_row(each, inputs, row, lane, tile);   \
-        break;
+static int pack_any_row(int kind, int inputs, const uint8_t *row, int lane, uint8_t *tile) {
+#define PACK(each) \
+    case each: return pack_row(each, inputs, row, lane, tile);
     switch (kind) {
         EACH_KIND(PACK)
         default:
             for (int i = 0; i < inputs; i++) memcpy(tile + 4 * ((size_t)i * MOA_LANES + lane), row + 4 * (size_t)i, 4);
+            return 1;
     }
 #undef PACK
 }
 
 int64_t moa_tile_bytes(int kind, int inputs) { return (int64_t)tile_bytes(kind, inputs); }
 
-void moa_pack(int kind, int outputs, int inputs, int heads, int first, int stop, const uint8_t *blocks, uint8_t *tiles) {
-    size_t row_bytes = (size_t)(inputs / FORMATS[kind].values) * FORMATS[kind].bytes, size = tile_bytes(kind, inputs);
-    for (int tile = first; tile < stop; tile++) {
+int moa_pack(int stored, int kind, int outputs, int inputs, int heads, int first, int stop, const uint8_t *source,
+             uint8_t *tiles) {
+    size_t row_bytes = stored_row_bytes(stored, inputs), size = tile_bytes(kind, inputs);
+    uint8_t *blocks = stored < 0 ? allocate(stored_row_bytes(kind, inputs)) : NULL;
+    int result = stored < 0 && !blocks ? MOA_NO_MEMORY : MOA_OK;
+    for (int tile = first; tile < stop && result == MOA_OK; tile++, tiles += size) {
         int rows = outputs - tile * MOA_LANES < MOA_LANES ? outputs - tile * MOA_LANES : MOA_LANES;
-        uint8_t *to = tiles + (size_t)tile * size;
-        if (rows < MOA_LANES) memset(to, 0, size);
+        if (rows < MOA_LANES) memset(tiles, 0, size);
         for (int lane = 0; lane < rows; lane++) {
-            const uint8_t *row = blocks + (size_t)source_row(tile * MOA_LANES + lane, outputs, heads) * row_bytes;
-            pack_any_row(kind, inputs, row, lane, to);
+            const uint8_t *row = source + (size_t)source_row(tile * MOA_LANES + lane, outputs, heads) * row_bytes;
+            if (blocks && !row_to_blocks(stored, kind, inputs, row, blocks)) result = MOA_NOT_FINITE;
+            else if (!pack_any_row(kind, inputs, blocks ? blocks : row, lane, tiles)) result = MOA_NOT_FINITE;
         }
     }
+    free(blocks);
+    return result;
 }
 
 void moa_dequantise(int kind, int rows, int inputs, const uint8_t *blocks, float *out) {

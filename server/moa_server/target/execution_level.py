@@ -20,15 +20,16 @@ from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network, unsupported
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import canonical_json
-from moa_shared.models.weights.tile_file import TiledWeights, map_tiles
+from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
+from moa_server.target.float32_test import compare_with_float32
 from moa_server.target.kernel_target import KernelTarget
-from moa_server.target.self_test import SelfTest, compare_with_float32, run_self_test
+from moa_server.target.self_test import SelfTest, compare_tree, measure_times
 
 if TYPE_CHECKING:
     from moa_server.target.parallel.group import Group
@@ -131,14 +132,15 @@ def load_execution(
 
 def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
     set_threads(settings.threads)
-    weights = WeightReader(files)
     trained = int(files.config["max_position_embeddings"])
     context = min(settings.context_length or trained, trained)
-    network = Network(_tiled(files, settings, progress) or weights, files.config, progress, context=context)
+    weights = _tiled(files, settings, progress)
+    network = Network(weights, files.config, progress, context=context)
     target = KernelTarget(network, trained, settings.context_length or None, kv=settings.kv)
     with progress.task("Testing the kernels"):
         error = compare_with_float32(network, weights)
-        test = run_self_test(KernelTarget(network, trained))  # which the context may be too short for
+        compare_tree(KernelTarget(network.shortened(), trained))  # which the context may be too short for
+        test = measure_times(KernelTarget(network, trained))
     costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
     log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
     details = f"{variant_name()}, {threads()} threads"
@@ -160,18 +162,20 @@ def check_kv(kv: str, level: str) -> None:
         )
 
 
-def _tiled(files: ModelFiles, settings: ServerSettings, progress: Progress) -> TiledWeights | None:
-    """The weights over a file of tiles in the cache; None where there is to be none, or no room for it."""
-    if not settings.repack_cache:
-        return None
+def _tiled(files: ModelFiles, settings: ServerSettings, progress: Progress) -> TiledWeights:
+    """The weights packed: over a file of tiles in the cache, or in memory where there is to be none, or no room."""
+    reader = WeightReader(files)
     try:
-        return TiledWeights(files, map_tiles(files, cache_root(settings.cache_dir), progress))
+        if not settings.repack_cache:
+            return TiledWeights(reader, tiles_in_memory(files, progress))
+        try:
+            return TiledWeights(reader, map_tiles(files, cache_root(settings.cache_dir), progress))
+        except (DiskFullError, ConfigError, OSError) as error:
+            reason = error.message if isinstance(error, MoaError) else str(error)
+            log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
+            return TiledWeights(reader, tiles_in_memory(files, progress))
     except KernelError as error:
         raise unsupported(error) from error
-    except (DiskFullError, ConfigError, OSError) as error:
-        reason = error.message if isinstance(error, MoaError) else str(error)
-        log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
-        return None
 
 
 def _on_torch(

@@ -1,12 +1,27 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from inline_snapshot import snapshot
-from moa_kernels import FORMATS, PLAIN, KernelError, Linear, Tiles, pack, tile_bytes, tile_count
-from moa_kernels.library import library
+from moa_kernels import (
+    FORMATS,
+    PLAIN,
+    KernelError,
+    Linear,
+    QuantisedMatrix,
+    Tiles,
+    in_four_bits,
+    pack,
+    quantised,
+    tile_bytes,
+    tile_count,
+)
+from moa_kernels.library import VARIANT_VARIABLE, library
+from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 
 from tests.support.messages import raises
 from tests.unit.moa_kernels.variants_here import HERE, random_matrix
@@ -25,10 +40,15 @@ def test_tiles_that_threads_made_give_the_products_of_the_matrix(kind: str) -> N
     outputs, inputs = 70, 512
     matrix = random_matrix(np.random.default_rng(0), kind, outputs, inputs)
     into = np.full(tile_bytes(kind, outputs, inputs) + 1, 0xEE, np.uint8)[1:]  # any address, and not zeroed
+    size = len(into) // tile_count(outputs)
+
+    def part(tile: int) -> npt.NDArray[np.uint8]:
+        return into[tile * size : (tile + 1) * size]
+
     with ThreadPoolExecutor(3) as pool:
         list(
             pool.map(
-                lambda tile: pack(kind, matrix.raw, outputs, inputs, into, tiles=range(tile, tile + 1)),
+                lambda tile: pack(kind, matrix.raw, outputs, inputs, part(tile), tiles=range(tile, tile + 1)),
                 range(tile_count(outputs)),
             )
         )
@@ -48,6 +68,53 @@ def test_paired_rows_come_into_transformers_order(kind: str) -> None:
     np.testing.assert_array_equal(Linear([tiles])(x), Linear([matrix.rows(order)])(x))
 
 
+@pytest.mark.parametrize("stored", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("kind", "reference"), [("q8_0", quantised), ("q4_1", in_four_bits)])
+@pytest.mark.parametrize("variant", HERE)
+def test_floats_are_packed_with_the_bits_of_numpy(
+    stored: str, kind: str, reference: Callable[..., QuantisedMatrix], variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIANT_VARIABLE, variant)
+    heads, outputs, inputs = 3, 3 * 14, 96
+    weights = np.random.default_rng(0).normal(size=(outputs, inputs)).astype(np.float32)
+    weights[:, :32] *= np.float32(1e-6)  # scales that float16 has few bits for
+    weights[3, 32:64], weights[4, 64:] = 0, -0.0
+    weights[5] *= np.float32(3e3)
+    raw: npt.NDArray[np.generic] = weights
+    if stored == "f16":
+        raw = weights.astype(np.float16)
+        weights = raw.astype(np.float32)
+    if stored == "bf16":
+        raw = round_to_bfloat16(weights)
+        weights = widen_bfloat16(round_to_bfloat16(weights))
+    into, expected = (np.empty(tile_bytes(kind, outputs, inputs), np.uint8) for _ in range(2))
+    pack(kind, raw.view(np.uint8), outputs, inputs, into, stored=stored, heads=heads)
+    pack(kind, reference(weights).raw, outputs, inputs, expected, heads=heads)
+    np.testing.assert_array_equal(into, expected)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e7])
+@pytest.mark.parametrize("kind", ["q8_0", "q4_1"])
+def test_floats_that_have_no_scale_are_refused(kind: str, bad: float) -> None:
+    weights, into = np.ones((20, 64), np.float32), np.empty(tile_bytes(kind, 20, 64), np.uint8)
+    weights[17, 40] = bad
+    with raises(KernelError, snapshot("It holds numbers that are not finite, or too large for their scales.")):
+        pack(kind, weights.view(np.uint8), 20, 64, into, stored="f32")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_scales_that_are_not_finite_are_refused(kind: str) -> None:
+    stored = FORMATS[kind]
+    into = np.empty(tile_bytes(kind, 40, 512), np.uint8)
+    for at in (*stored.halves, stored.exponent):
+        if at is None:
+            continue
+        matrix = random_matrix(np.random.default_rng(0), kind, 40, 512)
+        matrix.raw[37, -1, at : at + 2] = (0xFF, 0x7F)[: 1 if at == stored.exponent else 2]
+        with pytest.raises(KernelError, match="not finite"):
+            pack(kind, matrix.raw, 40, 512, into)
+
+
 def test_plain_tiles() -> None:
     weights = np.random.default_rng(0).normal(size=(20, 64)).astype(np.float32)
     into = np.empty(tile_bytes(PLAIN, 20, 64), np.uint8)
@@ -64,10 +131,14 @@ def test_what_does_not_fit_is_refused() -> None:
     into = np.empty(tile_bytes("q4_k", 20, 256), np.uint8)
     with raises(KernelError, snapshot("It has 32 inputs, which is no multiple of 256.")):
         tile_bytes("q4_k", 20, 32)
-    with raises(KernelError, snapshot("Blocks of 2736 bytes came for a matrix whose blocks take 2880.")):
+    with raises(KernelError, snapshot("Rows of 2736 bytes came for a matrix whose rows take 2880.")):
         pack("q4_k", matrix.raw[:19], 20, 256, into)
     with raises(KernelError, snapshot("Tiles of 4735 bytes came for a matrix whose tiles take 4736.")):
         pack("q4_k", matrix.raw, 20, 256, into[1:])
+    with raises(KernelError, snapshot("Tiles of 4736 bytes came for a matrix whose tiles take 2368.")):
+        pack("q4_k", matrix.raw, 20, 256, into, tiles=range(1, 2))
+    with raises(KernelError, snapshot("Weights in f16 are not packed as q4_k.")):
+        pack("q4_k", matrix.raw, 20, 256, into, stored="f16")
     with raises(KernelError, snapshot("20 rows are no pairs of 4 heads.")):
         pack("q4_k", matrix.raw, 20, 256, into, heads=4)
     with raises(KernelError, snapshot("The tiles range(1, 3) were asked for of 2.")):

@@ -56,8 +56,10 @@ class ArrayWeights:
 def read_head(weights: Weights, ids: Ids | None, arithmetic: Arithmetic) -> Linear:
     """The output weights of these tokens; None: of all."""
     blocks = weights.blocks(HEAD)
-    if blocks is not None:
+    if isinstance(blocks, QuantisedMatrix):
         return arithmetic.linear([blocks if ids is None else blocks.rows(ids)])
+    if blocks is not None and ids is None:
+        return arithmetic.linear([blocks])
     chosen = np.arange(weights.shape(HEAD)[0]) if ids is None else np.asarray(ids)
     if arithmetic.plain or arithmetic.in_numpy:
         return arithmetic.linear([weights.rows(HEAD, chosen)])

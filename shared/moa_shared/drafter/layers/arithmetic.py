@@ -19,6 +19,7 @@ from moa_kernels import (
     Rotary,
     Stack,
     StackShape,
+    Tiles,
     in_four_bits,
     norm,
     reference,
@@ -63,10 +64,10 @@ class Arithmetic:
         """How keys and values are kept. float16 is far more exact than 8-bit products, and half of float32's memory."""
         return F32 if self.plain else F16
 
-    def linear(self, weights: Sequence[QuantisedMatrix | Rows], bias: Rows | None = None) -> Linear:
-        """One product for matrices with the same input."""
+    def linear(self, weights: Sequence[QuantisedMatrix | Tiles | Rows], bias: Rows | None = None) -> Linear:
+        """One product for matrices with the same input; those that are packed already stay as they are."""
         if self.four_bits and not self.in_numpy:
-            weights = [in_four_bits(matrix) for matrix in weights]
+            weights = [matrix if isinstance(matrix, Tiles) else in_four_bits(matrix) for matrix in weights]
         return Linear(weights, bias, plain=self.plain, reference=self.in_numpy)
 
     def stack(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary) -> Stack:

@@ -83,3 +83,11 @@ def unpair_rows(rows: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
     """[outputs, ...] with paired rows -> the same in transformers' order, a copy."""
     paired = rows.reshape(heads, -1, 2, *rows.shape[1:])
     return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def paired_places(outputs: npt.NDArray[np.int64], count: int, heads: int) -> npt.NDArray[np.int64]:
+    """Which rows of a matrix of `count` paired rows are these outputs, in transformers' order."""
+    size = count // heads
+    within = outputs % size
+    places: npt.NDArray[np.int64] = outputs - within + within % (size // 2) * 2 + within // (size // 2)
+    return places

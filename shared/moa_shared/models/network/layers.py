@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import KernelError, Layer, Linear, QuantisedMatrix, StackShape
+from moa_kernels import KernelError, Layer, Linear, QuantisedMatrix, StackShape, Tiles
 
 from moa_shared.models.network.description import FAMILIES, Description
 from moa_shared.models.network.plan import LayerPlan, plan_of
 
 Rows = npt.NDArray[np.float32]
-Matrix = QuantisedMatrix | Rows
+Matrix = QuantisedMatrix | Tiles | Rows
 MakeLinear = Callable[[Sequence[Matrix], Rows | None], Linear]  # of matrices with the same input, and their bias
 _LLAMA = FAMILIES["llama"]
 
@@ -29,8 +29,8 @@ class Weights(Protocol):
         """[outputs, inputs] of a matrix."""
         ...
 
-    def blocks(self, name: str) -> QuantisedMatrix | None:
-        """A matrix in blocks, as the file has it; None where it is stored in floats."""
+    def blocks(self, name: str) -> QuantisedMatrix | Tiles | None:
+        """A matrix in blocks, as the file has it, or packed already; None where it is stored in floats."""
         ...
 
     def array(self, name: str) -> Rows:

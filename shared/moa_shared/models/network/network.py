@@ -5,6 +5,7 @@ State: weights only. Invariant: with quantised weights a row's logits have the s
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -84,6 +85,28 @@ class Network:
             kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
         """
         return self.stack.new_cache(kv=kv)
+
+    def different_layers(self) -> list[int]:
+        """The first layer of each kind (window, angles, norms), and the last."""
+        kinds: dict[tuple[bool, ...], int] = {}
+        for index, layer in enumerate(self.stack.layers):
+            norms = (
+                layer.attention_norm,
+                layer.attention_out_norm,
+                layer.mlp_norm,
+                layer.mlp_out_norm,
+                layer.query_norm,
+            )
+            has_norms = tuple(norm is not None for norm in norms)
+            kinds.setdefault((layer.window > 0, layer.rotary is None, layer.rotary == 0, *has_norms), index)
+        return sorted({*kinds.values(), self.layer_count - 1})
+
+    def shortened(self) -> Network:
+        """The network with only its `different_layers`, over the same weights: what it takes to test the arithmetic."""
+        short = copy.copy(self)
+        layers = [self.stack.layers[index] for index in self.different_layers()]
+        short.stack, short.layer_count = Stack(self.plan.shape, layers, self.plan.rotaries), len(layers)
+        return short
 
     def forward(
         self,

@@ -8,49 +8,85 @@ at all, and used only for the model, the kernels' sources and the files (path, s
 from __future__ import annotations
 
 import json
+import os
 import struct
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from moa_kernels import KernelError, QuantisedMatrix, Tiles, quantised
-from moa_kernels.tiles import packed
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import KernelError, QuantisedMatrix, Tiles
+from moa_kernels.bindings import aligned_zeros
+from moa_kernels.tiles import Bytes
 from moa_kernels.variants import source_hash
 
-from moa_shared.models.sources.cache import locked, require_space
+from moa_shared.models.sources.cache import locked, require_space, writing
 from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.tensors.formats import Floats
 from moa_shared.models.tensors.safetensors import map_file
+from moa_shared.models.weights.packing import PAGE, Place, pack_places, plan_places, total_bytes
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 from moa_shared.text.json_text import parse_json
 
 _MAGIC = b"moatiles"
-_PAGE = 4096
 _START = struct.Struct("<8sQQ")  # magic, start and size of the table
 
 
-class TiledWeights(WeightReader):
-    """The weights of a model, whose matrices are packed where a file of tiles holds them.
+class TiledWeights:
+    """The weights of a model, whose matrices are packed where there are tiles of them; all else is read from its files.
 
     Args:
-        tiles: by name; others are read from the model's files.
+        tiles: by name.
     """
 
-    def __init__(self, files: ModelFiles, tiles: dict[str, Tiles]) -> None:
-        super().__init__(files)
-        self._tiles = tiles
+    def __init__(self, reader: WeightReader, tiles: Mapping[str, Tiles]) -> None:
+        self.reader = reader
+        self.tiles = tiles
 
-    def blocks(self, name: str) -> QuantisedMatrix | Tiles | None:  # type: ignore[override]
+    def names(self) -> list[str]:
+        return self.reader.names()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.reader.shape(name)
+
+    def blocks(self, name: str) -> QuantisedMatrix | Tiles | None:
         """A matrix packed, or as `WeightReader.blocks`."""
-        tiles = self._tiles.get(self._alias(name))
-        return super().blocks(name) if tiles is None else tiles
+        tiles = self.tiles.get(name)
+        if tiles is None and name == HEAD and not self.reader.has_own_head:
+            tiles = self.tiles.get(EMBEDDINGS)
+        return self.reader.blocks(name) if tiles is None else tiles
+
+    def array(self, name: str) -> Floats:
+        return self.reader.array(name)
+
+    def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.int64]) -> Floats:
+        return self.reader.rows(name, ids)
 
 
 def tile_file(files: ModelFiles, root: Path) -> Path:
     """Where the tiles of a model are kept for the kernels that are installed."""
     return root / "tiles" / f"{files.fingerprint[:32]}-{source_hash()[:12]}.tiles"
+
+
+def tiles_in_memory(files: ModelFiles, progress: Progress) -> dict[str, Tiles]:
+    """The tiles of all matrices, in memory of this process.
+
+    Raises:
+        ModelSourceError, KernelError: as of `map_tiles`.
+    """
+    reader = WeightReader(files)
+    places = plan_places(reader)
+    memory = aligned_zeros(total_bytes(places))
+
+    def write(at: int, piece: Bytes) -> None:
+        memory[at : at + len(piece)] = piece
+
+    with progress.task(f"Packing {files.target_id}", _source_bytes(files), is_bytes=True) as task:
+        pack_places(reader, places, write, task)
+    return {place.name: place.tiles(memory) for place in places}
 
 
 def map_tiles(files: ModelFiles, root: Path, progress: Progress) -> dict[str, Tiles]:
@@ -104,58 +140,40 @@ def _sources(files: ModelFiles) -> list[tuple[str, int, int]]:
     return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
 
 
+def _source_bytes(files: ModelFiles) -> int:
+    return sum(path.stat().st_size for path in files.weights)
+
+
 def _make(path: Path, files: ModelFiles, progress: Progress) -> None:
-    total = sum(each.stat().st_size for each in files.weights)
-    require_space(path.parent, total + total // 8, "The file of packed weights")
+    reader = WeightReader(files)
+    places = plan_places(reader)
     sources = _sources(files)
+    start = PAGE + -(-total_bytes(places) // PAGE) * PAGE
+    table = _table(files, sources, places)
+    require_space(path.parent, start + len(table), "The file of packed weights")
     with (
-        progress.task(f"Packing {files.target_id} (once)", total, is_bytes=True) as task,
+        progress.task(f"Packing {files.target_id} (once)", _source_bytes(files), is_bytes=True) as task,
+        writing(path.parent, "the file of packed weights"),
         whole_file(path) as partial,
         partial.open("wb") as file,
     ):
-        file.write(bytes(_PAGE))
-        tensors = {}
-        for name, tiles, stored in _packed(WeightReader(files)):
-            at = _pad(file)
-            file.write(tiles.memory.data)
-            tensors[name] = [tiles.kind, tiles.outputs, tiles.inputs, at, tiles.memory.nbytes]
-            task.advance(stored)
-        start = _pad(file)
-        table = json.dumps({"fingerprint": files.fingerprint, "sources": sources, "tensors": tensors}).encode()
-        file.write(table)
-        file.seek(0)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, start + len(table))
+
+        def write(at: int, piece: Bytes) -> None:
+            rest = memoryview(piece.data)
+            while rest:
+                written = os.pwrite(file.fileno(), rest, PAGE + at)
+                rest, at = rest[written:], at + written
+
+        pack_places(reader, places, write, task)
         file.write(_START.pack(_MAGIC, start, len(table)))
+        file.seek(start)
+        file.write(table)
 
 
-def _packed(reader: WeightReader) -> Iterator[tuple[str, Tiles, int]]:
-    """Each matrix's tiles and its bytes in the file, two matrices at a time."""
-    names = [name for name in reader.names() if len(reader.shape(name)) == 2 and _is_taken(reader, name)]
-
-    def pack(name: str) -> Tiles:
-        try:
-            matrix = reader.blocks(name)
-            if matrix is None:
-                matrix = quantised(reader.array(name))
-            matrix.check()
-            return packed(matrix)
-        except KernelError as error:
-            raise KernelError(f"{name.removesuffix('.weight')}: {error}") from error
-
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(pack, name) for name in names[:1]]
-        for index, name in enumerate(names):
-            if index + 1 < len(names):
-                waiting.append(pool.submit(pack, names[index + 1]))
-            yield name, waiting.pop(0).result(), reader.stored_bytes(name)
-            reader.drop_pages()
-
-
-def _is_taken(reader: WeightReader, name: str) -> bool:
-    """Whether the kernels compute with a matrix: embeddings are read by rows, unless they are the head too."""
-    return name != EMBEDDINGS or HEAD not in reader.names()
-
-
-def _pad(file: BinaryIO) -> int:
-    """The next page's start, up to which zeros are written."""
-    file.write(bytes(-file.tell() % _PAGE))
-    return file.tell()
+def _table(files: ModelFiles, sources: list[tuple[str, int, int]], places: list[Place]) -> bytes:
+    tensors = {
+        place.name: [place.kind, place.outputs, place.inputs, PAGE + place.start, place.nbytes] for place in places
+    }
+    return json.dumps({"fingerprint": files.fingerprint, "sources": sources, "tensors": tensors}).encode()

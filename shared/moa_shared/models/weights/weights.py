@@ -18,7 +18,7 @@ from moa_kernels import QuantisedMatrix
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import read_header
-from moa_shared.models.gguf.names import hugging_face_name, paired_heads, unpair_rows
+from moa_shared.models.gguf.names import hugging_face_name, paired_heads, paired_places, unpair_rows
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import (
     BF16,
@@ -112,6 +112,15 @@ class WeightReader:
         """
         return self._find(name).raw.nbytes
 
+    def stored(self, name: str) -> tuple[str, Bytes, int]:
+        """A tensor as its file has it: its format, its rows' bytes (mapped), and how many heads of paired rows it has.
+
+        Raises:
+            ModelSourceError: there is no such tensor.
+        """
+        tensor = self._find(name)
+        return tensor.stored.name, tensor.raw, tensor.heads
+
     def blocks(self, name: str) -> QuantisedMatrix | None:
         """A matrix in blocks as the file has it, rows in transformers' order; None in formats that the kernels lack.
 
@@ -136,16 +145,17 @@ class WeightReader:
         return unpair_rows(values, tensor.heads) if tensor.heads else values
 
     def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Floats:
-        """Some rows of a matrix whose rows are not permuted (embeddings), in float32: [ids, width].
+        """Some rows of a matrix in float32: [ids, width].
 
         Raises:
             ModelSourceError: there is no such tensor, or a row holds a number that is not finite.
             IndexError: an id that is no row.
         """
         tensor = self._find(name)
+        places = np.asarray(ids, np.int64)
         if tensor.heads:
-            return np.ascontiguousarray(self.array(name)[ids])
-        return self._widen(name, tensor.stored, tensor.raw[np.asarray(ids, np.int64)])
+            places = paired_places(places, tensor.shape[0], tensor.heads)
+        return self._widen(name, tensor.stored, tensor.raw[places])
 
     def check(self, name: str) -> int:
         """Look at a tensor's scales and plain numbers without keeping any (those of rarer formats when they are read).

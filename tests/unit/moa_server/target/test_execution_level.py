@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +140,7 @@ def test_sizes_that_the_kernels_do_not_take(
 
 
 @needs_kernels
-@pytest.mark.parametrize("test", ["run_self_test", "compare_with_float32"])
+@pytest.mark.parametrize("test", ["compare_tree", "compare_with_float32"])
 def test_kernels_that_fail_the_test_at_the_start_are_not_used(
     load: Load, test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,30 @@ def test_kernels_that_fail_the_test_at_the_start_are_not_used(
     assert warnings(logs)[0]["reason"] == "It does not compute."
     with raises(ConfigError, snapshot("It does not compute. Report this.")):
         load("int8")
+
+
+@needs_kernels
+def test_a_disk_that_fills_is_said_and_weights_are_packed_in_memory(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    loaded, logs = load("int8", cache_dir=tmp_path / "full")
+    assert loaded.level == "int8"
+    [warning] = warnings(logs)
+    assert warning["event"] == "packed weights are kept in memory, and packed again at the next start"
+    assert warning["reason"] == f"The disk of {tmp_path}/full/tiles ran full while writing the file of packed weights."
+    assert not list(tmp_path.glob("full/tiles/*.tiles"))
+
+
+@needs_kernels
+def test_without_the_cache_weights_are_packed_in_memory(load: Load, tmp_path: Path) -> None:
+    loaded, logs = load("int8", cache_dir=tmp_path / "other", repack_cache=False)
+    assert loaded.level == "int8"
+    assert warnings(logs) == []
+    assert not (tmp_path / "other").exists()
 
 
 def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

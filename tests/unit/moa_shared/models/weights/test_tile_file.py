@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -88,10 +89,28 @@ def test_a_full_disk_leaves_nothing(
     assert not list(cache.glob("tiles/*.tiles*[!k]"))
 
 
+def test_a_disk_that_fills_while_tiles_are_written_leaves_nothing(
+    write_gguf: GgufWriter,  # noqa: F811
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files = resolve(str(write_gguf()), cache)
+    for call in ("posix_fallocate", "pwrite"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, no_room)
+            with pytest.raises(DiskFullError, match="ran full while writing the file of packed weights"):
+                map_tiles(files, cache, SILENT)
+        assert not list(cache.glob("tiles/*.tiles*[!k]"))
+
+
 def test_matrices_that_are_not_in_the_file_are_read(write_gguf: GgufWriter, cache: Path) -> None:  # noqa: F811
     files = resolve(str(write_gguf()), cache)
     name = "model.layers.0.mlp.up_proj.weight"
     tiles = map_tiles(files, cache, SILENT)
-    assert isinstance(TiledWeights(files, tiles).blocks(name), Tiles)
-    assert not isinstance(TiledWeights(files, {}).blocks(name), Tiles)
-    assert np.array_equal(TiledWeights(files, tiles).array(name), WeightReader(files).array(name))
+    reader = WeightReader(files)
+    assert isinstance(TiledWeights(reader, tiles).blocks(name), Tiles)
+    assert not isinstance(TiledWeights(reader, {}).blocks(name), Tiles)
+    assert np.array_equal(TiledWeights(reader, tiles).array(name), reader.array(name))
