@@ -95,7 +95,7 @@ static moa_linear_t random_linear(int kind, int outputs, int inputs, int has_bia
         }
     }
     uint8_t *packed = zeros(tiles * (size_t)moa_tile_bytes(kind, inputs));
-    moa_pack(kind, outputs, inputs, 0, 0, (int)tiles, raw, packed);
+    moa_pack(kind, kind, outputs, inputs, 0, 0, (int)tiles, raw, packed);
     free(raw);
     moa_part_t *part = zeros(sizeof *part);
     *part = (moa_part_t){kind, outputs, packed};
