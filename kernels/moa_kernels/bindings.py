@@ -88,6 +88,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_tile_bytes": (ct.c_int64, [_INT, _INT]),
     "moa_pack": (_INT, [*[_INT] * 7, _POINTER, _POINTER]),
     "moa_dequantise": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),
+    "moa_guard": (_INT, [_POINTER, ct.c_int64, ct.c_char_p]),
+    "moa_unguard": (None, [_INT]),
     "moa_cache_write": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER, _POINTER]),
     "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _POINTER]),
     "moa_cache_move": (None, [ct.POINTER(CCache), _INT, _POINTER, _POINTER]),

@@ -1,4 +1,5 @@
 // The kernels of one instruction set: what kernels.h declares.
+#define _DEFAULT_SOURCE  // sigaction, strdup
 #include "kernels.h"
 
 #include <math.h>
@@ -40,6 +41,7 @@ static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) 
 #include "linear.h"
 #include "attention.h"
 #include "peak.h"
+#include "guard.h"
 
 // ---------------------------------------------------------------- a forward
 

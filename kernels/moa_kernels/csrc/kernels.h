@@ -98,6 +98,11 @@ MOA_EXPORT int moa_pack(int stored, int kind, int outputs, int inputs, int heads
                         const uint8_t *source, uint8_t *tiles);
 MOA_EXPORT void moa_dequantise(int kind, int rows, int inputs, const uint8_t *blocks, float *out);
 
+// Ends the process with the sentence and exit code 74 where a page of a mapped file cannot be read. Returns the guard's
+// place, or MOA_NO_MEMORY.
+MOA_EXPORT int moa_guard(const void *begin, int64_t size, const char *sentence);
+MOA_EXPORT void moa_unguard(int place);
+
 MOA_EXPORT void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys,
                                 const float *values);
 MOA_EXPORT void moa_cache_read(const moa_cache_t *cache, int slot, int rows, float *out);

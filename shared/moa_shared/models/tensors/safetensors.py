@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from moa_kernels import guard
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tensors.formats import Bytes
@@ -25,6 +26,10 @@ _METADATA = "__metadata__"
 _MOST_HEADER = 100_000_000  # bytes; the format's own bound
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _CODES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "int32": "I32", "uint16": "BF16"}
+_UNREADABLE = (
+    "Error: {path} can no longer be read: it was shortened or overwritten while it was in use, or its disk failed. "
+    "Put the whole file back and start again."
+)
 _CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
 
 
@@ -68,11 +73,16 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def map_file(path: Path) -> Bytes:
-    """The bytes of a file, read when they are looked at; read-only."""
+    """The bytes of a file, read when they are looked at; read-only.
+
+    Where they can no longer be read then, the process ends with a sentence and exit code 74.
+    """
     with path.open("rb") as file:
         if not path.stat().st_size:  # what cannot be mapped
             return np.empty(0, np.uint8)
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    guard(mapping, _UNREADABLE.format(path=path))
+    return np.frombuffer(mapping, np.uint8)
 
 
 def drop_pages(data: Bytes) -> None:

@@ -1,0 +1,32 @@
+"""What a mapped file says when it can no longer be read: a sentence and exit code 74, in place of SIGBUS and a core.
+
+State: the library's table of mapped files. Without the library there are no guards.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+
+import numpy as np
+
+from moa_kernels.bindings import address
+from moa_kernels.errors import KernelError
+from moa_kernels.library import library
+
+
+def guard(mapping: mmap.mmap, sentence: str) -> None:
+    """Ends the process with this sentence on standard error if a page of the mapping cannot be read.
+
+    Args:
+        mapping: guarded for as long as it is there.
+    """
+    try:
+        loaded = library()
+    except KernelError:  # whoever computes is told
+        return
+    if loaded is None or not len(mapping):
+        return
+    place = loaded.moa_guard(address(np.frombuffer(mapping, np.uint8)), len(mapping), f"{sentence}\n".encode())
+    if place >= 0:
+        weakref.finalize(mapping, loaded.moa_unguard, place).atexit = False
