@@ -98,6 +98,7 @@ class ServerSettings(SettingsBase):
         "How keys and values are kept on the level int8. q8: 8 bits with a scale for each head and position, half the "
         "bytes, so twice the conversations; another text than with f16, and as exact.",
     )
+    memory_check: bool = setting(True, "Refuse a model that the free memory does not hold, before it is loaded.")
     # one client, as a fast first token shows that somebody has sent the same text
     share_prefixes: Literal["off", "client", "all"] = setting(
         "client",

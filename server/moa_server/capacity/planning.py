@@ -15,13 +15,13 @@ from moa_shared.protocol.levels import BF16, INT8
 from moa_server.capacity.plan import Needed, kv_budget, plan_rooms
 from moa_server.capacity.report import Capacity
 from moa_server.capacity.speed import measure_speed
-from moa_server.capacity.weights import PROCESS_BYTES, weights_nbytes
 from moa_server.engine.session_size import SessionSize
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
 from moa_server.settings import ServerSettings
 from moa_server.target.execution_level import AUTO, CUDA, NUMPY, check_kv, load_execution
 from moa_server.target.sized_target import SizedTarget
+from moa_server.target.weights_bytes import PROCESS_BYTES, weights_nbytes
 
 
 def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, measures: bool = False) -> Capacity:

@@ -29,6 +29,7 @@ from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.float32_test import compare_with_float32
 from moa_server.target.kernel_target import KernelTarget
+from moa_server.target.memory_check import require_memory
 from moa_server.target.self_test import SelfTest, compare_tree, measure_times
 
 if TYPE_CHECKING:
@@ -115,9 +116,11 @@ def load_execution(
     if level == INT8:
         if not has_kernels:
             raise ConfigError(f"The level int8 needs kernels. {explain()}", hint=_TORCH_LEVELS)
+        require_memory(files, settings, INT8)
         return _on_kernels(files, settings, progress)
     reason = explain()
     if has_kernels:
+        require_memory(files, settings, INT8)  # the level below takes twice as much
         try:
             return _on_kernels(files, settings, progress)
         except MoaError as error:

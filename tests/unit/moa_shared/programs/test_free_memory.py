@@ -2,23 +2,61 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moa_shared.programs.free_memory import free_memory_bytes
+import pytest
+from moa_shared.programs.free_memory import FreeMemory, free_memory, free_memory_bytes
+
+NONE = Path("/nonexistent")
 
 
-def test_what_the_machine_says_is_free(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
-    assert free_memory_bytes(meminfo, tmp_path) == 600 * 1024
+@pytest.fixture
+def meminfo(tmp_path: Path) -> Path:
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
+    return path
 
 
-def test_a_container_s_limit_counts(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemAvailable:    600 kB\n")
-    for limit, free in (("max\n", 600 * 1024), ("5000\n", 2000), ("2000\n", 0)):
-        (tmp_path / "memory.max").write_text(limit)
-        (tmp_path / "memory.current").write_text("3000\n")
-        assert free_memory_bytes(meminfo, tmp_path) == free
+def group(folder: Path, limit: str, used: int, version: int = 2, stat: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(stat)
 
 
-def test_where_nothing_is_said_it_is_half_of_what_there_is(tmp_path: Path) -> None:
-    assert free_memory_bytes(tmp_path / "none", tmp_path) > 0
+def test_what_the_machine_says_is_free(meminfo: Path) -> None:
+    assert free_memory(meminfo, NONE, NONE) == FreeMemory(600 * 1024)
+    assert free_memory_bytes() > 0
+
+
+@pytest.mark.parametrize(("limit", "free"), [("max", 600 * 1024), ("5000", 2000), ("2000", 0)])
+def test_a_container_s_limit_counts(meminfo: Path, tmp_path: Path, limit: str, free: int) -> None:
+    group(tmp_path, limit, 3000)
+    assert free_memory(meminfo, tmp_path, NONE) == FreeMemory(free, None if limit == "max" else int(limit))
+
+
+def test_pages_of_files_can_be_had(meminfo: Path, tmp_path: Path) -> None:
+    group(tmp_path, "5000", 4000, stat="anon 1000\ninactive_file 1000\nactive_file 500\n")
+    assert free_memory(meminfo, tmp_path, NONE) == FreeMemory(2500, 5000)
+
+
+def test_the_limits_of_a_service_and_of_what_it_is_in_count(meminfo: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/system.slice/moa.service\n")
+    group(tmp_path / "system.slice", "9000", 1000)
+    group(tmp_path / "system.slice/moa.service", "max", 500)
+    assert free_memory(meminfo, tmp_path, own) == FreeMemory(8000, 9000)
+    group(tmp_path / "system.slice/moa.service", "3000", 500)
+    assert free_memory(meminfo, tmp_path, own) == FreeMemory(2500, 3000)
+
+
+def test_groups_of_version_1_count(meminfo: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("5:cpu,cpuacct:/\n4:memory:/box\n")
+    group(tmp_path / "memory", "9223372036854771712", 10**9, 1)
+    assert free_memory(meminfo, tmp_path, own).limit is None
+    group(tmp_path / "memory/box", "6000", 5000, 1, "total_inactive_file 500\ntotal_active_file 500\n")
+    assert free_memory(meminfo, tmp_path, own) == FreeMemory(2000, 6000)
+
+
+def test_where_nothing_is_said_it_is_half_of_what_there_is() -> None:
+    assert free_memory(NONE, NONE, NONE).nbytes > 0

@@ -1,0 +1,42 @@
+"""Refuses a model that the memory does not hold, before it is loaded. Reads the heads of its files only."""
+
+from __future__ import annotations
+
+from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles
+from moa_shared.programs.free_memory import FreeMemory, free_memory
+from rich.filesize import decimal
+
+from moa_server.settings import ServerSettings
+from moa_server.target.sized_target import SizedTarget
+from moa_server.target.weights_bytes import PROCESS_BYTES, weights_nbytes
+
+LEAST_TOKENS = 1024  # of one conversation, where the operator gives keys and values no bytes of their own
+
+
+def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free: FreeMemory | None = None) -> None:
+    """Looks at what the model takes and at what can be had; packed weights count, though they are mapped.
+
+    Args:
+        free: None: what can be had now.
+
+    Raises:
+        ConfigError: there is too little, and the operator has not said to start all the same.
+    """
+    if not settings.memory_check:
+        return
+    free = free or free_memory()
+    target = SizedTarget(files.config, level, settings.context_length or None)
+    least = target.new_cache().most_nbytes(min(LEAST_TOKENS, target.context_length))
+    weights, rows = weights_nbytes(files, level), settings.kv_bytes or least
+    needed = weights + rows + PROCESS_BYTES
+    if needed <= free.nbytes:
+        return
+    limit = f", under a limit of {decimal(free.limit)}" if free.limit is not None else ""
+    hint = "lower --kv-bytes, " if settings.kv_bytes > least else ""
+    raise ConfigError(
+        f"{files.target_id} needs {decimal(needed)} of memory: {decimal(weights)} for its weights, {decimal(rows)} for "
+        f"keys and values, {decimal(PROCESS_BYTES)} for the program. {decimal(free.nbytes)} can be had here{limit}.",
+        hint=f"End other programs, {hint}or take a smaller model or one with fewer bits a weight; "
+        "--no-memory-check starts all the same, and reads weights from the disk again and again.",
+    )
