@@ -92,6 +92,15 @@ async def locked_meanwhile(entry: Path, progress: Progress) -> AsyncIterator[Non
         lock.release()
 
 
+def is_being_written(entry: Path) -> bool:
+    """Whether another process holds the entry's lock."""
+    lock = _lock_file(entry)
+    if not _take(lock):
+        return True
+    lock.release()
+    return False
+
+
 def _lock_file(entry: Path) -> filelock.BaseFileLock:
     import filelock
 

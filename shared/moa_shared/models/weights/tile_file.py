@@ -11,8 +11,9 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -110,29 +111,78 @@ def map_tiles(files: ModelFiles, root: Path, progress: Progress) -> dict[str, Ti
     return found
 
 
-def _read(path: Path, files: ModelFiles) -> dict[str, Tiles] | None:
-    """None where there is no file, or one of another model or another version."""
+@dataclass(frozen=True, slots=True)
+class TileTable:
+    """What a file of tiles says of itself.
+
+    Args:
+        model: its name.
+        sources: path, size and time (in ns) of each file that it was made from.
+        tensors: by name: format, outputs, inputs, and where its tiles begin and how many bytes they take.
+    """
+
+    model: str
+    fingerprint: str
+    sources: tuple[tuple[str, int, int], ...]
+    tensors: Mapping[str, tuple[str, int, int, int, int]]
+
+    def is_current(self) -> bool:
+        """Whether those of the files that are there are as they were."""
+        return all(_is_unchanged(Path(path), size, time) for path, size, time in self.sources if Path(path).exists())
+
+
+def read_table(path: Path) -> TileTable | None:
+    """The table of a file of tiles; None where it is none, or not whole."""
     try:
-        data = map_file(path)
-        magic, start, size = _START.unpack(data[: _START.size].tobytes())
-        if magic != _MAGIC or start + size != len(data):
-            return None
-        table = parse_json(data[start:].tobytes())
-        if table["fingerprint"] != files.fingerprint or not _is_of(table["sources"], files):
-            return None
-        return {
-            str(name): Tiles(str(kind), int(outputs), int(inputs), data[int(at) : int(at) + int(nbytes)])
-            for name, (kind, outputs, inputs, at, nbytes) in table["tensors"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, struct.error, KernelError):
+        with path.open("rb") as file:
+            magic, start, size = _START.unpack(file.read(_START.size))
+            if magic != _MAGIC or start + size != os.fstat(file.fileno()).st_size:
+                return None
+            file.seek(start)
+            table = parse_json(file.read(size))
+        return TileTable(
+            str(table.get("model", "")),
+            str(table["fingerprint"]),
+            tuple((str(name), int(nbytes), int(time)) for name, nbytes, time in table["sources"]),
+            {
+                str(name): (str(kind), int(outputs), int(inputs), int(at), int(nbytes))
+                for name, (kind, outputs, inputs, at, nbytes) in table["tensors"].items()
+            },
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
 
 
-def _is_of(sources: list[list[Any]], files: ModelFiles) -> bool:
+def _read(path: Path, files: ModelFiles) -> dict[str, Tiles] | None:
+    """None where there is no file, or one of another model or another version."""
+    table = read_table(path)
+    if table is None or table.fingerprint != files.fingerprint or not _is_of(table, files):
+        return None
+    try:
+        data = map_file(path)
+        tiles = {
+            name: Tiles(kind, outputs, inputs, data[at : at + nbytes])
+            for name, (kind, outputs, inputs, at, nbytes) in table.tensors.items()
+        }
+    except (OSError, KernelError):
+        return None
+    with suppress(OSError):  # on a read-only disk
+        os.utime(path)  # so that its time says when it was used last
+    return tiles
+
+
+def _is_of(table: TileTable, files: ModelFiles) -> bool:
     """Whether the files are those of the table; the same model elsewhere is known by its fingerprint."""
-    known = {str(path): [size, time] for path, size, time in sources}
-    now = {path: [size, time] for path, size, time in _sources(files)}
-    return all(known[path] == now[path] for path in known.keys() & now.keys())
+    own = {str(path) for path in files.weights}
+    return all(_is_unchanged(Path(path), size, time) for path, size, time in table.sources if path in own)
+
+
+def _is_unchanged(path: Path, size: int, time: int) -> bool:
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns) == (size, time)
 
 
 def _sources(files: ModelFiles) -> list[tuple[str, int, int]]:
@@ -176,4 +226,5 @@ def _table(files: ModelFiles, sources: list[tuple[str, int, int]], places: list[
     tensors = {
         place.name: [place.kind, place.outputs, place.inputs, PAGE + place.start, place.nbytes] for place in places
     }
-    return json.dumps({"fingerprint": files.fingerprint, "sources": sources, "tensors": tensors}).encode()
+    table = {"model": files.target_id, "fingerprint": files.fingerprint, "sources": sources, "tensors": tensors}
+    return json.dumps(table).encode()
