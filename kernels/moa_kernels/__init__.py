@@ -11,6 +11,7 @@ from moa_kernels.rotary import Rotary
 from moa_kernels.threads import set_threads, threads
 from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
 from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.experts import Experts
 from moa_kernels.transformer.page import Page
 from moa_kernels.transformer.segment import Segment
 from moa_kernels.transformer.stack import Layer, Stack, StackShape
@@ -30,6 +31,7 @@ __all__ = [
     "Q8",
     "Q8_0",
     "Cache",
+    "Experts",
     "KernelError",
     "Layer",
     "Linear",

@@ -29,6 +29,15 @@ class CLinear(ct.Structure):
     )
 
 
+class CExperts(ct.Structure):
+    _fields_ = (
+        *((name, ct.c_int32) for name in ("count", "chosen", "inner", "weighs_all")),
+        ("router", CLinear),
+        ("gate_up", ct.POINTER(CLinear)),
+        ("down", ct.POINTER(CLinear)),
+    )
+
+
 class CLayer(ct.Structure):
     _fields_ = (
         ("attention_norm", ct.c_void_p),
@@ -40,10 +49,12 @@ class CLayer(ct.Structure):
         ("norms_all_heads", ct.c_int32),
         ("window", ct.c_int32),
         ("rotary", ct.c_int32),
+        ("sinks", ct.c_void_p),
         ("qkv", CLinear),
         ("out", CLinear),
         ("gate_up", CLinear),
         ("down", CLinear),
+        ("experts", ct.POINTER(CExperts)),
     )
 
 
@@ -56,6 +67,7 @@ class CStack(ct.Structure):
         ("activation", ct.c_int32),
         ("rotated", ct.c_int32),
         *((name, ct.c_float) for name in ("eps", "query_scale", "residual_scale", "score_cap")),
+        *((name, ct.c_float) for name in ("gate_slope", "gate_limit")),
         ("layer", ct.POINTER(CLayer)),
     )
 

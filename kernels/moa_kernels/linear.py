@@ -49,6 +49,7 @@ class Linear:
         self.outputs = sum(part.shape[0] for part in weights)
         self.inputs = int(weights[0].shape[1])
         self.compiled = not reference and library() is not None
+        self.plain = plain
         if self.inputs % GROUP and not reference:
             raise KernelError(f"It has {self.inputs} inputs, which is no multiple of {GROUP}.")
         if any(part.shape[1] != self.inputs for part in weights):
@@ -62,6 +63,7 @@ class Linear:
         self._parts = [part if isinstance(part, Tiles) else packed(_checked(part, plain=plain)) for part in weights]
         if len({part.kind == PLAIN for part in self._parts}) > 1:
             raise KernelError("Some of its parts are packed in float32, and some are not.")
+        self.plain = self._parts[0].kind == PLAIN
         self._c_parts = (CPart * len(self._parts))(
             *(CPart(part.number, part.outputs, address(part.memory)) for part in self._parts)
         )

@@ -20,6 +20,7 @@ from moa_kernels.transformer.cache import Cache
 
 if TYPE_CHECKING:
     from moa_kernels.rotary import Table
+    from moa_kernels.transformer.experts import Experts
     from moa_kernels.transformer.segment import Numbers, Segment
     from moa_kernels.transformer.stack import Layer, Stack, StackShape
 
@@ -135,11 +136,11 @@ def run(
 def mlp(shape: StackShape, layer: Layer, x: Rows) -> Rows:
     """What the MLP adds to the rows."""
     normed = x if layer.mlp_norm is None else norm(x, layer.mlp_norm, shape.eps)
-    gate, up = np.split(layer.gate_up(normed), 2, axis=-1)
-    slope = (
-        gate if shape.activation == "silu" else np.float32(1.5957691216) * gate * (1 + np.float32(0.044715) * gate**2)
-    )
-    out = layer.down(gate / (1 + np.exp(-np.maximum(slope, np.float32(-88)))) * up)
+    if layer.experts is None:
+        gate_up, down = layer.mlp
+        out = down(gated(shape, gate_up(normed)))
+    else:
+        out = _mixed(shape, layer.experts, normed)
     if layer.mlp_out_norm is not None:
         out = norm(out, layer.mlp_out_norm, shape.eps)
     return out * np.float32(shape.residual_scale)
@@ -151,6 +152,31 @@ def rounded(rows: Rows) -> Rows:
     largest = np.maximum(np.abs(groups).max(axis=-1, keepdims=True), np.float32(1e-12))
     codes = np.rint(groups * (np.float32(127) / largest))
     out: Rows = (codes * (largest / np.float32(127))).reshape(rows.shape)
+    return out
+
+
+def gated(shape: StackShape, gate_up: Rows) -> Rows:
+    """[rows, 2 inner] to [rows, inner]: what the MLP's second product takes."""
+    gate, up = np.split(gate_up, 2, axis=-1)
+    slope = gate
+    if shape.activation == "gelu_tanh":
+        slope = np.float32(1.5957691216) * gate * (1 + np.float32(0.044715) * gate**2)
+    elif shape.activation == "clamped_swiglu":
+        limit = np.float32(shape.gate_limit)
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit) + 1
+        slope = np.float32(shape.gate_slope) * gate
+    out: Rows = gate / (1 + np.exp(-np.maximum(slope, np.float32(-88)))) * up
+    return out
+
+
+def _mixed(shape: StackShape, experts: Experts, rows: Rows) -> Rows:
+    """What the rows' experts give, by their weights."""
+    numbers, weights = experts.choose(rows)
+    out = np.zeros_like(rows)
+    for number in np.unique(numbers):
+        chosen, rank = np.nonzero(numbers == number)
+        gate_up, down = experts.pair(int(number))
+        out[chosen] += down(gated(shape, gate_up(rows[chosen]))) * weights[chosen, rank, None]
     return out
 
 
@@ -203,7 +229,11 @@ def _attend(stack: Stack, cache: ReferenceCache, layer: int, segment: Segment, r
     scores = np.einsum("hgd,shd->hgs", grouped, held[:, :, 0])
     if stack.shape.score_cap:
         scores = capped(scores, stack.shape.score_cap)
+    sinks = stack.layers[layer].sinks
+    if sinks is not None:
+        scores = np.concatenate((scores, sinks.reshape(*scores.shape[:2], 1)), axis=-1)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
+    weights = weights[..., : len(slots)]
     out: Rows = np.einsum("hgs,shd->hgd", weights, held[:, :, 1]).reshape(-1)
     return out

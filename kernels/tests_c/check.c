@@ -208,7 +208,26 @@ static void check_cache(uint64_t seed) {
 typedef struct {
     const char *name;
     int kind, hidden, inner, heads, kv_heads, head_dim, bias, head_norms, reads_memory, only_fills;
+    int experts, chosen, weighs_all;  // experts: 0: none; else with sinks and clamped gates
 } shape_t;
+
+static moa_experts_t *random_experts(const shape_t *shape) {
+    moa_linear_t *gate_up = zeros(shape->experts * sizeof *gate_up), *down = zeros(shape->experts * sizeof *down);
+    for (int i = 0; i < shape->experts; i++) {
+        gate_up[i] = random_linear(shape->kind, 2 * shape->inner, shape->hidden, 1);
+        down[i] = random_linear(shape->kind, shape->hidden, shape->inner, 1);
+    }
+    moa_linear_t router = random_linear(MOA_FLOAT32, shape->experts, shape->hidden, 1);
+    moa_experts_t *experts = zeros(sizeof *experts);
+    *experts = (moa_experts_t){shape->experts, shape->chosen, shape->inner, shape->weighs_all, router, gate_up, down};
+    return experts;
+}
+
+static void free_experts(const moa_experts_t *experts) {
+    if (!experts) return;
+    for (int i = 0; i < experts->count; i++) free_linear(experts->gate_up[i]), free_linear(experts->down[i]);
+    free((void *)experts->gate_up), free((void *)experts->down), free_linear(experts->router), free((void *)experts);
+}
 
 // Rows of two sessions: a chain, and a tree whose nodes see their ancestors in the tail.
 static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads) {
@@ -229,11 +248,15 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
             .gate_up = random_linear(shape->kind, 2 * shape->inner, hidden, 0),
             .down = random_linear(shape->kind, hidden, shape->inner, 0),
         };
+        if (!shape->experts) continue;
+        layers[i].experts = random_experts(shape);
+        layers[i].sinks = random_floats((size_t)shape->heads, 2.f);
     }
     moa_stack_t stack = {
         .hidden = hidden, .inner = shape->inner, .heads = shape->heads, .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim, .layers = LAYERS, .kv = kv, .reads_memory = memory,
-        .only_fills = shape->only_fills, .activation = MOA_SILU, .rotated = shape->head_dim, .eps = 1e-5f,
+        .only_fills = shape->only_fills, .activation = shape->experts ? MOA_CLAMPED_SWIGLU : MOA_SILU,
+        .gate_slope = 1.7f, .gate_limit = 0.5f, .rotated = shape->head_dim, .eps = 1e-5f,
         .query_scale = 0.125f, .residual_scale = 1.f, .layer = layers,
     };
     enum { CHAIN = 20, ROWS = CHAIN + NODES };
@@ -281,6 +304,7 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
         free((void *)layers[i].attention_norm), free((void *)layers[i].mlp_norm);
         free((void *)layers[i].query_norm), free((void *)layers[i].key_norm);
         free_linear(layers[i].qkv), free_linear(layers[i].out), free_linear(layers[i].gate_up), free_linear(layers[i].down);
+        free_experts(layers[i].experts), free((void *)layers[i].sinks);
     }
     free(x), free(states), free(cosines), free(sines);
 }
@@ -292,7 +316,9 @@ int main(int count, char **arguments) {
         {"llama", MOA_Q4_1, 192, 256, 3, 1, 64, 0, 0, 0, 0},  {"qwen2", MOA_Q8_0, 128, 160, 4, 2, 32, 1, 0, 0, 0},
         {"qwen3", MOA_Q4_1, 64, 96, 2, 2, 128, 0, 1, 0, 0},   {"fills", MOA_Q4_1, 64, 96, 2, 2, 32, 1, 1, 0, 1},
         {"memory", MOA_Q8_0, 128, 160, 4, 2, 32, 0, 0, 1, 0}, {"plain", MOA_FLOAT32, 64, 96, 2, 1, 64, 1, 1, 0, 0},
-        {"many-heads", MOA_Q8_0, 64, 64, 7, 1, 32, 0, 0, 0, 0},
+        {"many-heads", MOA_Q8_0, 64, 64, 7, 1, 32, 0, 0, 0, 0}, {"experts", MOA_Q4_1, 64, 96, 2, 1, 32, 0, 0, 0, 0, 19, 4, 1},
+        {"few-experts", MOA_MXFP4, 64, 32, 2, 1, 32, 0, 0, 0, 0, 2, 2, 0},
+        {"plain-experts", MOA_FLOAT32, 96, 64, 2, 1, 32, 0, 0, 0, 0, 5, 1, 1},
     };
     check_pack(seed);
     check_linear(seed);

@@ -79,6 +79,7 @@ typedef struct {
     int first[QUERIES_MOST];  // of what a query sees, counted in order: what its window leaves out
     int from;             // the least of these, rounded down to a vector
     float cap;            // of scores; 0: none
+    const float *sink[QUERIES_MOST];  // a score that is counted as if something had it; NULL: none
     float *scores;        // [queries, stride]
     int stride;
 } block_t;
@@ -121,7 +122,7 @@ INLINE void score_all(int queries, int kv, const block_t *b, int start, int slot
     }
 }
 
-// exp(score - largest) of what a query sees, its tail moved up behind the rest; the sum of these. What its window leaves
+// exp(score - largest) of what a query sees, its tail moved up behind the rest; the sum of these, and of its sink. What its window leaves
 // out weighs exactly 0, so it matters to no bit from where on a block is looked at.
 static float soften(const block_t *b, int q) {
     float *scores = b->scores + (size_t)q * b->stride;
@@ -134,13 +135,17 @@ static float soften(const block_t *b, int q) {
     for (int j = count; j < padded; j++) scores[j] = -1e30f;
     vec largest = v_set(-1e30f), sum = v_set(0.f);
     for (int j = b->from; j < padded; j += MOA_LANES) largest = v_max(largest, v_load(scores + j));
+    if (b->sink[q]) largest = v_max(largest, v_set(*b->sink[q]));
     largest = v_set(v_maximum(largest));
     for (int j = b->from; j < padded; j += MOA_LANES) {
         vec weight = v_exp(v_sub(v_load(scores + j), largest));
         v_store(scores + j, weight);
         sum = v_add(sum, weight);
     }
-    return v_sum(sum);
+    if (!b->sink[q]) return v_sum(sum);
+    float sink[MOA_LANES];
+    v_store(sink, v_exp(v_sub(v_set(*b->sink[q]), largest)));
+    return v_sum(sum) + sink[0];
 }
 
 // `wide` vectors of the outputs from dimension `at` on.

@@ -42,6 +42,7 @@ static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) 
 #include "attention.h"
 #include "peak.h"
 #include "guard.h"
+#include "experts.h"
 
 // ---------------------------------------------------------------- a forward
 
@@ -63,6 +64,7 @@ typedef struct {
     float *narrow;            // [rows, max(hidden, heads head_dim, inner)]
     float *scores;            // [threads, queries, score_stride]
     activations_t codes;
+    mixture_t mixture;        // where a layer has experts
     const attention_task_t *tasks;
 } forward_t;
 
@@ -93,7 +95,8 @@ static void norm_before_attention(void *context, int row, int worker) {
 static void norm_before_mlp(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    norm_for(&f->layer->gate_up, f->layer->mlp_norm, f, row);
+    const moa_experts_t *e = f->layer->experts;
+    norm_for(e ? &e->router : &f->layer->gate_up, f->layer->mlp_norm, f, row);
 }
 
 static void norm_heads(const forward_t *f, const float *norm, int heads, float *x) {
@@ -148,6 +151,7 @@ static void attend_task(void *context, int index, int worker) {
         b.output[q] = f->narrow + at * query_width(s) + column;
         b.seen[q] = segment->seen[row];
         b.tail[q] = segment->tail + segment->tail_start[row];
+        b.sink[q] = f->layer->sinks ? f->layer->sinks + task->kv_head * group + head : NULL;
         b.tail_count[q] = segment->tail_start[row + 1] - segment->tail_start[row];
         int seen = b.seen[q] + b.tail_count[q], window = f->layer->window;
         b.first[q] = window && seen > window ? seen - window : 0;
@@ -164,9 +168,8 @@ static void quantise_attended(void *context, int row, int worker) {
     quantise_for(&f->layer->out, f->narrow + (size_t)row * query_width(f->stack), f, row);
 }
 
-static void add_normed(forward_t *f, int row, const float *norm) {
+static void add_normed(const forward_t *f, int row, const float *norm, float *addend) {
     int hidden = f->stack->hidden;
-    float *addend = f->wide + (size_t)row * hidden;
     if (norm) norm_row(hidden, f->stack->eps, norm, addend, addend);
     if (f->stack->residual_scale != 1.f) scale_row(hidden, f->stack->residual_scale, addend);
     add_row(hidden, f->x + (size_t)row * hidden, addend);
@@ -175,28 +178,96 @@ static void add_normed(forward_t *f, int row, const float *norm) {
 static void add_attention(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    add_normed(f, row, f->layer->attention_out_norm);
+    add_normed(f, row, f->layer->attention_out_norm, f->wide + (size_t)row * f->stack->hidden);
 }
 
 static void add_mlp(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    add_normed(f, row, f->layer->mlp_out_norm);
+    add_normed(f, row, f->layer->mlp_out_norm, f->wide + (size_t)row * f->stack->hidden);
+}
+
+static void gate_row(const moa_stack_t *s, int inner, const float *gate_up, float *activated) {
+    if (s->activation == MOA_SILU) swiglu_row(inner, gate_up, activated);
+    else if (s->activation == MOA_GELU_TANH) geglu_row(inner, gate_up, activated);
+    else clamped_swiglu_row(inner, s->gate_slope, s->gate_limit, gate_up, activated);
 }
 
 static void activate(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
     int inner = f->stack->inner;
-    const float *gate_up = f->wide + (size_t)row * 2 * inner;
     float *activated = f->narrow + (size_t)row * inner;
-    if (f->stack->activation == MOA_SILU) swiglu_row(inner, gate_up, activated);
-    else geglu_row(inner, gate_up, activated);
-    quantise_for(&f->layer->down, f->narrow + (size_t)row * inner, f, row);
+    gate_row(f->stack, inner, f->wide + (size_t)row * 2 * inner, activated);
+    quantise_for(&f->layer->down, activated, f, row);
 }
 
 static void multiply(forward_t *f, const moa_linear_t *linear) {
     product(linear, f->rows, f->narrow, &f->codes, f->wide, f->threads);
+}
+
+// ---------------------------------------------------------------- experts
+
+static void route(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    const moa_experts_t *e = f->layer->experts;
+    size_t at = (size_t)row * e->chosen;
+    choose_experts(e, f->mixture.scores + (size_t)row * e->count, f->mixture.expert + at, f->mixture.weight + at);
+}
+
+// A place's input of the product that is next: as codes, or as it is.
+static void enter_place(forward_t *f, const moa_linear_t *next, const float *x, int place) {
+    mixture_t *m = &f->mixture;
+    const int block = m->block[place];
+    if (is_quantised(next)) quantise_row(next->inputs, x, m->codes_of + block, place - m->of[block].first);
+    else memmove(m->in + (size_t)place * next->inputs, x, (size_t)next->inputs * sizeof *x);
+}
+
+static void enter_experts(void *context, int place, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    const float *normed = f->narrow + (size_t)f->mixture.row[place] * f->stack->hidden;
+    enter_place(f, f->layer->experts->gate_up, normed, place);
+}
+
+static void activate_place(void *context, int place, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    const moa_experts_t *e = f->layer->experts;
+    float *activated = f->mixture.in + (size_t)place * e->inner;
+    gate_row(f->stack, e->inner, f->mixture.out + (size_t)place * 2 * e->inner, activated);
+    enter_place(f, e->down, activated, place);
+}
+
+static void add_experts(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    const mixture_t *m = &f->mixture;
+    int hidden = f->stack->hidden, chosen = f->layer->experts->chosen;
+    float *sum = f->narrow + (size_t)row * hidden;
+    for (int i = 0; i < hidden; i += MOA_LANES) {
+        vec part = v_set(0.f);
+        for (int choice = row * chosen; choice < (row + 1) * chosen; choice++)
+            part = v_fma(v_load(m->out + (size_t)m->place[choice] * hidden + i), v_set(m->weight[choice]), part);
+        v_store(sum + i, part);
+    }
+    add_normed(f, row, f->layer->mlp_out_norm, sum);
+}
+
+static void run_experts(forward_t *f) {
+    const moa_experts_t *e = f->layer->experts;
+    mixture_t *m = &f->mixture;
+    product(&e->router, f->rows, f->narrow, &f->codes, m->scores, f->threads);
+    parallel(f->threads, route, f, f->rows);
+    sort_places(e, m, f->rows);
+    place_codes(m, f->stack->hidden);
+    parallel(f->threads, enter_experts, f, f->rows * e->chosen);
+    multiply_blocks(m, e->gate_up, f->threads);
+    place_codes(m, e->inner);
+    parallel(f->threads, activate_place, f, f->rows * e->chosen);
+    multiply_blocks(m, e->down, f->threads);
+    parallel(f->threads, add_experts, f, f->rows);
 }
 
 static void run_layer(forward_t *f, int tasks) {
@@ -209,6 +280,10 @@ static void run_layer(forward_t *f, int tasks) {
     multiply(f, &f->layer->out);
     parallel(f->threads, add_attention, f, f->rows);
     parallel(f->threads, norm_before_mlp, f, f->rows);
+    if (f->layer->experts) {
+        run_experts(f);
+        return;
+    }
     multiply(f, &f->layer->gate_up);
     parallel(f->threads, activate, f, f->rows);
     multiply(f, &f->layer->down);
@@ -240,6 +315,16 @@ static int longest_context(int segments, const moa_segment_t *segment) {
 
 static int most_of(int a, int b) { return a > b ? a : b; }
 
+// Room for the experts of all layers; true where none has any.
+static int allocate_experts(mixture_t *m, const moa_stack_t *s, int rows) {
+    int count = 0, chosen = 0, inner = 0;
+    for (int layer = 0; layer < s->layers; layer++) {
+        const moa_experts_t *e = s->layer[layer].experts;
+        if (e) count = most_of(count, e->count), chosen = most_of(chosen, e->chosen), inner = most_of(inner, e->inner);
+    }
+    return !count || allocate_mixture(m, rows, count, chosen, most_of(s->hidden, inner), most_of(s->hidden, 2 * inner));
+}
+
 int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *const *cosines,
             const float *const *sines, const float *query_factors, int segments, const moa_segment_t *segment,
             int states, const int32_t *state_layers, float *state, int threads) {
@@ -257,8 +342,8 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
     f.wide = allocate(wide * sizeof(float));
     f.narrow = allocate(narrow * sizeof(float));
     f.scores = allocate((size_t)threads * QUERIES_MOST * f.score_stride * sizeof(float));
-    int has_codes = allocate_activations(&f.codes, rows, widest);
-    if (segment_rows && tasks && f.wide && f.narrow && f.scores && has_codes) {
+    int has_codes = allocate_activations(&f.codes, rows, widest), has_experts = allocate_experts(&f.mixture, s, rows);
+    if (segment_rows && tasks && f.wide && f.narrow && f.scores && has_codes && has_experts) {
         segment_rows[0] = 0;
         for (int i = 0; i < segments; i++) segment_rows[i + 1] = segment_rows[i] + segment[i].rows;
         f.segment_rows = segment_rows;
@@ -276,6 +361,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
     }
     free(segment_rows), free(tasks), free(f.wide), free(f.narrow), free(f.scores);
     free_activations(&f.codes);
+    free_mixture(&f.mixture);
     end_parallel(threads);
     return result;
 }

@@ -8,6 +8,7 @@
 #define MOA_GROUP 32      // weights, and activations, that share a scale
 #define MOA_LANES 16      // outputs of a tile, and keys of a block
 #define MOA_PAGE_ROWS 64  // positions of a page of a cache
+#define MOA_EXPERTS_MOST 1024  // of a layer
 #define MOA_EXPORT __attribute__((visibility("default")))
 
 // The numbers stay what they are: files of tiles hold them.
@@ -33,7 +34,15 @@ typedef struct {
     const float *bias;  // [outputs], or NULL
 } moa_linear_t;
 
-enum { MOA_SILU = 0, MOA_GELU_TANH = 1 };
+enum { MOA_SILU = 0, MOA_GELU_TANH = 1, MOA_CLAMPED_SWIGLU = 2 };
+
+// An MLP in parts, of which each row has those that the router scores highest. Equal scores go by number.
+typedef struct {
+    int32_t count, chosen, inner;
+    int32_t weighs_all;                  // weights are a softmax over all scores, else over those of the chosen
+    moa_linear_t router;                 // FLOAT32, `count` outputs
+    const moa_linear_t *gate_up, *down;  // [count]
+} moa_experts_t;
 
 typedef struct {
     const float *attention_norm, *mlp_norm;        // [hidden], of what they read; NULL: the rows as they are
@@ -42,7 +51,9 @@ typedef struct {
     int32_t norms_all_heads;                       // these two are over all heads side by side, else [head_dim]
     int32_t window;                                // of the newest positions that a row sees; 0: all
     int32_t rotary;                                // which of the forward's tables turn queries and keys; -1: none
+    const float *sinks;                            // [heads], scores that weigh nothing but are counted; NULL: none
     moa_linear_t qkv, out, gate_up, down;          // qkv: queries alone in a stack that reads memory
+    const moa_experts_t *experts;                  // in place of gate_up and down; NULL: these
 } moa_layer_t;
 
 // Decoder layers that run one after the other over the same cache.
@@ -51,12 +62,13 @@ typedef struct {
     int32_t kv;            // how keys and values are kept
     int32_t reads_memory;  // keys and values come from elsewhere; none are computed or written
     int32_t only_fills;    // the last layer stores keys and values, and nothing leaves it
-    int32_t activation;    // MOA_SILU, MOA_GELU_TANH
+    int32_t activation;    // MOA_SILU, MOA_GELU_TANH, MOA_CLAMPED_SWIGLU
     int32_t rotated;       // numbers of a head that are turned, from its first on
     float eps;
     float query_scale;     // of scores
     float residual_scale;  // of what attention and MLP add to the rows
     float score_cap;       // scores become cap tanh(score / cap); 0: they stay
+    float gate_slope, gate_limit;  // of MOA_CLAMPED_SWIGLU
     const moa_layer_t *layer;
 } moa_stack_t;
 

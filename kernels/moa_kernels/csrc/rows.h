@@ -19,9 +19,11 @@ INLINE vec v_exp(vec x) {
 
 INLINE vec v_negative(vec x) { return v_sub(v_set(0.f), x); }
 
+INLINE vec v_least(vec a, vec b) { return v_negative(v_max(v_negative(a), v_negative(b))); }
+
 // tanh(x) with an error of 1e-7 (of 1, not of the result).
 INLINE vec v_tanh(vec x) {
-    vec doubled = v_negative(v_max(v_negative(v_add(x, x)), v_set(-80.f)));  // at most 80: exp does not overflow
+    vec doubled = v_least(v_add(x, x), v_set(80.f));  // at most 80: exp does not overflow
     return v_sub(v_set(1.f), v_div(v_set(2.f), v_add(v_exp(doubled), v_set(1.f))));
 }
 
@@ -77,5 +79,14 @@ static void geglu_row(int inner, const float *gate_up, float *y) {
         vec gate = v_load(gate_up + i), square = v_mul(gate, gate);
         vec slope = v_mul(v_mul(gate, v_set(1.5957691216f)), v_fma(square, v_set(0.044715f), v_set(1.f)));
         v_store(y + i, v_mul(v_gated(gate, slope), v_load(gate_up + inner + i)));
+    }
+}
+
+// As swiglu_row where gates are cut off above `limit` and up at both sides, and 1 is added to up: gpt-oss's.
+static void clamped_swiglu_row(int inner, float slope, float limit, const float *gate_up, float *y) {
+    for (int i = 0; i < inner; i += MOA_LANES) {
+        vec gate = v_least(v_load(gate_up + i), v_set(limit));
+        vec up = v_max(v_least(v_load(gate_up + inner + i), v_set(limit)), v_set(-limit));
+        v_store(y + i, v_mul(v_gated(gate, v_mul(gate, v_set(slope))), v_add(up, v_set(1.f))));
     }
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moa_kernels import reference
-from moa_kernels.bindings import KV_FORMATS, LANES, CLayer, CSegment, CStack, address
+from moa_kernels.bindings import KV_FORMATS, LANES, CLayer, CLinear, CSegment, CStack, address
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
@@ -21,10 +21,11 @@ from moa_kernels.linear import Linear, vector
 from moa_kernels.rotary import Rotary
 from moa_kernels.threads import threads
 from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.experts import Experts
 from moa_kernels.transformer.segment import Segment
 
-SILU, GELU_TANH = "silu", "gelu_tanh"
-ACTIVATIONS = (SILU, GELU_TANH)  # in the order of their numbers in kernels.h
+SILU, GELU_TANH, CLAMPED_SWIGLU = "silu", "gelu_tanh", "clamped_swiglu"
+ACTIVATIONS = (SILU, GELU_TANH, CLAMPED_SWIGLU)  # in the order of their numbers in kernels.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class StackShape:
         inner: width of the MLP.
         eps: of the norms.
         reads_memory: keys and values come from elsewhere; `qkv` of the layers holds queries alone.
-        activation: of the MLP's gate, "silu" or "gelu_tanh".
+        activation: of the MLP's gate: "silu", "gelu_tanh", or "clamped_swiglu", which is
+            gate sigmoid(gate_slope gate) (up + 1), with both cut off at gate_limit.
         score_scale: of attention's scores; 0: one over the root of the head dimension.
         score_cap: scores become cap tanh(score / cap); 0: they stay.
         residual_scale: of what attention and MLP add to the rows.
@@ -52,6 +54,8 @@ class StackShape:
     score_scale: float = 0.0
     score_cap: float = 0.0
     residual_scale: float = 1.0
+    gate_slope: float = 1.702
+    gate_limit: float = 7.0
 
     @property
     def query_scale(self) -> float:
@@ -66,9 +70,9 @@ class StackShape:
             raise KernelError(f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly.")
         if self.activation not in ACTIVATIONS:
             raise KernelError(f"The activation {self.activation!r} is not computed by the kernels.")
-        factors = (self.score_scale, self.score_cap, self.residual_scale)
+        factors = (self.score_scale, self.score_cap, self.residual_scale, self.gate_slope, self.gate_limit)
         if not all(np.isfinite(np.float32(factor)) and factor >= 0 for factor in factors):
-            raise KernelError(f"The scalings {factors} of scores, their cap and residuals cannot be used.")
+            raise KernelError(f"The scalings {factors} of scores, their cap, residuals and gates cannot be used.")
         if any_width:
             return
         for name, size, divisor in (
@@ -91,20 +95,35 @@ class Layer:
         attention_out_norm, mlp_out_norm: [hidden], of what they add to the rows; None: it is added as it is.
         window: how many of the newest positions a row sees; 0: all.
         rotary: which of the stack's rotary angles turn queries and keys; None: they are not turned.
+        sinks: [heads], scores that are counted as if something had them, and weigh nothing; None: there are none.
+        experts: in place of `gate_up` and `down`, which are None then.
     """
 
     attention_norm: Rows | None
     qkv: Linear
     out: Linear
     mlp_norm: Rows | None
-    gate_up: Linear
-    down: Linear
+    gate_up: Linear | None
+    down: Linear | None
     query_norm: Rows | None = None
     key_norm: Rows | None = None
     attention_out_norm: Rows | None = None
     mlp_out_norm: Rows | None = None
     window: int = 0
     rotary: int | None = 0
+    sinks: Rows | None = None
+    experts: Experts | None = None
+
+    @property
+    def mlp(self) -> tuple[Linear, Linear]:
+        """`gate_up` and `down` of a layer without experts.
+
+        Raises:
+            KernelError: it has none of its own.
+        """
+        if self.gate_up is None or self.down is None:
+            raise KernelError("A layer has neither an MLP nor experts.")
+        return self.gate_up, self.down
 
 
 class Stack:
@@ -228,9 +247,15 @@ class Stack:
         expected = {
             "qkv": (layer.qkv, wide, shape.hidden),
             "out": (layer.out, shape.hidden, queries),
-            "gate_up": (layer.gate_up, 2 * shape.inner, shape.hidden),
-            "down": (layer.down, shape.hidden, shape.inner),
         }
+        if layer.experts is None:
+            gate_up, down = layer.mlp
+            expected |= {
+                "gate_up": (gate_up, 2 * shape.inner, shape.hidden),
+                "down": (down, shape.hidden, shape.inner),
+            }
+        else:
+            expected["router"] = (layer.experts.router, layer.experts.count, shape.hidden)
         for name, (linear, outputs, inputs) in expected.items():
             if linear.compiled != self.compiled:
                 raise KernelError(f"{name} and its stack are not both compiled, or both computed in numpy.")
@@ -243,6 +268,7 @@ class Stack:
             ("mlp_norm", layer.mlp_norm, shape.hidden),
             ("attention_out_norm", layer.attention_out_norm, shape.hidden),
             ("mlp_out_norm", layer.mlp_out_norm, shape.hidden),
+            ("sinks", layer.sinks, shape.heads),
             ("query_norm", layer.query_norm, queries if _norms_all_heads(layer, shape) else shape.head_dim),
             ("key_norm", layer.key_norm, keys if _norms_all_heads(layer, shape) else shape.head_dim),
         ):
@@ -300,6 +326,8 @@ class Stack:
             shape.query_scale,
             shape.residual_scale,
             shape.score_cap,
+            shape.gate_slope,
+            shape.gate_limit,
             c_layers,
         )
 
@@ -315,16 +343,20 @@ class Stack:
                 layer.key_norm,
             )
         ]
-        self._vectors += [norm for norm in norms if norm is not None]
+        sinks = None if layer.sinks is None else vector(layer.sinks)
+        self._vectors += [each for each in (*norms, sinks) if each is not None]
+        gate_up, down = (CLinear(), CLinear()) if layer.experts is not None else (each.c for each in layer.mlp)
         return CLayer(
             *map(address, norms),
             int(_norms_all_heads(layer, self.shape)),
             layer.window,
             -1 if layer.rotary is None else layer.rotary,
+            address(sinks),
             layer.qkv.c,
             layer.out.c,
-            layer.gate_up.c,
-            layer.down.c,
+            gate_up,
+            down,
+            None if layer.experts is None else ct.pointer(layer.experts.c),
         )
 
 

@@ -134,7 +134,7 @@ class DraftDecoder:
         """Cross-attention before any memory row has come: only its MLP acts."""
         layer = self.cross_attention.layers[0]
         normed = x if layer.mlp_norm is None else self.arithmetic.norm(x, layer.mlp_norm, self.config.rms_norm_eps)
-        both = layer.gate_up(normed)
-        gate, up = np.split(both, 2, axis=-1)
+        gate_up, down = layer.mlp
+        gate, up = np.split(gate_up(normed), 2, axis=-1)
         inner: Rows = gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up
-        return x + layer.down(inner)
+        return x + down(inner)
