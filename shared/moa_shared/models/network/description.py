@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from moa_kernels.transformer.stack import GELU_TANH, SILU
+from moa_kernels.transformer.stack import CLAMPED_SWIGLU, GELU_TANH, SILU
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,20 @@ AROUND = Norms("input_layernorm", "pre_feedforward_layernorm", "post_attention_l
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """How the layers of a family with experts choose them.
+
+    Args:
+        inner: the key of config.json for an expert's width.
+        weighs_chosen: weights are a softmax over the chosen experts' scores; False: only where `norm_topk_prob` says
+            so, else over all.
+    """
+
+    inner: str = "intermediate_size"
+    weighs_chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """One family. Biases, and norms of queries and keys, are computed wherever a layer has them.
 
@@ -45,6 +59,7 @@ class Description:
         no_rotary_every: each layer whose number is a multiple of this is not rotated, where `no_rope_layers` does not
             say.
         defaults: keys that the family's config.json may leave out.
+        mixture: its MLPs are mixtures of experts, in all layers or in those that the configuration names.
     """
 
     norms: Norms = BEFORE
@@ -55,6 +70,7 @@ class Description:
     window_every: int | None = None
     no_rotary_every: int = 0
     defaults: Mapping[str, object] = field(default_factory=dict)
+    mixture: Mixture | None = None
 
 
 _GEMMA = {"rms_norm_eps": 1e-6, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
@@ -86,5 +102,14 @@ FAMILIES = {
     "olmo2": Description(AFTER, defaults={"rope_theta": 500000.0}),
     "olmo3": Description(AFTER, window_every=4, defaults={"rope_theta": 500000.0, "sliding_window": 4096}),
     "granite": Description(),
+    "qwen3_moe": Description(mixture=Mixture("moe_intermediate_size"), defaults={"num_experts_per_tok": 8}),
+    "mixtral": Description(window_every=0, mixture=Mixture(weighs_chosen=True), defaults={"num_experts_per_tok": 2}),
+    "olmoe": Description(mixture=Mixture(), defaults={"num_experts_per_tok": 8, "rms_norm_eps": 1e-5}),
+    "gpt_oss": Description(
+        activation=CLAMPED_SWIGLU,
+        window_every=2,
+        mixture=Mixture(weighs_chosen=True),
+        defaults={"num_experts_per_tok": 4, "rope_theta": 150000.0, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    ),
 }
 EARLIEST = ("llama", "qwen2", "qwen3")  # whose layers are all alike and of Llama's form; torch computes these

@@ -11,6 +11,7 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.description import EARLIEST, FAMILIES
+from moa_shared.models.network.mixture import mistake_in
 from moa_shared.text.plain_text import plain_line
 
 MOST_LAYERS = 1024  # the largest models have 126; a file that names a billion would be looked through for hours
@@ -107,6 +108,7 @@ def _check_layers(config: Mapping[str, Any], name: str) -> None:
         value = config.get(key)
         if value is not None and (type(value) is not int or value < 1):
             wrong = f"{key} = {value!r}"
+    wrong = mistake_in(config, FAMILIES[str(config["model_type"])], MOST_SIZE) or wrong
     if config.get("use_bidirectional_attention"):
         wrong = "bidirectional attention, which writes no text"
     if wrong is not None:

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import KernelError, Layer, Linear, QuantisedMatrix, StackShape, Tiles
+from moa_kernels import Experts, KernelError, Layer, Linear, QuantisedMatrix, StackShape, Tiles
 
 from moa_shared.models.network.description import FAMILIES, Description
+from moa_shared.models.network.mixture import MixturePlan
 from moa_shared.models.network.plan import LayerPlan, plan_of
 
 Rows = npt.NDArray[np.float32]
@@ -70,7 +71,7 @@ def read_layer(
     Raises:
         KernelError: weights that the kernels do not take; it names them.
     """
-    names = weights.names()
+    names = frozenset(weights.names())
 
     def vector(name: str) -> Rows | None:
         return weights.array(f"{prefix}.{name}") if f"{prefix}.{name}" in names else None
@@ -97,22 +98,46 @@ def read_layer(
         except KernelError as error:
             raise KernelError(f"{prefix}.{modules[0]}: {error}") from error
 
+    def experts(plan: MixturePlan) -> Experts:
+        """By one product each; in numpy those are read that rows choose."""
+        scores = weights.array(f"{prefix}.mlp.gate.weight")
+        if len(scores) != plan.count:
+            raise KernelError(f"{prefix}.mlp.gate scores {len(scores)} experts, expected {plan.count}.")
+        router = Linear([scores], vector("mlp.gate.bias"), plain=True, reference=not out.compiled)
+
+        def read(number: int) -> tuple[Linear, Linear]:
+            expert = f"mlp.experts.{number}"
+            return linear(f"{expert}.gate_proj", f"{expert}.up_proj"), linear(f"{expert}.down_proj")
+
+        try:
+            found = Experts(router, plan.chosen, read, weighs_all=plan.weighs_all)
+            if found.inner != plan.inner:
+                raise KernelError(f"Its experts are {found.inner} wide, expected {plan.inner}.")
+            return found
+        except KernelError as error:
+            if str(error).startswith(prefix):  # of one expert's matrix, which it names
+                raise
+            raise KernelError(f"{prefix}.mlp: {error}") from error
+
     plan = plan or LayerPlan()
-    norms = description.norms
+    norms, dense, out = description.norms, plan.mixture is None, linear("self_attn.o_proj")
+    gate_up = ["mlp.gate_up_proj"] if description.fused else ["mlp.gate_proj", "mlp.up_proj"]
     queries = ["self_attn.q_proj"] if reads_memory else [f"self_attn.{each}_proj" for each in "qkv"]
     return Layer(
         attention_norm=norm(norms.attention) if input_norm else None,
         qkv=linear(*(["self_attn.qkv_proj"] if description.fused else queries)),
-        out=linear("self_attn.o_proj"),
+        out=out,
         mlp_norm=norm(norms.mlp),
-        gate_up=linear(*(["mlp.gate_up_proj"] if description.fused else ["mlp.gate_proj", "mlp.up_proj"])),
-        down=linear("mlp.down_proj"),
+        gate_up=linear(*gate_up) if dense else None,
+        down=linear("mlp.down_proj") if dense else None,
         query_norm=head_norm("q_norm"),
         key_norm=None if reads_memory else head_norm("k_norm"),
         attention_out_norm=norm(norms.attention_out),
         mlp_out_norm=norm(norms.mlp_out),
         window=plan.window,
         rotary=plan.rotary,
+        sinks=vector("self_attn.sinks"),
+        experts=None if plan.mixture is None else experts(plan.mixture),
     )
 
 

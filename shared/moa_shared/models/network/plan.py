@@ -11,20 +11,22 @@ from typing import Any
 
 import numpy as np
 from moa_kernels import KernelError, Rotary, StackShape
-from moa_kernels.transformer.stack import GELU_TANH
+from moa_kernels.transformer.stack import CLAMPED_SWIGLU, GELU_TANH, SILU
 
 from moa_shared.models.network.description import FAMILIES, Description
+from moa_shared.models.network.mixture import MixturePlan, mixture_of
 
-_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": GELU_TANH}
+_ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH}
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """What one layer does: its window (0: none), and which of the plan's angles turn it (None: none)."""
+    """What one layer does: its window (0: none), which of the plan's angles turn it (None: none), and its experts."""
 
     window: int = 0
     rotary: int | None = 0
+    mixture: MixturePlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,9 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
         LayerPlan(
             window if kind == _SLIDING else 0,
             (kind_numbers.get(kind, 0) if turns else None),
+            mixture_of(config, description, layer),
         )
-        for kind, turns in zip(kinds, turned, strict=True)
+        for layer, (kind, turns) in enumerate(zip(kinds, turned, strict=True))
     )
     return Plan(
         description,
@@ -89,6 +92,8 @@ def _shape(config: Mapping[str, Any], description: Description) -> StackShape:
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     given = config.get("hidden_activation") or config.get("hidden_act")
     activation = description.activation if given is None else _ACTIVATIONS.get(str(given))
+    if activation == SILU and description.activation == CLAMPED_SWIGLU:
+        activation = CLAMPED_SWIGLU  # which gpt-oss's config.json calls silu
     if activation != description.activation:
         raise KernelError(f"The activation {given!r} is not computed by the kernels.")
     scale = float(config.get("attention_multiplier", 0.0))
@@ -105,6 +110,8 @@ def _shape(config: Mapping[str, Any], description: Description) -> StackShape:
         score_scale=scale,
         score_cap=float(config.get("attn_logit_softcapping", 0.0)),
         residual_scale=float(config.get("residual_multiplier", 1.0)),
+        gate_slope=float(config.get("swiglu_alpha", 1.0)),
+        gate_limit=float(config.get("swiglu_limit", 0.0)),
     )
 
 

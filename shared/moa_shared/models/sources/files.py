@@ -57,6 +57,15 @@ _MATHEMATICS_OF_LATER_FAMILIES = (
     "attention_multiplier",
     "residual_multiplier",
     "logits_scaling",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "swiglu_alpha",
+    "swiglu_limit",
 )
 _INDEX = "model.safetensors.index.json"
 

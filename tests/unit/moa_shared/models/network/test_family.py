@@ -13,7 +13,8 @@ GOOD = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 8, "num_hidden_l
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_families_served(family: str) -> None:
-    check_family({**GOOD, "model_type": family}, "it")
+    experts = {"num_experts": 8, "moe_intermediate_size": 8}
+    check_family({**GOOD, **experts, "model_type": family}, "it")
 
 
 @pytest.mark.parametrize(
@@ -22,13 +23,13 @@ def test_the_families_served(family: str) -> None:
         (
             {"model_type": "gpt2"},
             snapshot(
-                "it is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite."
+                "it is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
             ),
         ),
         (
             {"model_type": None},
             snapshot(
-                "it is of the model family None, which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite."
+                "it is of the model family None, which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
             ),
         ),
         (

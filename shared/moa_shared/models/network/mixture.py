@@ -1,0 +1,79 @@
+"""Which layers of a model are mixtures of experts, and how a row's are chosen, from its config.json. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moa_kernels.transformer.experts import MOST_EXPERTS
+
+from moa_shared.models.network.description import Description
+
+_COUNTS = ("num_experts", "num_local_experts")
+_CHOSEN = "num_experts_per_tok"
+
+
+@dataclass(frozen=True, slots=True)
+class MixturePlan:
+    """The experts of one layer.
+
+    Args:
+        count: how many there are.
+        inner: the width of each.
+        chosen: how many a row has.
+        weighs_all: weights are a softmax over all scores, else over those of the chosen.
+    """
+
+    count: int
+    inner: int
+    chosen: int
+    weighs_all: bool
+
+
+def mixture_of(config: Mapping[str, Any], description: Description, layer: int) -> MixturePlan | None:
+    """The plan of a layer's experts; None: it has an MLP like dense models.
+
+    Args:
+        config: with the family's defaults.
+        layer: counted from 0.
+    """
+    mixture = description.mixture
+    every = int(config.get("decoder_sparse_step") or 1)
+    if mixture is None or layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % every:
+        return None
+    weighs_all = not (mixture.weighs_chosen or config.get("norm_topk_prob"))
+    return MixturePlan(int(config[_count_key(config)]), int(config[mixture.inner]), int(config[_CHOSEN]), weighs_all)
+
+
+def mistake_in(config: Mapping[str, Any], description: Description, most_size: int) -> str | None:
+    """What makes no sense of the configuration's experts, or is not computed; None: nothing.
+
+    Args:
+        config: as its file has it.
+    """
+    if description.mixture is None:
+        return None
+    config = {**description.defaults, **config}
+    count_key, inner = _count_key(config), description.mixture.inner
+    most = MOST_EXPERTS
+    for key in (count_key, _CHOSEN, inner, "decoder_sparse_step"):
+        value = config.get(key, 1 if key == "decoder_sparse_step" else None)
+        if type(value) is not int or not 0 < value <= most:
+            return f"{key} = {value!r}, expected a whole number from 1 to {most}"
+        most = value if key == count_key else most_size
+    dense = config.get("mlp_only_layers")
+    if dense is not None and (not isinstance(dense, list) or any(type(layer) is not int for layer in dense)):
+        return f"mlp_only_layers = {dense!r}"
+    for key in ("clip_qkv", "use_sliding_window"):
+        if config.get(key):
+            return f"{key} = {config[key]!r}"
+    for key in ("swiglu_alpha", "swiglu_limit"):
+        value = config.get(key, 1.0)
+        if type(value) not in (int, float) or not 0 < value < 1e6:
+            return f"{key} = {value!r}"
+    return None
+
+
+def _count_key(config: Mapping[str, Any]) -> str:
+    return next((key for key in _COUNTS if config.get(key) is not None), _COUNTS[0])

@@ -1,0 +1,223 @@
+"""Each family of mixtures as transformers computes it in float32: behind the kernels, in numpy, with 8-bit weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from inline_snapshot import snapshot
+from moa_kernels import Linear, Segment, Stack, norm
+from moa_kernels.library import library
+from moa_server.target.kernel_target import KernelTarget
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.network.description import FAMILIES
+from moa_shared.models.network.family import check_family
+from moa_shared.models.network.layers import read_layer
+from moa_shared.models.network.network import Network
+from moa_shared.models.network.plan import plan_of
+
+from tests.support.messages import raises
+from tests.support.mixtures import MIXTURES, MixtureWeights, tiny_mixture
+from tests.support.tiny_models import SIZES, Floats
+
+TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
+PACKED = ("q_proj", "k_proj", "v_proj", "up_proj")
+needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
+
+
+def of_transformers(model: Any) -> Floats:
+    with torch.no_grad():
+        logits: Floats = model(torch.tensor([TEXT])).logits[0].numpy()
+    return logits
+
+
+def target_of(family: str, *, plain: bool = False, packed: tuple[str, ...] = ()) -> KernelTarget:
+    model = tiny_mixture(family)
+    network = Network(MixtureWeights(model, packed), model.config.to_dict(), plain=plain)
+    return KernelTarget(network, SIZES["max_position_embeddings"], half=not plain)
+
+
+def test_every_family_is_tested() -> None:
+    tested = {tiny_mixture(family).config.model_type for family in MIXTURES}
+    assert tested == {name for name, description in FAMILIES.items() if description.mixture is not None}
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", MIXTURES)
+def test_the_kernels_in_float32_compute_what_transformers_does(family: str) -> None:
+    model = tiny_mixture(family)
+    check_family(model.config.to_dict(), family)
+    target = target_of(family, plain=True)
+    got = target.forward(target.new_cache(), TEXT).logits
+    np.testing.assert_allclose(got, of_transformers(model), rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_numpy_computes_what_transformers_does(family: str) -> None:
+    model = tiny_mixture(family)
+    weights = MixtureWeights(model)
+    plan, linear = plan_of(model.config.to_dict()), partial(Linear, reference=True)
+    layers = [
+        read_layer(weights, f"model.layers.{index}", linear, description=plan.description, plan=each)
+        for index, each in enumerate(plan.layers)
+    ]
+    stack = Stack(plan.shape, layers, plan.rotaries, reference=True)
+    rows = weights.rows("model.embed_tokens.weight", TEXT)
+    out, _ = stack.run(rows, [Segment.chain(stack.new_cache(half=False), len(TEXT))])
+    logits = norm(out, weights.array("model.norm.weight"), plan.shape.eps) @ weights.array("lm_head.weight").T
+    np.testing.assert_allclose(logits, of_transformers(model), rtol=0, atol=3e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", MIXTURES)
+def test_with_8_bit_weights_it_stays_close(family: str) -> None:
+    """As a whole: a row whose router was nearly undecided may have other experts, and is another then."""
+    target = target_of(family)
+    got, expected = target.forward(target.new_cache(), TEXT).logits, of_transformers(tiny_mixture(family))
+    cosines = (got * expected).sum(-1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(expected, axis=-1)
+    assert np.median(cosines) > 0.99
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", MIXTURES)
+def test_a_tree_in_a_long_text_has_the_bits_of_its_paths(family: str) -> None:
+    target = target_of(family, packed=PACKED)
+    parents = [-1, -1, 0, 0, 1, 2, 2, 5, 7, 8, 9, 10]  # deeper than a window
+    for length in (1, 3, 40):
+        together = target.new_cache()
+        target.forward(together, TEXT[:length])
+        tree = target.forward(together, TEXT[: len(parents)], parents).logits
+        for path in ([1, 4], [0, 3], [0, 2, 6], [0, 2, 5, 7, 8, 9, 10, 11]):
+            alone = target.new_cache()
+            for token in TEXT[:length]:
+                target.forward(alone, [token])
+            for node in path:
+                single = target.forward(alone, [TEXT[node]]).logits[0]
+                assert single.tobytes() == tree[node].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "qwen 3",
+            {"num_experts": 0},
+            snapshot(
+                "The config.json of tiny has num_experts = 0, expected a whole number from 1 to 1024, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "qwen 3",
+            {"num_experts_per_tok": 11},
+            snapshot(
+                "The config.json of tiny has num_experts_per_tok = 11, expected a whole number from 1 to 10, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "qwen 3",
+            {"moe_intermediate_size": 0},
+            snapshot(
+                "The config.json of tiny has moe_intermediate_size = 0, expected a whole number from 1 to 16777216, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "qwen 3",
+            {"decoder_sparse_step": 0},
+            snapshot(
+                "The config.json of tiny has decoder_sparse_step = 0, expected a whole number from 1 to 16777216, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "qwen 3",
+            {"mlp_only_layers": 3},
+            snapshot(
+                "The config.json of tiny has mlp_only_layers = 3, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "qwen 3",
+            {"use_sliding_window": True},
+            snapshot(
+                "The config.json of tiny has use_sliding_window = True, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "mixtral",
+            {"num_local_experts": 1025},
+            snapshot(
+                "The config.json of tiny has num_local_experts = 1025, expected a whole number from 1 to 1024, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "olmoe",
+            {"clip_qkv": 8.0},
+            snapshot(
+                "The config.json of tiny has clip_qkv = 8.0, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            "gpt-oss",
+            {"swiglu_limit": "7"},
+            snapshot(
+                "The config.json of tiny has swiglu_limit = '7', which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+    ],
+)
+def test_configurations_that_make_no_sense_are_refused(family: str, changes: dict[str, Any], message: str) -> None:
+    config = tiny_mixture(family).config.to_dict() | changes
+    with raises(ModelSourceError, message):
+        check_family(config, "tiny")
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        (
+            "mlp.gate.weight",
+            (9, 64),
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1.mlp.gate scores 9 experts, expected 10. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            "mlp.experts.7.up_proj.weight",
+            (64, 64),
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 7 has the shapes [96, 64] and [64, 32], expected [64, 64] and [64, 32]. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            "mlp.experts.7.down_proj.weight",
+            (64, 64),
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 7 has the shapes [64, 64] and [64, 64], expected [64, 64] and [64, 32]. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            "mlp.experts.",
+            (64, 64),
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Its experts are 64 wide, expected 32. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            "mlp.experts.0.gate_proj.weight",
+            (32, 32),
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1.mlp.experts.0.gate_proj: Its parts have 32, 64 inputs. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+    ],
+)
+def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, int], message: str) -> None:
+    model = tiny_mixture("qwen 3")
+    weights = MixtureWeights(model)
+    for stored in [each for each in weights.tensors if each.startswith(f"model.layers.1.{name}")]:
+        weights.tensors[stored] = np.zeros(shape, np.float32)
+    with raises(ModelSourceError, message):
+        Network(weights, model.config.to_dict())
