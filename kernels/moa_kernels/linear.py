@@ -56,6 +56,7 @@ class Linear:
             raise KernelError(f"Its parts have {', '.join(str(part.shape[1]) for part in weights)} inputs.")
         if bias is not None and bias.shape != (self.outputs,):
             raise KernelError(f"Its bias has the shape {bias.shape}, expected ({self.outputs},).")
+        self.has_bias = bias is not None
         self._bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
         if not self.compiled:
             self._weight = np.concatenate([_wide(_checked(part, plain=plain or reference)) for part in weights])

@@ -47,12 +47,14 @@ class Experts:
         self._read = read
         gate_up, down = self._read(0)
         self.hidden, self.inner = router.inputs, down.inputs
-        self._check(0, gate_up, down, (gate_up.plain, down.plain))
+        self._check(0, gate_up, down)
         if not self.compiled:
             return
         self._pairs = [(gate_up, down), *(read(number) for number in range(1, self.count))]
         for number, pair in enumerate(self._pairs):
-            self._check(number, *pair, (gate_up.plain, down.plain))
+            self._check(number, *pair)
+            if list(map(_form, pair)) != [_form(gate_up), _form(down)]:
+                raise KernelError(f"Expert {number} is not of the form of expert 0: one has a bias or is in float32.")
         self._c_gate_up = (CLinear * self.count)(*(gate_up.c for gate_up, _ in self._pairs))
         self._c_down = (CLinear * self.count)(*(down.c for _, down in self._pairs))
         self.c = CExperts(
@@ -72,7 +74,7 @@ class Experts:
         powers = np.exp((scores if self.weighs_all else best) - best[:, :1])
         return numbers, np.exp(best - best[:, :1]) / powers.sum(axis=-1, keepdims=True)
 
-    def _check(self, number: int, gate_up: Linear, down: Linear, plain: tuple[bool, bool]) -> None:
+    def _check(self, number: int, gate_up: Linear, down: Linear) -> None:
         if any(linear.compiled != self.compiled for linear in (gate_up, down)):
             raise KernelError(f"Expert {number} and its router are not both compiled, or both computed in numpy.")
         got = (gate_up.outputs, gate_up.inputs, down.outputs, down.inputs)
@@ -81,5 +83,7 @@ class Experts:
                 f"Expert {number} has the shapes [{got[0]}, {got[1]}] and [{got[2]}, {got[3]}],"
                 f" expected [{2 * self.inner}, {self.hidden}] and [{self.hidden}, {self.inner}]."
             )
-        if (gate_up.plain, down.plain) != plain:
-            raise KernelError(f"Expert {number} is in float32, and others are not, or the other way round.")
+
+
+def _form(linear: Linear) -> tuple[bool, bool]:
+    return linear.plain, linear.has_bias

@@ -59,6 +59,7 @@ class Description:
         no_rotary_every: each layer whose number is a multiple of this is not rotated, where `no_rope_layers` does not
             say.
         defaults: keys that the family's config.json may leave out.
+        needed: tensors that a layer must have, of those that other families' layers may have.
         mixture: its MLPs are mixtures of experts, in all layers or in those that the configuration names.
     """
 
@@ -70,9 +71,12 @@ class Description:
     window_every: int | None = None
     no_rotary_every: int = 0
     defaults: Mapping[str, object] = field(default_factory=dict)
+    needed: tuple[str, ...] = ()
     mixture: Mixture | None = None
 
 
+_HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+_SINKS = ("self_attn.sinks", "self_attn.q_proj.bias", "self_attn.o_proj.bias", "mlp.gate.bias")
 _GEMMA = {"rms_norm_eps": 1e-6, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
 FAMILIES = {
     "llama": Description(),
@@ -102,12 +106,17 @@ FAMILIES = {
     "olmo2": Description(AFTER, defaults={"rope_theta": 500000.0}),
     "olmo3": Description(AFTER, window_every=4, defaults={"rope_theta": 500000.0, "sliding_window": 4096}),
     "granite": Description(),
-    "qwen3_moe": Description(mixture=Mixture("moe_intermediate_size"), defaults={"num_experts_per_tok": 8}),
+    "qwen3_moe": Description(
+        needed=_HEAD_NORMS, mixture=Mixture("moe_intermediate_size"), defaults={"num_experts_per_tok": 8}
+    ),
     "mixtral": Description(window_every=0, mixture=Mixture(weighs_chosen=True), defaults={"num_experts_per_tok": 2}),
-    "olmoe": Description(mixture=Mixture(), defaults={"num_experts_per_tok": 8, "rms_norm_eps": 1e-5}),
+    "olmoe": Description(
+        needed=_HEAD_NORMS, mixture=Mixture(), defaults={"num_experts_per_tok": 8, "rms_norm_eps": 1e-5}
+    ),
     "gpt_oss": Description(
         activation=CLAMPED_SWIGLU,
         window_every=2,
+        needed=(*_SINKS, "mlp.experts.0.gate_proj.bias", "mlp.experts.0.down_proj.bias"),
         mixture=Mixture(weighs_chosen=True),
         defaults={"num_experts_per_tok": 4, "rope_theta": 150000.0, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
     ),

@@ -72,6 +72,9 @@ def read_layer(
         KernelError: weights that the kernels do not take; it names them.
     """
     names = frozenset(weights.names())
+    missing = [each for each in description.needed if f"{prefix}.{each}" not in names]
+    if missing:
+        raise KernelError(f"{prefix} lacks {', '.join(missing)}.")
 
     def vector(name: str) -> Rows | None:
         return weights.array(f"{prefix}.{name}") if f"{prefix}.{name}" in names else None

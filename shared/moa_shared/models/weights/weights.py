@@ -7,8 +7,10 @@ infinite or not a number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from moa_shared.models.tensors.formats import (
     to_float32,
 )
 from moa_shared.models.tensors.safetensors import FileTensor, drop_pages, map_file, map_tensors
+from moa_shared.models.weights.experts import BLOCKS_END, SCALES_END, expert_parts, known_name, take_mxfp4
 
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -44,12 +47,28 @@ _CORRUPT = "The file is truncated or corrupt: delete it and fetch the model agai
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """One tensor in its file: raw uint8 [..., bytes of a row]; `heads` of paired rows (0: none are paired)."""
+    """One tensor in its file: raw uint8 [..., bytes of a row]; `heads` of paired rows (0: none are paired).
+
+    Args:
+        source: the bytes in the file that it is taken from.
+        take: how, where it is a part of these.
+        scales: of gpt-oss's blocks, which are in a tensor of their own.
+    """
 
     stored: Format
     shape: tuple[int, ...]
-    raw: Bytes
+    source: Bytes
     heads: int = 0
+    take: Callable[[Bytes], Bytes] | None = None
+    scales: Bytes | None = None
+
+    @property
+    def raw(self) -> Bytes:
+        return self.source if self.take is None else self.take(self.source)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape[:-1]) * self.stored.row_bytes(self.shape[-1])
 
 
 class WeightReader:
@@ -65,8 +84,15 @@ class WeightReader:
     def __init__(self, files: ModelFiles) -> None:
         self._files = files
         self._tensors: dict[str, _Stored] = {}
-        for path in files.weights:
-            self._tensors.update(_open_gguf(path, files) if path.suffix.lower() == ".gguf" else _open_safetensors(path))
+        gguf = [path for path in files.weights if path.suffix.lower() == ".gguf"]
+        for path in gguf:
+            self._tensors.update(_open_gguf(path, files))
+        self._tensors.update(_open_safetensors([path for path in files.weights if path not in gguf]))
+        self._sources = {id(tensor.source.base): tensor.source for tensor in self._tensors.values()}  # one a file
+        turned, whole = files.config.get("model_type") == "gpt_oss", self._tensors
+        self._tensors = {}
+        for name, tensor in whole.items():
+            self._tensors |= _apart(name, tensor, turned=turned)
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
         self._looked_at = 0  # bytes since the pages were dropped
 
@@ -110,7 +136,7 @@ class WeightReader:
         Raises:
             ModelSourceError: there is no such tensor.
         """
-        return self._find(name).raw.nbytes
+        return self._find(name).nbytes
 
     def stored(self, name: str) -> tuple[str, Bytes, int]:
         """A tensor as its file has it: its format, its rows' bytes (mapped), and how many heads of paired rows it has.
@@ -130,8 +156,9 @@ class WeightReader:
         tensor = self._find(name)
         if tensor.stored.name not in BLOCKS or len(tensor.shape) != 2:
             return None
-        self._require_finite(name, tensor.stored, tensor.raw)
-        raw = tensor.raw.reshape(tensor.shape[0], tensor.shape[1] // tensor.stored.values, tensor.stored.size)
+        raw = tensor.raw
+        self._require_finite(name, tensor.stored, raw)
+        raw = raw.reshape(tensor.shape[0], tensor.shape[1] // tensor.stored.values, tensor.stored.size)
         return QuantisedMatrix(tensor.stored.name, unpair_rows(raw, tensor.heads) if tensor.heads else raw)
 
     def array(self, name: str) -> Floats:
@@ -168,13 +195,13 @@ class WeightReader:
         """
         tensor = self._find(name)
         self._require_finite(name, tensor.stored, tensor.raw)
-        return tensor.raw.nbytes
+        return tensor.nbytes
 
     def drop_pages(self) -> None:
         """Gives the memory of the mapped files' pages back: what was packed is not needed twice."""
         self._looked_at = 0
-        for tensor in self._tensors.values():
-            drop_pages(tensor.raw)
+        for source in self._sources.values():
+            drop_pages(source)
 
     def _widen(self, name: str, stored: Format, raw: Bytes) -> Floats:
         self._require_finite(name, stored, raw)
@@ -218,8 +245,43 @@ def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
     return tensors
 
 
-def _open_safetensors(path: Path) -> dict[str, _Stored]:
-    return dict(_interpret(path, name, tensor) for name, tensor in map_tensors(path).items())
+def _open_safetensors(paths: Sequence[Path]) -> dict[str, _Stored]:
+    found = {name: (path, tensor) for path in paths for name, tensor in map_tensors(path).items()}
+    tensors = {}
+    for name, (path, tensor) in found.items():
+        base = name.removesuffix(BLOCKS_END)
+        if base != name and f"{base}{SCALES_END}" in found:
+            tensors[name] = _interpret_mxfp4(path, name, tensor, found[f"{base}{SCALES_END}"][1])
+        elif f"{name.removesuffix(SCALES_END)}{BLOCKS_END}" not in found:
+            base, stored = _interpret(path, name, tensor)
+            tensors[known_name(base)] = stored
+    return tensors
+
+
+def _interpret_mxfp4(path: Path, name: str, blocks: FileTensor, scales: FileTensor) -> _Stored:
+    """gpt-oss's experts in MXFP4: U8 [experts, outputs, groups, 16] and [experts, outputs, groups]."""
+    shape = blocks.shape[:3]
+    if blocks.dtype != "U8" or scales.dtype != "U8" or len(blocks.shape) != 4 or blocks.shape != (*scales.shape, 16):
+        raise ModelSourceError(
+            f"The tensor {name} of {path} is {blocks.dtype} {list(blocks.shape)}, with scales {list(scales.shape)}.",
+            hint=_REFETCH,
+        )
+    source, own = blocks.data.reshape(*shape[:2], -1), scales.data.reshape(shape)
+    return _Stored(BLOCKS["mxfp4"], (*shape[:2], 32 * shape[2]), source, scales=own)
+
+
+def _apart(name: str, whole: _Stored, *, turned: bool) -> dict[str, _Stored]:
+    """A tensor of all experts of a layer as one for each; others as they are."""
+    parts = {
+        part.name: _Stored(
+            whole.stored,
+            part.shape,
+            whole.source,
+            take=part.take if whole.scales is None else partial(take_mxfp4, part.take, whole.scales),
+        )
+        for part in expert_parts(name, whole.shape, turned=turned)
+    }
+    return parts or {name: whole}
 
 
 def _interpret(path: Path, name: str, tensor: FileTensor) -> tuple[str, _Stored]:

@@ -1,0 +1,223 @@
+"""Experts from safetensors: apart, fused, and as gpt-oss has them, in floats and in MXFP4; and in files of tiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from inline_snapshot import snapshot
+from moa_kernels.formats import MXFP4
+from moa_server.target.kernel_target import KernelTarget
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models.network.network import Network
+from moa_shared.models.weights.tile_file import TiledWeights, map_tiles
+from moa_shared.programs.progress import SilentProgress
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from tests.support.messages import raises
+from tests.support.mixtures import MIXTURES, MixtureWeights, tiny_mixture
+from tests.support.tiny_models import SIZES, Floats, save_tokenizer
+from tests.unit.moa_shared.models.network.test_mixtures import TEXT, needs_kernels, of_transformers
+
+LAYER = "model.layers.1.mlp.experts"
+
+
+def saved(folder: Path, model: PreTrainedModel, *, fused: bool = False) -> Path:
+    """A folder as transformers writes it; `fused`: with the tensors that the model has in memory."""
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    if fused:
+        save_file({name: tensor.clone() for name, tensor in model.state_dict().items()}, folder / "model.safetensors")
+    return folder
+
+
+def in_mxfp4(folder: Path, model: PreTrainedModel) -> Path:
+    """As `saved`, with random experts in MXFP4, which the model gets too."""
+    saved(folder, model)
+    path, random = folder / "model.safetensors", np.random.default_rng(5)
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        count, inputs, outputs = tensors.pop(name).shape
+        blocks = torch.from_numpy(random.integers(0, 256, (count, outputs, inputs // 32, 16), np.uint8))
+        scales = torch.from_numpy(random.integers(122, 126, (count, outputs, inputs // 32), np.uint8))
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        dense = convert_moe_packed_tensors(blocks.clone(), scales.clone(), dtype=torch.float32)
+        model.get_parameter(name).data.copy_(dense)
+    save_file(tensors, path)
+    return folder
+
+
+def logits_of(files: ModelFiles, weights: Any = None, *, plain: bool = False) -> Floats:
+    network = Network(weights or WeightReader(files), files.config, plain=plain)
+    target = KernelTarget(network, SIZES["max_position_embeddings"], half=not plain)
+    return target.forward(target.new_cache(), TEXT).logits
+
+
+@needs_kernels
+@pytest.mark.parametrize("fused", [False, True], ids=["as saved", "fused"])
+@pytest.mark.parametrize("family", MIXTURES)
+def test_experts_are_read_as_transformers_has_them(family: str, fused: bool, tmp_path: Path, cache: Path) -> None:
+    model = tiny_mixture(family)
+    files = resolve(str(saved(tmp_path / "tiny", model, fused=fused)), cache)
+    reader, expected = WeightReader(files), MixtureWeights(model).tensors
+    assert sorted(reader.names()) == sorted(expected)
+    for name, tensor in expected.items():
+        assert reader.shape(name) == tensor.shape
+        assert reader.stored_bytes(name) == tensor.nbytes == reader.check(name)
+        np.testing.assert_array_equal(reader.array(name), tensor, err_msg=name)
+    np.testing.assert_allclose(logits_of(files, plain=True), of_transformers(model), rtol=0, atol=3e-4)
+
+
+@needs_kernels
+def test_experts_of_gpt_oss_are_read_in_bfloat16(tmp_path: Path, cache: Path) -> None:
+    model = tiny_mixture("gpt-oss").to(torch.bfloat16)
+    reader = WeightReader(resolve(str(saved(tmp_path / "tiny", model)), cache))
+    for name, tensor in MixtureWeights(model).tensors.items():
+        np.testing.assert_array_equal(reader.array(name), tensor, err_msg=name)
+
+
+@needs_kernels
+def test_experts_of_gpt_oss_keep_their_codes_in_mxfp4(tmp_path: Path, cache: Path) -> None:
+    model = tiny_mixture("gpt-oss")
+    files = resolve(str(in_mxfp4(tmp_path / "tiny", model)), cache)
+    reader = WeightReader(files)
+    for name, tensor in MixtureWeights(model).tensors.items():
+        np.testing.assert_array_equal(reader.array(name), tensor, err_msg=name)
+        blocks = reader.blocks(name)
+        if ".experts." in name and name.endswith("weight"):
+            assert blocks is not None and (blocks.kind, reader.format_of(name)) == (MXFP4, MXFP4)
+            assert reader.stored_bytes(name) == blocks.raw.nbytes
+            np.testing.assert_array_equal(blocks.dequantised(), tensor)
+    np.testing.assert_allclose(logits_of(files, plain=True), of_transformers(model), rtol=0, atol=3e-3)
+
+
+@needs_kernels
+def test_blocks_and_scales_may_be_in_different_files(tmp_path: Path, cache: Path) -> None:
+    folder = in_mxfp4(tmp_path / "tiny", tiny_mixture("gpt-oss"))
+    expected = logits_of(resolve(str(folder), cache))
+    whole = folder / "model.safetensors"
+    tensors = load_file(whole)
+    index: dict[str, str] = {}
+    for number, is_there in enumerate((False, True)):
+        part = {name: tensor for name, tensor in tensors.items() if name.endswith("_scales") == is_there}
+        save_file(part, folder / f"model-{number}.safetensors")
+        index |= dict.fromkeys(part, f"model-{number}.safetensors")
+    whole.unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    assert logits_of(resolve(str(folder), cache)).tobytes() == expected.tobytes()
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", ["qwen 3", "mixtral", "gpt-oss", "gpt-oss in MXFP4"])
+def test_a_file_of_tiles_holds_the_experts(family: str, tmp_path: Path, cache: Path) -> None:
+    if family == "gpt-oss in MXFP4":
+        files = resolve(str(in_mxfp4(tmp_path / "tiny", tiny_mixture("gpt-oss"))), cache)
+    else:
+        files = resolve(str(saved(tmp_path / "tiny", tiny_mixture(family))), cache)
+    tiles = map_tiles(files, cache, SilentProgress())
+    assert {name for name in WeightReader(files).names() if ".experts." in name and name.endswith("weight")} <= set(
+        tiles
+    )
+    assert logits_of(files, TiledWeights(files, tiles)).tobytes() == logits_of(files).tobytes()
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        (
+            f"{LAYER}.down_proj_scales",
+            None,
+            snapshot(
+                "The tensor model.layers.1.mlp.experts.down_proj_blocks of TMP/tiny/model.safetensors is U8 [6, 64, 3, 16], which moa does not read. Use weights in float32, float16 or bfloat16, or a GGUF file."
+            ),
+        ),
+        (
+            f"{LAYER}.down_proj_blocks",
+            None,
+            snapshot(
+                "The tensor model.layers.1.mlp.experts.down_proj_scales of TMP/tiny/model.safetensors is U8 [6, 64, 3], which moa does not read. Use weights in float32, float16 or bfloat16, or a GGUF file."
+            ),
+        ),
+        (
+            f"{LAYER}.down_proj_scales",
+            (6, 64, 2),
+            snapshot(
+                "The tensor model.layers.1.mlp.experts.down_proj_blocks of TMP/tiny/model.safetensors is U8 [6, 64, 3, 16], with scales [6, 64, 2]. Fetch the model again."
+            ),
+        ),
+        (
+            f"{LAYER}.gate_up_proj_bias",
+            (5, 192),
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 5 is not of the form of expert 0: one has a bias or is in float32. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            f"{LAYER}.gate_up_proj_bias",
+            None,
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1 lacks mlp.experts.0.gate_proj.bias. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            "model.layers.1.self_attn.sinks",
+            None,
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1 lacks self_attn.sinks. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            f"{LAYER}.down_proj_bias",
+            (6, 63),
+            snapshot(
+                "The int8 kernels do not compute this target: model.layers.1.mlp.experts.0.down_proj: Its bias has the shape (63,), expected (64,). If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+        (
+            "model.layers.1.mlp.router.weight",
+            None,
+            snapshot("The weights of tiny hold no tensor model.layers.1.mlp.gate.weight. Fetch the model again."),
+        ),
+        (
+            "model.layers.1.self_attn.sinks",
+            (3,),
+            snapshot(
+                "The int8 kernels do not compute this target: sinks has the shape (3,), expected (4,). If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+            ),
+        ),
+    ],
+)
+def test_tensors_that_are_missing_or_misshapen_are_refused(
+    name: str, shape: tuple[int, ...] | None, message: str, tmp_path: Path, cache: Path
+) -> None:
+    folder = in_mxfp4(tmp_path / "tiny", tiny_mixture("gpt-oss"))
+    tensors = load_file(folder / "model.safetensors")
+    kind = tensors.pop(name).dtype
+    if shape is not None:
+        tensors[name] = torch.zeros(shape, dtype=kind)
+    save_file(tensors, folder / "model.safetensors")
+    with raises(ModelSourceError, message):
+        logits_of(resolve(str(folder), cache))
+
+
+@needs_kernels
+def test_an_expert_that_is_missing_is_named(tmp_path: Path, cache: Path) -> None:
+    folder = saved(tmp_path / "tiny", tiny_mixture("mixtral"))
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.block_sparse_moe.experts.3.w3.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The weights of tiny hold no tensor model.layers.1.mlp.experts.3.up_proj.weight. Fetch the model again."
+        ),
+    ):
+        logits_of(resolve(str(folder), cache))
