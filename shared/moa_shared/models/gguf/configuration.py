@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf.experts import ARCHITECTURES, mixture_config, mixture_family
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.names import hugging_face_name, required_shapes
 from moa_shared.models.network.description import EARLIEST
@@ -38,7 +39,7 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
         raise ModelSourceError(f"The GGUF file {header.path} does not set the epsilon of its norms.", hint=DAMAGED)
     theta = header.real(f"{family}.rope.freq_base") or _ROPE_THETA
     config: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[family]],
+        "architectures": [_ARCHITECTURES.get(family)],
         "attention_bias": family == "llama" and "blk.0.attn_q.bias" in header.tensors,
         "attention_dropout": 0.0,
         "dtype": "float32",
@@ -59,6 +60,7 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
         "use_cache": True,
         "vocab_size": header.tensors[_EMBEDDINGS].shape[0],
     }
+    config |= mixture_config(header)
     ids = {key: header.integer(f"tokenizer.ggml.{named}_token_id") for key, named in _SPECIAL_IDS.items()}
     config |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
     check_family(config, header.path.name)
@@ -67,10 +69,11 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
 
 
 def _refuse_other_families(header: GgufHeader) -> None:
-    if header.architecture not in EARLIEST:
+    families = (*EARLIEST, *ARCHITECTURES)
+    if header.architecture not in families:
         raise ModelSourceError(
             f"{header.path} is of the model family {header.architecture!r}, which moa does not read from GGUF.",
-            hint=f"Use a folder of safetensors, or a GGUF file of one of the families {', '.join(EARLIEST)}.",
+            hint=f"Use a folder of safetensors, or a GGUF file of one of the families {', '.join(families)}.",
         )
 
 
@@ -79,7 +82,7 @@ def _refuse_scaling(header: GgufHeader) -> None:
     head_dim = header.integer(f"{family}.attention.key_length")
     rotated = header.integer(f"{family}.rope.dimension_count")
     partial = head_dim is not None and rotated is not None and rotated != head_dim
-    scaled = header.text(f"{family}.rope.scaling.type") not in (None, "none")
+    scaled = header.text(f"{family}.rope.scaling.type") not in (None, "none") and mixture_family(header) != "gpt_oss"
     if "rope_freqs.weight" in header.tensors or scaled or partial:
         raise ModelSourceError(
             f"{header.path} scales its rotary positions, or rotates part of a head, which moa does not read from GGUF.",
@@ -90,7 +93,8 @@ def _refuse_scaling(header: GgufHeader) -> None:
 def _refuse_strange_tensors(header: GgufHeader) -> None:
     if _EMBEDDINGS not in header.tensors:
         raise ModelSourceError(f"{header.path} holds no embeddings.", hint=_WHOLE)
-    unknown = sorted(name for name in header.tensors if hugging_face_name(name) is None)
+    family = mixture_family(header) or header.architecture
+    unknown = sorted(name for name in header.tensors if hugging_face_name(name, family) is None)
     if unknown:
         raise ModelSourceError(
             f"{header.path} holds {unknown[0]}, which no {header.architecture} model that moa serves has.",

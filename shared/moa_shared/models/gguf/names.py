@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from moa_shared.models.gguf.experts import MODULES, mixture_shapes
+from moa_shared.models.network.description import FAMILIES
+
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -30,15 +33,20 @@ _LAYER = {
 _NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 
 
-def hugging_face_name(name: str) -> str | None:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; None for a tensor of no family served."""
+def hugging_face_name(name: str, family: str = "llama") -> str | None:
+    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; None for a tensor that the family lacks.
+
+    Args:
+        family: transformers' name of it.
+    """
     match = _NAME.fullmatch(name)
     if match is None:
         return None
     layer, stem, kind = match.groups()
     if layer is None:
         return f"{_OUTSIDE[stem]}.{kind}" if stem in _OUTSIDE else None
-    return f"model.layers.{int(layer)}.{_LAYER[stem]}.{kind}" if stem in _LAYER else None
+    module = (_LAYER | MODULES if FAMILIES[family].mixture is not None else _LAYER).get(stem)
+    return None if module is None else f"model.layers.{int(layer)}.{module}.{kind}"
 
 
 def required_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -60,6 +68,11 @@ def required_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         inside |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
     if config["model_type"] == "qwen3":
         inside |= {"attn_q_norm.weight": (head_dim,), "attn_k_norm.weight": (head_dim,)}
+    if FAMILIES[config["model_type"]].mixture is not None:
+        inside = {name: shape for name, shape in inside.items() if not name.startswith("ffn_") or "norm" in name}
+        inside |= mixture_shapes(config)
+    if config["model_type"] == "gpt_oss":
+        del inside["ffn_norm.weight"]
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (int(config["vocab_size"]), hidden),
         "output_norm.weight": (hidden,),
@@ -71,7 +84,7 @@ def required_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def paired_heads(name: str, config: Mapping[str, Any]) -> int:
     """How many heads of paired rows GGUF's tensor `name` has; 0 where its rows are in transformers' order."""
-    if config["model_type"] != "llama":
+    if config["model_type"] not in ("llama", "mixtral"):
         return 0
     heads = int(config["num_attention_heads"])
     if ".attn_q." in name:

@@ -26,6 +26,7 @@ _RENAMED = (
     (".w1.weight", ".gate_proj.weight"),
     (".w3.weight", ".up_proj.weight"),
     (".w2.weight", ".down_proj.weight"),
+    (".sinks.weight", ".sinks"),
 )
 _PAIRS = 16  # bytes of 32 codes
 BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors in MXFP4 end
@@ -46,9 +47,8 @@ class Part:
 
 def known_name(name: str) -> str:
     """The name by which a tensor is served."""
-    if ".mlp." in name or ".block_sparse_moe." in name:
-        for theirs, ours in _RENAMED:
-            name = name.replace(theirs, ours)
+    for theirs, ours in _RENAMED:
+        name = name.replace(theirs, ours)
     return name
 
 

@@ -237,11 +237,11 @@ def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
     data = map_file(path)
     tensors = {}
     for name, entry in header.tensors.items():
-        known = hugging_face_name(name)
+        known = hugging_face_name(name, str(files.config["model_type"]))
         if known is not None:  # others were refused when the cache entry was made
             raw = data[entry.offset : entry.offset + entry.size]
             raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
-            tensors[known] = _Stored(entry.stored, entry.shape, raw, paired_heads(name, files.config))
+            tensors[known_name(known)] = _Stored(entry.stored, entry.shape, raw, paired_heads(name, files.config))
     return tensors
 
 

@@ -92,7 +92,8 @@ def test_experts_of_gpt_oss_keep_their_codes_in_mxfp4(tmp_path: Path, cache: Pat
         np.testing.assert_array_equal(reader.array(name), tensor, err_msg=name)
         blocks = reader.blocks(name)
         if ".experts." in name and name.endswith("weight"):
-            assert blocks is not None and (blocks.kind, reader.format_of(name)) == (MXFP4, MXFP4)
+            assert blocks is not None
+            assert (blocks.kind, reader.format_of(name)) == (MXFP4, MXFP4)
             assert reader.stored_bytes(name) == blocks.raw.nbytes
             np.testing.assert_array_equal(blocks.dequantised(), tensor)
     np.testing.assert_allclose(logits_of(files, plain=True), of_transformers(model), rtol=0, atol=3e-3)
