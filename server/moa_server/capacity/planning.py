@@ -56,9 +56,9 @@ def planned_level(settings: ServerSettings, config: Mapping[str, Any]) -> str:
     """The level on which a model with this configuration would run here; see `load_execution`."""
     if settings.execution != AUTO:
         return settings.execution
-    heads = int(config["num_attention_heads"])
-    widths = (config["hidden_size"], config.get("intermediate_size", 0), config.get("head_dim") or 0)
-    whole = all(int(width) % GROUP == 0 for width in (*widths, int(config["hidden_size"]) // heads))
+    head_dim = config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"])
+    widths = (config["hidden_size"], config.get("intermediate_size", 0), config.get("moe_intermediate_size") or 0)
+    whole = all(int(width) % GROUP == 0 for width in (*widths, head_dim))
     try:
         runs = variant_name() != NUMPY
     except KernelError:
