@@ -13,7 +13,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from moa_kernels import F16, F32, Linear, Segment, Stack, StackShape, Tiles, in_four_bits, quantised, tile_count
+from moa_kernels import (
+    F16,
+    F32,
+    Experts,
+    Linear,
+    Segment,
+    Stack,
+    StackShape,
+    Tiles,
+    in_four_bits,
+    quantised,
+    tile_count,
+)
 from moa_kernels.bindings import LANES
 from moa_kernels.reference import rounded
 from moa_shared.errors import ConfigError
@@ -25,6 +37,7 @@ from moa_server.target.target import Rows
 ROWS = (1, 20)  # which the kernels compute one by one, in blocks, and on AMX in tiles
 SMALL = 512  # hidden size and MLP width of small layers, at most
 WINDOW = 7  # of theirs, where they have one
+EXPERTS = 8  # of theirs, at most, which are all alike: it matters to no result which of them a row has
 # Mean error over mean size. Products of the same 8-bit activations differ by the order of float32 sums: 3e-7.
 MOST_PRODUCT_ERROR = 1e-3
 # 8-bit activations and weights cost 0.5 to 3 % in a layer; a wrong layout or sign costs more than half.
@@ -121,11 +134,19 @@ def _layer_error(network: Network, index: int) -> float:
 
     names = ("attention_norm", "mlp_norm", "query_norm", "key_norm", "attention_out_norm", "mlp_out_norm")
     norms: dict[str, Any] = {name: norm(name) for name in names}
+    sinks = None if like.sinks is None else rng.standard_normal(shape.heads, np.float32)
+    router = rng.standard_normal((EXPERTS, shape.hidden), np.float32)
     rows = rng.standard_normal((max(ROWS), shape.hidden), np.float32)
 
     def added(*, reference: bool) -> Rows:
         changes: dict[str, Any] = {name: Linear([weights[name]], biases[name], reference=reference) for name in weights}
-        layer = replace(like, **changes, **norms, window=min(like.window, WINDOW))
+        if like.experts is not None:
+            scores = Linear([router[: like.experts.count]], plain=True, reference=reference)
+            pair = changes["gate_up"], changes["down"]
+            chosen = min(like.experts.chosen, scores.outputs)
+            experts = Experts(scores, chosen, lambda number: pair, weighs_all=like.experts.weighs_all)
+            changes |= {"gate_up": None, "down": None, "experts": experts}
+        layer = replace(like, **changes, **norms, sinks=sinks, window=min(like.window, WINDOW))
         stack = Stack(shape, [layer], network.stack.rotaries, reference=reference)
         out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv=F32 if reference else F16), len(rows))])
         return out - rows

@@ -64,7 +64,7 @@ def test_experts_in_all_formats_are_read_and_packed(kind: str, tmp_path: Path) -
         assert reader.stored_bytes(name) == whole.data.nbytes // len(values)
     tiles = map_tiles(files, tmp_path, SilentProgress())
     assert tiles["model.layers.1.mlp.experts.5.down_proj.weight"].kind == ("q8_0" if kind == "F16" else kind.lower())
-    assert logits_of(files, TiledWeights(files, tiles)).tobytes() == logits_of(files).tobytes()
+    assert logits_of(files, TiledWeights(WeightReader(files), tiles)).tobytes() == logits_of(files).tobytes()
 
 
 @pytest.mark.parametrize("family", IN_GGUF)

@@ -37,7 +37,7 @@ def of_transformers(model: Any) -> Floats:
 def target_of(family: str, *, plain: bool = False, packed: tuple[str, ...] = ()) -> KernelTarget:
     model = tiny_mixture(family)
     network = Network(MixtureWeights(model, packed), model.config.to_dict(), plain=plain)
-    return KernelTarget(network, SIZES["max_position_embeddings"], half=not plain)
+    return KernelTarget(network, SIZES["max_position_embeddings"], kv="f32" if plain else "f16")
 
 
 def test_every_family_is_tested() -> None:
@@ -66,7 +66,7 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
     ]
     stack = Stack(plan.shape, layers, plan.rotaries, reference=True)
     rows = weights.rows("model.embed_tokens.weight", TEXT)
-    out, _ = stack.run(rows, [Segment.chain(stack.new_cache(half=False), len(TEXT))])
+    out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv="f32"), len(TEXT))])
     logits = norm(out, weights.array("model.norm.weight"), plan.shape.eps) @ weights.array("lm_head.weight").T
     np.testing.assert_allclose(logits, of_transformers(model), rtol=0, atol=3e-4)
 

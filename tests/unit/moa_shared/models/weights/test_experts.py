@@ -56,7 +56,7 @@ def in_mxfp4(folder: Path, model: PreTrainedModel) -> Path:
 
 def logits_of(files: ModelFiles, weights: Any = None, *, plain: bool = False) -> Floats:
     network = Network(weights or WeightReader(files), files.config, plain=plain)
-    target = KernelTarget(network, SIZES["max_position_embeddings"], half=not plain)
+    target = KernelTarget(network, SIZES["max_position_embeddings"], kv="f32" if plain else "f16")
     return target.forward(target.new_cache(), TEXT).logits
 
 
@@ -126,7 +126,7 @@ def test_a_file_of_tiles_holds_the_experts(family: str, tmp_path: Path, cache: P
     assert {name for name in WeightReader(files).names() if ".experts." in name and name.endswith("weight")} <= set(
         tiles
     )
-    assert logits_of(files, TiledWeights(files, tiles)).tobytes() == logits_of(files).tobytes()
+    assert logits_of(files, TiledWeights(WeightReader(files), tiles)).tobytes() == logits_of(files).tobytes()
 
 
 @needs_kernels
