@@ -17,22 +17,27 @@ _LONGROPE = {
     "partial_rotary_factor": 1.0, "short_factor": [1.0 + index / 9 for index in range(16)],
     "long_factor": [1.0 + index / 3 for index in range(16)],
 }  # fmt: skip
+_LLAMA_3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
 _PLAIN = {"rope_type": "default", "rope_theta": 500.0}
 _LINEAR = {"rope_type": "linear", "rope_theta": 9000.0, "factor": 8.0}
 _WIDE = {"hidden_size": 128}  # four heads of 32: families that derive the size of a head
 _GEMMA = {"query_pre_attn_scalar": 50, "sliding_window": WINDOW, "layer_types": _LAYERS}
+_PHI_4 = {**_WIDE, "head_dim": None, "pad_token_id": None, "original_max_position_embeddings": 32}
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": WINDOW}),
     "mistral without a window": ("Mistral", {"sliding_window": None}),
     "ministral": ("Ministral", {"sliding_window": WINDOW, "layer_types": _LAYERS}),
-    "ministral 3": ("Ministral3", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.3}}),
+    "ministral 3": ("Ministral3", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.3, "mscale": 1.0, "mscale_all_dim": 0.5}}),
     "gemma 2": ("Gemma2", {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma 3": (
         "Gemma3",
         {**_GEMMA, "rope_parameters": {"full_attention": _LINEAR, "sliding_attention": _PLAIN}},
     ),
     "phi 3": ("Phi3", {**_WIDE, "sliding_window": WINDOW, "pad_token_id": None}),
-    "phi 4": ("Phi3", {**_WIDE, "head_dim": None, "rope_parameters": _LONGROPE, "pad_token_id": None}),
+    "phi 4": ("Phi3", {**_PHI_4, "rope_parameters": _LONGROPE}),
     "smollm 3": ("SmolLM3", {**_WIDE, "no_rope_layers": [1, 0, 1]}),
     "olmo 2": ("Olmo2", _WIDE),
     "olmo 3": (
@@ -51,13 +56,35 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 DENSE_FAMILIES = tuple(_FAMILIES)
+_EARLIEST: dict[str, tuple[str, dict[str, Any]]] = {  # whose form is the kernels' first; here with scaled positions
+    "llama": ("Llama", {}),
+    "llama 3": ("Llama", {"rope_parameters": _LLAMA_3}),
+    "llama, linear": ("Llama", {"rope_parameters": _LINEAR, "tie_word_embeddings": True}),
+    "qwen 2": ("Qwen2", {"rope_parameters": {**_YARN, "beta_fast": 20.0, "beta_slow": 2.0}}),
+    "qwen 3": ("Qwen3", {"rope_parameters": {**_YARN, "attention_factor": 1.25}}),
+    "phi 4 mini": (
+        "Phi3", {**_PHI_4, "hidden_size": 256, "rope_parameters": {**_LONGROPE, "partial_rotary_factor": 0.5}}
+    ),
+}  # fmt: skip
+_IN_GGUF: dict[str, dict[str, Any]] = {  # as llama.cpp's code has it: the file does not say
+    "gemma 2": {"query_pre_attn_scalar": SIZES["head_dim"]},
+    "gemma 3": {"query_pre_attn_scalar": SIZES["head_dim"], "num_hidden_layers": 7, "layer_types": None},
+    "smollm 3": {"num_hidden_layers": 5, "no_rope_layers": None},
+    "mistral": {"sliding_window": None},
+}
+GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name != "ministral"))
+
+
+def tiny_in_gguf(family: str) -> PreTrainedModel:
+    """A model of a family as llama.cpp's converter can write it."""
+    return tiny_dense(family, **_IN_GGUF.get(family, {}))
 
 
 def tiny_dense(family: str, **changes: Any) -> PreTrainedModel:
     """A model of a family, with eager attention, which computes soft caps."""
-    name, own = _FAMILIES[family]
+    name, own = (_FAMILIES | _EARLIEST)[family]
     sizes = {**SIZES, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **own, **changes}
-    if sizes["hidden_size"] == 128 and "Phi3" in name:
+    if sizes["hidden_size"] >= 128 and "Phi3" in name:
         sizes.pop("head_dim")
     config_class = getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")
     transformers.set_seed(3)

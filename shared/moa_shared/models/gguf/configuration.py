@@ -1,6 +1,7 @@
 """config.json out of a GGUF file's metadata, with the keys and values that transformers gives the same model.
 
-Pure over the header. Invariant: what the target adapter would compute differently from what the file means is refused.
+Pure over the header, but for small tensors of rotary factors. Invariant: what the target adapter would compute
+differently from what the file means is refused.
 """
 
 from __future__ import annotations
@@ -8,16 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.gguf.experts import ARCHITECTURES, mixture_config, mixture_family
+from moa_shared.models.gguf.families import of_its_family, require_family
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.models.gguf.names import hugging_face_name, required_shapes
-from moa_shared.models.network.description import EARLIEST
+from moa_shared.models.gguf.names import hugging_face_name, known_shapes
+from moa_shared.models.gguf.rope import FACTOR_TENSORS, rope_parameters
 from moa_shared.models.network.family import check_family
 
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_ROPE_THETA = 10000.0  # llama.cpp's, where a file names none
 _SPECIAL_IDS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
+_TOKENS = "tokenizer.ggml.tokens"
 _WHOLE = "Name a GGUF file of a whole model, or the first of its parts."
 
 
@@ -25,76 +25,72 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
     """The content of config.json.
 
     Raises:
-        ModelSourceError: another family, rotary scaling, tensors that are missing or not known.
+        ModelSourceError: another family, a rotary scaling that is not known, tensors that are missing, misshapen or
+            not known.
     """
+    require_family(header)
+    if _EMBEDDINGS not in header.tensors:
+        raise ModelSourceError(f"{header.path} holds no embeddings.", hint=_WHOLE)
+    config = _sizes(header)
+    config |= of_its_family(header, config)
+    if config["model_type"] != "phi3" and "partial_rotary_factor" in config["rope_parameters"]:
+        raise ModelSourceError(
+            f"{header.path} rotates a part of each head, which no {header.architecture} model that moa serves does.",
+            hint="Use the same model as a folder of safetensors or a hub id.",
+        )
+    ids = {key: header.integer(f"tokenizer.ggml.{named}_token_id") for key, named in _SPECIAL_IDS.items()}
+    config |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
+    check_family(config, header.path.name)
+    _refuse_strange_tensors(header, config)
+    _check_shapes(header, config)
+    tokens = header.texts(_TOKENS)
+    if tokens and len(tokens) != config["vocab_size"]:
+        raise ModelSourceError(
+            f"{header.path} has {len(tokens)} tokens, but embeddings of {config['vocab_size']}.", hint=DAMAGED
+        )
+    return dict(sorted(config.items()))
+
+
+def _sizes(header: GgufHeader) -> dict[str, Any]:
+    """What the config.json of every family has."""
     family = header.architecture
-    _refuse_other_families(header)
-    _refuse_scaling(header)
     hidden = header.required(f"{family}.embedding_length")
     heads = header.required(f"{family}.attention.head_count")
-    _refuse_strange_tensors(header)
-    head_dim = header.integer(f"{family}.attention.key_length") or header.integer(f"{family}.rope.dimension_count")
+    head_dim = header.integer(f"{family}.attention.key_length")
+    if not head_dim and family != "phi3":  # which may rotate a part of a head
+        head_dim = header.integer(f"{family}.rope.dimension_count")
+    head_dim = head_dim or (hidden // heads if heads > 0 else 0)
     epsilon = header.real(f"{family}.attention.layer_norm_rms_epsilon")
     if epsilon is None:
         raise ModelSourceError(f"The GGUF file {header.path} does not set the epsilon of its norms.", hint=DAMAGED)
-    theta = header.real(f"{family}.rope.freq_base") or _ROPE_THETA
-    config: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES.get(family)],
-        "attention_bias": family == "llama" and "blk.0.attn_q.bias" in header.tensors,
+    return {
+        "attention_bias": family != "qwen2" and "blk.0.attn_q.bias" in header.tensors,
         "attention_dropout": 0.0,
         "dtype": "float32",
-        "head_dim": head_dim or (hidden // heads if heads > 0 else 0),
+        "head_dim": head_dim,
         "hidden_act": "silu",
         "hidden_size": hidden,
         "intermediate_size": header.required(f"{family}.feed_forward_length"),
         "max_position_embeddings": header.required(f"{family}.context_length"),
-        "mlp_bias": family == "llama" and "blk.0.ffn_up.bias" in header.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
         "model_type": family,
         "num_attention_heads": heads,
         "num_hidden_layers": header.required(f"{family}.block_count"),
         "num_key_value_heads": header.integer(f"{family}.attention.head_count_kv") or heads,
         # GGUF stores epsilon as float32 (9.9999997e-06); the shortest decimal that rounds to it is the number meant.
         "rms_norm_eps": float(f"{epsilon:.7g}"),
-        "rope_parameters": {"rope_theta": theta, "rope_type": "default"},
+        "rope_parameters": rope_parameters(header, head_dim),
         "tie_word_embeddings": _HEAD not in header.tensors,
         "use_cache": True,
         "vocab_size": header.tensors[_EMBEDDINGS].shape[0],
     }
-    config |= mixture_config(header)
-    ids = {key: header.integer(f"tokenizer.ggml.{named}_token_id") for key, named in _SPECIAL_IDS.items()}
-    config |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
-    check_family(config, header.path.name)
-    _check_shapes(header, config)
-    return dict(sorted(config.items()))
 
 
-def _refuse_other_families(header: GgufHeader) -> None:
-    families = (*EARLIEST, *ARCHITECTURES)
-    if header.architecture not in families:
-        raise ModelSourceError(
-            f"{header.path} is of the model family {header.architecture!r}, which moa does not read from GGUF.",
-            hint=f"Use a folder of safetensors, or a GGUF file of one of the families {', '.join(families)}.",
-        )
-
-
-def _refuse_scaling(header: GgufHeader) -> None:
-    family = header.architecture
-    head_dim = header.integer(f"{family}.attention.key_length")
-    rotated = header.integer(f"{family}.rope.dimension_count")
-    partial = head_dim is not None and rotated is not None and rotated != head_dim
-    scaled = header.text(f"{family}.rope.scaling.type") not in (None, "none") and mixture_family(header) != "gpt_oss"
-    if "rope_freqs.weight" in header.tensors or scaled or partial:
-        raise ModelSourceError(
-            f"{header.path} scales its rotary positions, or rotates part of a head, which moa does not read from GGUF.",
-            hint="Use the same model as a folder of safetensors or a hub id.",
-        )
-
-
-def _refuse_strange_tensors(header: GgufHeader) -> None:
-    if _EMBEDDINGS not in header.tensors:
-        raise ModelSourceError(f"{header.path} holds no embeddings.", hint=_WHOLE)
-    family = mixture_family(header) or header.architecture
-    unknown = sorted(name for name in header.tensors if hugging_face_name(name, family) is None)
+def _refuse_strange_tensors(header: GgufHeader, config: dict[str, Any]) -> None:
+    family = config["model_type"]
+    unknown = sorted(
+        name for name in header.tensors if hugging_face_name(name, family) is None and name not in FACTOR_TENSORS
+    )
     if unknown:
         raise ModelSourceError(
             f"{header.path} holds {unknown[0]}, which no {header.architecture} model that moa serves has.",
@@ -103,13 +99,20 @@ def _refuse_strange_tensors(header: GgufHeader) -> None:
 
 
 def _check_shapes(header: GgufHeader, config: dict[str, Any]) -> None:
-    expected = required_shapes(config)
-    missing = [name for name in expected if name not in header.tensors]
+    required, others = known_shapes(config)
+    missing = [name for name in required if name not in header.tensors]
     if missing:
         raise ModelSourceError(f"{header.path} lacks {len(missing)} tensors, {missing[0]} among them.", hint=_WHOLE)
-    for name, shape in expected.items():
-        got = header.tensors[name].shape
-        if got != shape:
+    shapes = required | others
+    for name, entry in header.tensors.items():
+        if name in FACTOR_TENSORS:
+            continue
+        if name not in shapes:
             raise ModelSourceError(
-                f"{name} of {header.path} has the shape {list(got)}, expected {list(shape)}.", hint=DAMAGED
+                f"{header.path} holds {name}, but has {config['num_hidden_layers']} layers.", hint=DAMAGED
+            )
+        if entry.shape != shapes[name]:
+            raise ModelSourceError(
+                f"{name} of {header.path} has the shape {list(entry.shape)}, expected {list(shapes[name])}.",
+                hint=DAMAGED,
             )

@@ -14,13 +14,11 @@ from moa_shared.models.gguf.header import GgufHeader
 _FAMILIES = {"qwen3moe": "qwen3_moe", "olmoe": "olmoe", "gpt-oss": "gpt_oss"}
 _CLASSES = {"qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe", "gpt_oss": "GptOss", "mixtral": "Mixtral"}
 ARCHITECTURES = tuple(_FAMILIES)  # and Llama's, whose files with experts are Mixtrals
-MODULES = {
-    "attn_sinks": "self_attn.sinks",
+EXPERTS = {  # a layer's router and its experts, in place of an MLP
     "ffn_gate_inp": "mlp.gate",
     "ffn_gate_exps": "mlp.experts.gate_proj",
     "ffn_up_exps": "mlp.experts.up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
-    "post_attention_norm": "post_attention_layernorm",  # gpt-oss's name of the norm before its experts
 }
 _GPT_OSS_WINDOW, _GPT_OSS_CONTEXT = 128, 4096
 
@@ -66,36 +64,16 @@ def mixture_config(header: GgufHeader) -> dict[str, Any]:
     return config
 
 
-def mixture_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The tensors of one layer's experts, and of what comes with them, by GGUF's names; their shapes."""
+def expert_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of `EXPERTS`."""
     count = int(config.get("num_experts") or config["num_local_experts"])
     hidden, inner = int(config["hidden_size"]), int(config.get("moe_intermediate_size") or config["intermediate_size"])
-    heads, head_dim = int(config["num_attention_heads"]), int(config["head_dim"])
-    queries, keys = heads * head_dim, int(config["num_key_value_heads"]) * head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "ffn_gate_inp.weight": (count, hidden),
-        "ffn_gate_exps.weight": (count, inner, hidden),
-        "ffn_up_exps.weight": (count, inner, hidden),
-        "ffn_down_exps.weight": (count, hidden, inner),
+    return {
+        "ffn_gate_inp": (count, hidden),
+        "ffn_gate_exps": (count, inner, hidden),
+        "ffn_up_exps": (count, inner, hidden),
+        "ffn_down_exps": (count, hidden, inner),
     }
-    if config["model_type"] == "qwen3_moe":
-        shapes |= {"attn_q_norm.weight": (head_dim,), "attn_k_norm.weight": (head_dim,)}
-    if config["model_type"] == "olmoe":
-        shapes |= {"attn_q_norm.weight": (queries,), "attn_k_norm.weight": (keys,)}
-    if config["model_type"] == "gpt_oss":
-        shapes |= {
-            "attn_sinks.weight": (heads,),
-            "attn_q.bias": (queries,),
-            "attn_k.bias": (keys,),
-            "attn_v.bias": (keys,),
-            "attn_output.bias": (hidden,),
-            "post_attention_norm.weight": (hidden,),
-            "ffn_gate_inp.bias": (count,),
-            "ffn_gate_exps.bias": (count, inner),
-            "ffn_up_exps.bias": (count, inner),
-            "ffn_down_exps.bias": (count, hidden),
-        }
-    return shapes
 
 
 def _gpt_oss_rope(header: GgufHeader) -> dict[str, Any]:

@@ -55,12 +55,13 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where a tensor lies: `offset` and `size` in bytes of the file; `shape` is [outputs, inputs]."""
+    """Where a tensor lies: `offset` and `size` in bytes of the file `path`; `shape` is [outputs, inputs]."""
 
     stored: Format
     shape: tuple[int, ...]
     offset: int
     size: int
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,19 @@ class GgufHeader:
         """A number of the metadata; None where there is none."""
         value = self._get(key, (float, int))
         return None if value is None else float(value)
+
+    def positive(self, key: str) -> float | None:
+        """A number of the metadata, by its shortest decimal; None where there is none, or 0.
+
+        Raises:
+            ModelSourceError: it is below 0, infinite or not a number.
+        """
+        value = self.real(key)
+        if value is not None and not 0 <= value < math.inf:
+            raise ModelSourceError(
+                f"The GGUF file {self.path} says {key} = {value}, expected a number above 0.", hint=DAMAGED
+            )
+        return float(f"{value:.7g}") if value else None
 
     def texts(self, key: str) -> list[str]:
         """An array of strings; empty where there is none."""
@@ -185,7 +199,7 @@ class _Parser:
         size = self._at
         start = -(-size // alignment) * alignment
         tensors = {
-            name: TensorEntry(stored, shape, start + offset, self._size(name, stored, shape, start + offset))
+            name: TensorEntry(stored, shape, start + offset, self._size(name, stored, shape, start + offset), path)
             for name, (stored, shape, offset) in table.items()
         }
         return GgufHeader(path, {k: v for k, v in metadata.items() if v is not None}, tensors, size)

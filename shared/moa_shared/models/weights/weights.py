@@ -20,7 +20,13 @@ from moa_kernels import QuantisedMatrix
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import read_header
-from moa_shared.models.gguf.names import hugging_face_name, paired_heads, paired_places, unpair_rows
+from moa_shared.models.gguf.names import (
+    added_offset,
+    hugging_face_name,
+    paired_heads,
+    paired_places,
+    unpair_rows,
+)
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import (
     BF16,
@@ -47,11 +53,13 @@ _CORRUPT = "The file is truncated or corrupt: delete it and fetch the model agai
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """One tensor in its file: raw uint8 [..., bytes of a row]; `heads` of paired rows (0: none are paired).
+    """One tensor in its file: raw uint8 [..., bytes of a row].
 
     Args:
         source: the bytes in the file that it is taken from.
-        take: how, where it is a part of these.
+        heads: of paired rows; 0: none are paired.
+        offset: what the file has added to the numbers.
+        take: how it is taken, where it is a part of `source`.
         scales: of gpt-oss's blocks, which are in a tensor of their own.
     """
 
@@ -59,6 +67,7 @@ class _Stored:
     shape: tuple[int, ...]
     source: Bytes
     heads: int = 0
+    offset: float = 0.0
     take: Callable[[Bytes], Bytes] | None = None
     scales: Bytes | None = None
 
@@ -169,6 +178,8 @@ class WeightReader:
         """
         tensor = self._find(name)
         values = self._widen(name, tensor.stored, tensor.raw)
+        if tensor.offset:
+            values -= np.float32(tensor.offset)
         return unpair_rows(values, tensor.heads) if tensor.heads else values
 
     def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Floats:
@@ -235,13 +246,14 @@ class WeightReader:
 def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
     header = read_header(path, arrays=False)
     data = map_file(path)
-    tensors = {}
+    tensors, family = {}, str(files.config["model_type"])
     for name, entry in header.tensors.items():
-        known = hugging_face_name(name, str(files.config["model_type"]))
-        if known is not None:  # others were refused when the cache entry was made
+        known = hugging_face_name(name, family)
+        if known is not None:  # others were refused when the cache entry was made, or are in its config.json
             raw = data[entry.offset : entry.offset + entry.size]
             raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
-            tensors[known_name(known)] = _Stored(entry.stored, entry.shape, raw, paired_heads(name, files.config))
+            heads, offset = paired_heads(name, files.config), added_offset(name, family)
+            tensors[known_name(known)] = _Stored(entry.stored, entry.shape, raw, heads, offset)
     return tensors
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
+
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
@@ -42,21 +45,86 @@ def test_another_family(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from GGUF. Use a folder of safetensors, or a GGUF file of one of the families llama, qwen2, qwen3, qwen3moe, olmoe, gpt-oss."
+            "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from GGUF. Use a folder of safetensors, or a GGUF file of one of the families llama, qwen2, qwen3, mistral3, gemma2, gemma3, phi3, smollm3, olmo2, granite, qwen3moe, olmoe, gpt-oss."
         ),
     ):
         make_config(read_header(write_gguf(architecture="gpt2")))
 
 
-@pytest.mark.parametrize("fault", [{"rope_scaling": "yarn"}, {"rope_factors": True}, {"rotated": 4}])
-def test_rotary_scaling_is_refused(write_gguf: GgufWriter, fault: dict[str, object]) -> None:
+def test_a_part_of_a_head(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/tiny.gguf scales its rotary positions, or rotates part of a head, which moa does not read from GGUF. Use the same model as a folder of safetensors or a hub id."
+            "TMP/tiny.gguf rotates a part of each head, which no llama model that moa serves does. Use the same model as a folder of safetensors or a hub id."
         ),
     ):
-        make_config(read_header(write_gguf(**fault)))
+        make_config(read_header(write_gguf(rotated=4)))
+
+
+def test_rotary_scaling_that_is_not_known(write_gguf: GgufWriter) -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf scales its positions by 'spiral', which moa does not read from GGUF. Use the same model as a folder of safetensors or a hub id."
+        ),
+    ):
+        make_config(read_header(write_gguf(rope_scaling="spiral")))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: float) -> None:
+    path = write_gguf(rope_factors=True)
+    header = read_header(path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<f", data, header.tensors["rope_freqs.weight"].offset + 4, value)
+    path.write_bytes(data)
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "rope_freqs.weight of TMP/tiny.gguf holds factors that are no numbers above 0. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
+        make_config(header)
+
+
+def test_factors_of_another_length(write_gguf: GgufWriter) -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "rope_freqs.weight of TMP/tiny.gguf is f32 [4], expected f32 [3]. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
+        make_config(read_header(write_gguf(extra="rope_freqs.weight", rotated=6)))
+
+
+def test_long_factors_without_short_ones(write_gguf: GgufWriter) -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf lacks rope_factors_short.weight, which moa does not read from GGUF. Use the same model as a folder of safetensors or a hub id."
+        ),
+    ):
+        make_config(read_header(write_gguf(extra="rope_factors_long.weight")))
+
+
+def test_more_tokens_than_embeddings(write_gguf: GgufWriter) -> None:
+    path = write_gguf()
+    header = read_header(path)
+    tokens = [*header.texts("tokenizer.ggml.tokens"), "more"]
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf has 262 tokens, but embeddings of 261. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
+        make_config(replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": tokens}))
+
+
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_a_base_of_its_angles_that_is_no_number(write_gguf: GgufWriter, value: float) -> None:
+    header = read_header(write_gguf())
+    with pytest.raises(ModelSourceError, match=r"says llama.rope.freq_base = .*, expected a number above 0"):
+        make_config(replace(header, metadata={**header.metadata, "llama.rope.freq_base": value}))
 
 
 def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
@@ -96,3 +164,33 @@ def test_a_tensor_of_another_shape(write_gguf: GgufWriter) -> None:
         ),
     ):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_norm.weight", extra="blk.1.ffn_norm.weight")))
+
+
+def test_a_layer_too_many(write_gguf: GgufWriter) -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf holds blk.7.ffn_norm.weight, but has 2 layers. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
+        make_config(read_header(write_gguf(extra="blk.7.ffn_norm.weight")))
+
+
+def test_a_bias_of_another_shape(write_gguf: GgufWriter) -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "blk.1.attn_q.bias of TMP/tiny.gguf has the shape [4], expected [32]. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
+        make_config(read_header(write_gguf(extra="blk.1.attn_q.bias")))
+
+
+def test_a_norm_that_the_family_lacks(write_gguf: GgufWriter) -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf holds blk.1.attn_q_norm.weight, which no llama model that moa serves has. Choose a model without experts or other additions to its family."
+        ),
+    ):
+        make_config(read_header(write_gguf(extra="blk.1.attn_q_norm.weight")))

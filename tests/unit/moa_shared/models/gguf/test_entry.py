@@ -105,7 +105,7 @@ def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWrit
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/tiny.gguf, from which TMP/cache/models/gguf-DIGEST-v6 was made, is no longer there. Name the file."
+            "TMP/tiny.gguf, from which TMP/cache/models/gguf-DIGEST-v7 was made, is no longer there. Name the file."
         ),
     ):
         describe_entry(files.folder, cache)
@@ -115,7 +115,7 @@ def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWrit
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/moved.gguf holds another model than TMP/cache/models/gguf-DIGEST-v6 was made from. Name the file."
+            "TMP/moved.gguf holds another model than TMP/cache/models/gguf-DIGEST-v7 was made from. Name the file."
         ),
     ):
         describe_entry(files.folder, cache)
