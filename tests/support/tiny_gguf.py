@@ -42,6 +42,8 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         biases: bool = False,
         epsilon: float = 1e-5,
         add_bos: bool | None = None,
+        add_space_prefix: bool | None = None,
+        scores: bool = True,
         sampling: Mapping[str, float] | None = None,
     ) -> Path:
         random = np.random.default_rng(seed)
@@ -68,9 +70,11 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         writer.add_tokenizer_pre(pre)
         writer.add_token_list(tokens)
         writer.add_token_types([3 if t in SPECIALS else 4 if t in user_defined else 1 for t in tokens])
-        if tokenizer == "llama":
+        if add_space_prefix is not None:
+            writer.add_add_space_prefix(add_space_prefix)
+        if tokenizer == "llama" and scores:
             writer.add_token_scores([-float(index) for index in range(len(tokens))])
-        else:
+        elif tokenizer != "llama":
             writer.add_token_merges(merges)
         writer.add_bos_token_id(1)
         if add_bos is not None:

@@ -13,11 +13,10 @@ from moa_shared.models.gguf.families import of_its_family, require_family
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.names import hugging_face_name, known_shapes
 from moa_shared.models.gguf.rope import FACTOR_TENSORS, rope_parameters
+from moa_shared.models.gguf.special_tokens import special_ids
 from moa_shared.models.network.family import check_family
 
-_SPECIAL_IDS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
-_TOKENS = "tokenizer.ggml.tokens"
 _WHOLE = "Name a GGUF file of a whole model, or the first of its parts."
 
 
@@ -38,16 +37,11 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
             f"{header.path} rotates a part of each head, which no {header.architecture} model that moa serves does.",
             hint="Use the same model as a folder of safetensors or a hub id.",
         )
-    ids = {key: header.integer(f"tokenizer.ggml.{named}_token_id") for key, named in _SPECIAL_IDS.items()}
-    config |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
+    config |= special_ids(header)
     check_family(config, header.path.name)
     _refuse_strange_tensors(header, config)
     _check_shapes(header, config)
-    tokens = header.texts(_TOKENS)
-    if tokens and len(tokens) != config["vocab_size"]:
-        raise ModelSourceError(
-            f"{header.path} has {len(tokens)} tokens, but embeddings of {config['vocab_size']}.", hint=DAMAGED
-        )
+    _check_vocabulary(header, config["vocab_size"])
     return dict(sorted(config.items()))
 
 
@@ -116,3 +110,9 @@ def _check_shapes(header: GgufHeader, config: dict[str, Any]) -> None:
                 f"{name} of {header.path} has the shape {list(entry.shape)}, expected {list(shapes[name])}.",
                 hint=DAMAGED,
             )
+
+
+def _check_vocabulary(header: GgufHeader, rows: int) -> None:
+    tokens = header.texts("tokenizer.ggml.tokens")
+    if tokens and len(tokens) != rows:
+        raise ModelSourceError(f"{header.path} has {len(tokens)} tokens, but embeddings of {rows}.", hint=DAMAGED)

@@ -119,6 +119,10 @@ class GgufHeader:
         """An array of integers; empty where there is none."""
         return list(self._get(key, list) or ())
 
+    def reals(self, key: str) -> list[float]:
+        """An array of numbers; empty where there is none."""
+        return list(self._get(key, list) or ())
+
     def required(self, key: str) -> int:
         """An integer that must be there.
 

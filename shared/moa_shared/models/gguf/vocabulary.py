@@ -1,8 +1,7 @@
 """tokenizer.json, tokenizer_config.json and chat_template.jinja out of a GGUF file's metadata.
 
-Byte-level BPE is built here, over the `tokenizers` package. SentencePiece vocabularies need transformers, which knows
-how to recover their merges. Invariant: text is cut before BPE as the header says; a dialect that is not known here is
-reported.
+Built over the `tokenizers` package: byte-level BPE here, SentencePiece in `sentencepiece.py`. Invariant: text is cut
+before BPE as the header says; a dialect that is not known here is reported.
 """
 
 from __future__ import annotations
@@ -14,25 +13,31 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
+from moa_shared.models.gguf.sentencepiece import build_sentencepiece
 from moa_shared.programs.progress import Progress
-from moa_shared.sandbox.patterns import LLAMA_3, QWEN_2, TEKKEN
+from moa_shared.sandbox.patterns import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
+_BYTE_PAIRS, _SENTENCEPIECE = "gpt2", "llama"  # `tokenizer.ggml.model`
 _CONTROL, _USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+_LLAMA_3 = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
 # What `tokenizer.ggml.pre` may say: the expression by which text is cut. None: GPT-2's own.
 _SPLITS: dict[str | None, str | None] = {
-    **dict.fromkeys(("default", "gpt-2", "gpt2", None), None),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "smaug-bpe"), LLAMA_3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), QWEN_2),
+    **dict.fromkeys(("default", "gpt-2", "gpt2", "olmo", "phi-2", "trillion", "granite-docling", None), None),
+    **dict.fromkeys((*_LLAMA_3, "dbrx", "smaug-bpe"), LLAMA_3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo"), QWEN_2),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), GPT_4O),
     "tekken": TEKKEN,
 }
-_SMOLLM = "smollm"
+# GPT-2's expression after each digit is split off (SmolLM 2, Granite 3, StarCoder).
+_DIGITS_FIRST = ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b")
 # Dialects whose texts begin with BOS where the header does not say; so do all SentencePiece vocabularies (llama.cpp).
-_BEGIN_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "tekken")
+_BEGIN_WITH_BOS = (*_LLAMA_3, "tekken")
+_WHOLE_WORDS = _BEGIN_WITH_BOS  # a word that is a token is not made by merges
 _CONFIG = "tokenizer_config.json"
 
 
@@ -43,48 +48,47 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
         ModelSourceError: no vocabulary, one that makes no sense, or one of a kind that cannot be read here.
     """
     kind = header.text("tokenizer.ggml.model")
-    if kind == "llama":
-        _write_sentencepiece(header, folder)
-        written = json.loads((folder / _CONFIG).read_text("utf-8"))
-        _write_config({**written, "add_bos_token": _begins_with_bos(header, unless_said=True)}, folder)
-        return
-    if kind != "gpt2":
+    if kind not in (_SENTENCEPIECE, _BYTE_PAIRS):
         raise ModelSourceError(
             f"The GGUF file {header.path} has a tokenizer of the kind {kind!r}, which moa does not read.",
             hint="Use the same model as a folder of safetensors or a hub id.",
         )
+    tokens = header.texts("tokenizer.ggml.tokens")
+    named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
     try:
-        tokenizer = _build(header, progress)
+        tokenizer = build_sentencepiece(header) if kind == _SENTENCEPIECE else _build(header, progress)
+        _add_tokens(tokenizer, header)
         tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    except ModelSourceError:
-        raise
+        config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
     except Exception as error:  # tokenizers raises a bare Exception, for a merge of unknown tokens among others
         raise ModelSourceError(
             f"The vocabulary of the GGUF file {header.path} makes no sense ({error}).", hint=DAMAGED
         ) from error
-    tokens = header.texts("tokenizer.ggml.tokens")
-    named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
-    config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # for those who read this folder with transformers
-    by_dialect = header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
-    config["add_bos_token"] = _begins_with_bos(header, unless_said=by_dialect)
-    _write_config(config, folder)
+    by_dialect = kind == _SENTENCEPIECE or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
+    said = header.flag("tokenizer.ggml.add_bos_token")
+    config["add_bos_token"] = by_dialect if said is None else said
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
     template = header.text("tokenizer.chat_template")
     if template:
         (folder / "chat_template.jinja").write_text(template, "utf-8")
 
 
-def _begins_with_bos(header: GgufHeader, *, unless_said: bool) -> bool:
-    said = header.flag("tokenizer.ggml.add_bos_token")
-    return unless_said if said is None else said
+def _add_tokens(tokenizer: Tokenizer, header: GgufHeader) -> None:
+    """Tokens that are found in a text before it is cut: special ones, and those that a user has defined."""
+    from tokenizers import AddedToken
 
-
-def _write_config(config: dict[str, object], folder: Path) -> None:
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    tokens, kinds = header.texts("tokenizer.ggml.tokens"), header.integers("tokenizer.ggml.token_type")
+    named = (header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values())
+    control = [index for index, kind in enumerate(kinds) if kind == _CONTROL]
+    special = dict.fromkeys([*control, *(index for index in named if index is not None)])
+    tokenizer.add_special_tokens([AddedToken(tokens[index], normalized=False, special=True) for index in special])
+    own = [token for token, kind in zip(tokens, kinds, strict=False) if kind == _USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])
 
 
 def _build(header: GgufHeader, progress: Progress) -> Tokenizer:
-    from tokenizers import AddedToken, Tokenizer, decoders
+    from tokenizers import Tokenizer, decoders
     from tokenizers.models import BPE
 
     tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
@@ -94,15 +98,11 @@ def _build(header: GgufHeader, progress: Progress) -> Tokenizer:
     whole = {index for index, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)}
     vocabulary = {token if index in whole else _spell(token): index for index, token in enumerate(tokens)}
     pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
-    tokenizer = Tokenizer(BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
+    dialect = header.text("tokenizer.ggml.pre")
+    empty = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    tokenizer = Tokenizer(BPE(vocabulary, pairs, fuse_unk=False, ignore_merges=dialect in _WHOLE_WORDS, **empty))
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.pre_tokenizer = _pre_tokenizer(header.text("tokenizer.ggml.pre"), progress)
-    named = (header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values())
-    control = [index for index, kind in enumerate(kinds) if kind == _CONTROL]
-    special = dict.fromkeys([*control, *(index for index in named if index is not None)])
-    tokenizer.add_special_tokens([AddedToken(tokens[index], normalized=False, special=True) for index in special])
-    own = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _USER_DEFINED]
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])
+    tokenizer.pre_tokenizer = _pre_tokenizer(dialect, progress)
     return tokenizer
 
 
@@ -110,9 +110,7 @@ def _pre_tokenizer(dialect: str | None, progress: Progress) -> PreTokenizer:
     from tokenizers import Regex, pre_tokenizers
 
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    if dialect == _SMOLLM:
-        # Each digit is split off first; without it "\n\n1" loses its double newline token. As in the model's own
-        # tokenizer.json and in llama.cpp (LLAMA_VOCAB_PRE_TYPE_SMOLLM).
+    if dialect in _DIGITS_FIRST:  # without it "\n\n1" loses its double newline token
         digits = pre_tokenizers.Digits(individual_digits=True)
         return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
     split = _SPLITS.get(dialect)
@@ -142,14 +140,3 @@ def _spell(token: str) -> str:
     if set(token) <= set(spelling.values()):
         return token
     return "".join(spelling[byte] for byte in token.encode("utf-8"))
-
-
-def _write_sentencepiece(header: GgufHeader, folder: Path) -> None:
-    try:
-        from moa_shared.models.weights.loading import save_gguf_tokenizer
-    except ImportError as error:
-        raise ModelSourceError(
-            f"The GGUF file {header.path} has a SentencePiece vocabulary, which is read by transformers ({error}).",
-            hint="Install transformers and torch for the first start, or use a folder with a tokenizer.json.",
-        ) from error
-    save_gguf_tokenizer(header.path, folder)

@@ -51,7 +51,8 @@ def _meaning(content: dict[str, Any]) -> list[object]:
     merges = [merge.split(" ", 1) if isinstance(merge, str) else list(merge) for merge in model.get("merges") or []]
     added = sorted([token["id"], token["content"]] for token in content.get("added_tokens") or [])
     steps = [_without_defaults(content.get(step)) for step in ("normalizer", "pre_tokenizer")]
-    return [model.get("type"), model["vocab"], merges, added, steps]
+    whole_words = ["ignore_merges"] if model.get("ignore_merges") else []
+    return [model.get("type"), model["vocab"], merges, added, steps, *whole_words]
 
 
 def _without_defaults(value: object) -> object:

@@ -5,18 +5,13 @@ Imports torch and transformers; `moa_shared.models` imports this module only whe
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -114,33 +109,3 @@ def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torc
     for name in dict.fromkeys(names):
         read[name] = torch.from_numpy(reader.array(name)).to(dtype)
     return read
-
-
-def save_gguf_tokenizer(path: Path, folder: Path) -> None:
-    """Write the tokenizer of a GGUF file in the layout of `save_pretrained`, for vocabularies that we do not build.
-
-    Raises:
-        ModelSourceError: transformers cannot read it.
-    """
-    try:
-        with _quiet_reader():
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
-        tokenizer.save_pretrained(folder)
-    except Exception as error:  # the reader has no error type of its own
-        raise ModelSourceError(
-            f"The tokenizer of the GGUF file {path} cannot be read ({error}).",
-            hint="Use the same model as a folder with a tokenizer.json.",
-        ) from error
-
-
-@contextlib.contextmanager
-def _quiet_reader() -> Iterator[None]:
-    """Keep the reader's own bars and remarks off the terminal: our progress says what happens."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)

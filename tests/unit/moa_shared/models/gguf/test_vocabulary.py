@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
-from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
@@ -32,7 +30,7 @@ def read(path: Path, cache: Path) -> Tokenizer:
     return load_tokenizer(resolve(str(path), cache))
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "default", "llama-bpe", "qwen2", "tekken"])
+@pytest.mark.parametrize("pre", ["gpt-2", "default", "llama-bpe", "qwen2", "tekken", "gpt-4o", "dbrx"])
 def test_tokens_are_those_of_transformers(write_gguf: GgufWriter, cache: Path, pre: str) -> None:
     path = write_gguf(pre=pre)
     ours, theirs = read(path, cache), AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
@@ -87,6 +85,19 @@ def test_the_folder_can_be_read_by_transformers(write_gguf: GgufWriter, cache: P
     assert theirs.chat_template == load_tokenizer(files).chat_template
 
 
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("tekken", True), ("qwen2", False), ("dbrx", False)])
+def test_a_word_that_is_a_token(write_gguf: GgufWriter, cache: Path, pre: str, whole: bool) -> None:
+    tokens = [*TOKENS, "hit"]  # which no merge makes
+    tokenizer = read(write_gguf(pre=pre, tokens=tokens), cache)
+    assert tokenizer.encode("hit") == [tokens.index(part) for part in (["hit"] if whole else ["hi", "t"])]
+
+
+@pytest.mark.parametrize("pre", ["refact", "starcoder", "command-r"])
+def test_dialects_that_split_digits_first(write_gguf: GgufWriter, cache: Path, pre: str) -> None:
+    tokenizer = read(write_gguf(pre=pre), cache)
+    assert tokenizer.encode("\n\n1") == [TOKENS.index("ĊĊ"), TOKENS.index("1")]
+
+
 def test_an_unknown_dialect_is_said(write_gguf: GgufWriter, cache: Path) -> None:
     notes = Notes()
     resolve(str(write_gguf(pre="volapuk")), cache, notes)
@@ -120,34 +131,40 @@ def test_another_kind_of_tokenizer(write_gguf: GgufWriter, cache: Path) -> None:
 SENTENCEPIECE = ["<unk>", *SPECIALS[1:], *(f"<0x{byte:02X}>" for byte in range(256)), *"▁hi", "hi", "▁hi"]
 
 
-def test_sentencepiece_is_read_by_transformers(write_gguf: GgufWriter, cache: Path) -> None:
+def test_sentencepiece_is_as_llama_cpp_has_it(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf(tokenizer="llama", tokens=SENTENCEPIECE)
     ours, theirs = read(path, cache), AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    for text in ("hi hi", "<|im_start|>hi", " é"):
+    for text in ("hi hi", "é", "h<|im_start|>"):
         assert ours.encode(text) == theirs(text, add_special_tokens=False).input_ids
+        assert ours.decode(ours.encode(text)) == text
+    space = SENTENCEPIECE.index("▁")  # transformers puts none before a space, nor after a special token
+    assert ours.encode(" h") == [space, space, SENTENCEPIECE.index("h")]
+    assert ours.encode("<|im_start|>hi") == [1, SENTENCEPIECE.index("▁hi")]
     assert SENTENCEPIECE.index("▁hi") in ours.encode("hi hi")
     assert ours.with_bos([5]) == [1, 5]  # as llama.cpp has it, where the header does not say
 
 
+def test_sentencepiece_without_a_space_in_front(write_gguf: GgufWriter, cache: Path) -> None:
+    tokens = [*SENTENCEPIECE, "\n\n", "  "]
+    path = write_gguf(tokenizer="llama", tokens=tokens, add_space_prefix=False, user_defined=("\n\n", "  "))
+    tokenizer = read(path, cache)
+    parts = ("hi", "▁hi", "\n\n", "  ", "hi", "▁hi")
+    assert tokenizer.encode("hi hi\n\n  hi hi") == [tokens.index(part) for part in parts]
+    assert tokenizer.decode(tokenizer.encode(" hi\n\n  hi é")) == " hi\n\n  hi é"
+
+
+def test_sentencepiece_joins_by_score(write_gguf: GgufWriter, cache: Path) -> None:
+    letters = [*SENTENCEPIECE[:259], "▁", "a", "b", "c"]
+    for pieces, expected in ((["ab", "bc", "abc"], ["▁", "abc"]), (["bc", "ab"], ["▁", "a", "bc"])):
+        tokens = [*letters, *pieces]  # scores fall with the number
+        path = write_gguf(f"{pieces[0]}.gguf", tokenizer="llama", tokens=tokens)
+        assert read(path, cache).encode("abc") == [tokens.index(part) for part in expected]
+
+
+def test_sentencepiece_without_scores(write_gguf: GgufWriter, cache: Path) -> None:
+    with pytest.raises(ModelSourceError, match=r"makes no sense \(264 tokens of 264 types, 0 scores\)"):
+        resolve(str(write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, scores=False)), cache)
+
+
 def test_sentencepiece_without_bos(write_gguf: GgufWriter, cache: Path) -> None:
     assert read(write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, add_bos=False), cache).with_bos([5]) == [5]
-
-
-def test_sentencepiece_without_transformers(
-    write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def without_torch(name: str, *args: Any, **kwargs: Any) -> object:
-        if name == "moa_shared.models.weights.loading":
-            raise ImportError("No module named 'torch'")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_torch)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "The GGUF file TMP/tiny.gguf has a SentencePiece vocabulary, which is read by transformers (No module named 'torch'). Install transformers and torch for the first start, or use a folder with a tokenizer.json."
-        ),
-    ):
-        resolve(str(write_gguf(tokenizer="llama", tokens=SENTENCEPIECE)), cache)

@@ -1,0 +1,76 @@
+"""Special tokens out of a GGUF file's metadata, and which of them end an answer, as llama.cpp decides it.
+
+Pure over the header. Many files name one end of text only, the wrong one among them: llama.cpp also ends an answer at
+tokens that are spelled as the ends of known families.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf.header import DAMAGED, GgufHeader
+
+_NAMED = {"bos": "bos", "pad": "padding", "unk": "unknown"}
+_ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+_TURN = "<|end|>"
+_SPELLINGS = frozenset(
+    {
+        _TURN,
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+        "[e~[",
+    }
+)
+# Where all of these are there, that one ends a part of an answer, or nothing (gpt-oss, Solar, Gemma 4).
+_UNLESS = (({"<|return|>", "<|call|>"}, _TURN), ({"<|calls|>", "<|flush|>"}, _TURN), ({"<|tool_response>"}, "</s>"))
+
+
+def special_ids(header: GgufHeader) -> dict[str, Any]:
+    """`bos_token_id` and so on of config.json; `eos_token_id` is a list where several tokens end an answer.
+
+    Raises:
+        ModelSourceError: an id that is no token.
+    """
+    tokens = header.texts("tokenizer.ggml.tokens")
+    found: dict[str, Any] = {f"{key}_token_id": _id(header, name, tokens) for key, name in _NAMED.items()}
+    ends = _ends(header, tokens)
+    found["eos_token_id"] = ends[0] if len(ends) == 1 else ends or None
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _ends(header: GgufHeader, tokens: list[str]) -> list[int]:
+    spelled = {token: index for index, token in enumerate(tokens) if token in _SPELLINGS}
+    ends = dict.fromkeys([*(_id(header, name, tokens) for name in _ENDS), *spelled.values()])
+    for present, is_none in _UNLESS:
+        if present <= spelled.keys():
+            ends.pop(spelled.get(is_none), None)
+    return [index for index in ends if index is not None]
+
+
+def _id(header: GgufHeader, name: str, tokens: list[str]) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    value = header.integer(key)
+    if value is not None and tokens and not 0 <= value < len(tokens):
+        raise ModelSourceError(
+            f"The GGUF file {header.path} says {key} = {value}, but has {len(tokens)} tokens.", hint=DAMAGED
+        )
+    return value
