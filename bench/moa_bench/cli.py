@@ -436,6 +436,25 @@ def quality(quick: bool, json_file: Path | None, model: str, questions: Path | N
     run_quality(model=model, quick=quick, json_file=json_file, questions=questions, positions=positions)
 
 
+@cli.command(name="same-text")
+@model_option
+@click.option(
+    "--llama-cpp",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="FOLDER",
+    help="Where npm has installed node-llama-cpp.",
+)
+@click.option(
+    "--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Compare its perplexity.  [a passage]"
+)
+def same_text(model: str, llama_cpp: Path, text: Path | None) -> None:
+    """Whether int8 writes what llama.cpp writes from the same GGUF file: greedy continuations, and perplexity."""
+    from moa_bench.engine.same_text import run_same_text
+
+    run_same_text(model=model, llama_cpp=llama_cpp, text=text)
+
+
 @cli.command()
 @short_option
 @json_option

@@ -50,6 +50,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
         "start",
         "engine",
         "quality",
+        "same-text",
         "invariance",
         "simulate",
         "network",
