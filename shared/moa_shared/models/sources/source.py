@@ -11,7 +11,7 @@ from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full
 from moa_shared.models.sources.files import ModelFiles, describe_folder
 from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
 from moa_shared.models.sources.manifest import MANIFEST
-from moa_shared.models.sources.packaged import DEFAULT_MODEL, resolve_packaged
+from moa_shared.models.sources.packaged import PACKAGED, resolve_packaged
 from moa_shared.programs.progress import Progress, SilentProgress
 
 DEFAULT = "default"
@@ -25,7 +25,8 @@ def resolve(
     """Find and fetch a target; afterwards it is on this disk and checked.
 
     Args:
-        spec: "default", a hub id ("owner/name", optionally "@revision"), a folder, or a `.gguf` file.
+        spec: "default" or another packaged model, a hub id ("owner/name", optionally "@revision"), a folder, or a
+            `.gguf` file.
         cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
         progress: where downloads are shown; None: nowhere.
 
@@ -46,8 +47,8 @@ def resolve(
 
 
 def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
-    if spec == DEFAULT:
-        return resolve_packaged(DEFAULT_MODEL, root, progress)
+    if spec in PACKAGED:
+        return resolve_packaged(spec, PACKAGED[spec], root, progress)
     path = Path(spec).expanduser()
     if spec.strip() and path.is_dir():  # Path("") would be the current folder
         return _look_into(path.resolve(), root, progress)
@@ -58,9 +59,10 @@ def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
         return adopt_gguf(path, root, progress, target_id=model_name(path))
     if HUB_ID.fullmatch(spec) and not spec.startswith((".", "/", "~")):
         return describe_folder(fetch_from_hub(spec, progress), spec, root, progress)
+    named = " or ".join(map(repr, PACKAGED))
     raise NotFoundError(
         f"There is no model {spec!r}: no such file or folder, and not a hub id.",
-        hint="Name a model with 'default', a hub id (owner/name), a local folder or a .gguf file.",
+        hint=f"Name a model with {named}, a hub id (owner/name), a local folder or a .gguf file.",
     )
 
 

