@@ -51,7 +51,9 @@ class ServerSettings(SettingsBase):
         files = (usual_folder() / SETTINGS_NAME, SYSTEM_FILE)
         return next((path for path in files if os.path.isfile(path)), None)  # False where it may not be looked at
 
-    model: str = setting("default", "What to serve: 'default', 'gemma3-270m', a hub id, a local folder or a .gguf file.", flag="MODEL")
+    model: str = setting(
+        "default", "What to serve: 'default', 'gemma3-270m', a hub id, a local folder or a .gguf file.", flag="MODEL"
+    )
     host: str = setting(
         "127.0.0.1", "Address to listen on; beyond this machine with a certificate, or --insecure.", "ADDRESS"
     )
