@@ -17,8 +17,8 @@ from moa_shared.drafter.checkpoint.weights import check_tables, draft_ids
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.layers.bridged_layers import BridgedLayers
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
-from moa_shared.drafter.layers.target_parts import TargetParts, check_reusable
-from moa_shared.models.network.layers import Weights, read_layer
+from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.models.network.layers import Weights, offset_norm, read_layer
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM
 
 Numbers = npt.NDArray[np.int32]
@@ -52,11 +52,15 @@ class DraftDecoder:
         states_from: int | None = None,
     ) -> None:
         check_tables(target, config.vocab_size, config.hidden_size)
-        if config.reused_layers:
-            check_reusable(target)
         self.config = config
+        parts = parts or TargetParts(target)
+        plan = parts.plan if config.reused_layers else None
         last = range(config.target_layers - config.reused_layers, config.target_layers)
-        reused_inner = target.shape(f"model.layers.{last.start}.mlp.gate_proj.weight")[0] if last else 0
+        reused_inner = 0
+        if last:
+            reused_inner = (
+                plan.shape.inner if plan else target.shape(f"model.layers.{last.start}.mlp.gate_proj.weight")[0]
+            )
         sizes = (config.hidden_size, config.target_head_dim, config.sa_mlp, config.ca_mlp, reused_inner)
         self.arithmetic = arithmetic = Arithmetic.of(weights, sizes)
         rotary = Rotary(config.target_head_dim, config.rope_parameters)
@@ -73,19 +77,22 @@ class DraftDecoder:
             [read_layer(own, "cross_attention", arithmetic.linear, reads_memory=True)],
             memory_rotary,
         )
-        parts = parts or TargetParts(target)
         self.reused: Stack | None = None
         self.bridge: Stack | None = None  # from the layer whose states come to the first reused one
         self._norm: Rows | None = None
         if last:
-            shape = self._shape(config.target_kv_heads, reused_inner)
-            self.reused = arithmetic.stack(shape, parts.layers(last, arithmetic), rotary)
+            shape = plan.shape if plan else self._shape(config.target_kv_heads, reused_inner)
+            rotaries = plan.rotaries if plan else (rotary,)
+            self.reused = arithmetic.stack(shape, parts.layers(last, arithmetic), rotaries)
             if states_from is not None and states_from < last.start:
                 between = parts.layers(range(states_from, last.start), arithmetic)
-                self.bridge = arithmetic.stack(shape, between, rotary)
+                self.bridge = arithmetic.stack(shape, between, rotaries)
             self._norm = target.array(FINAL_NORM)
+            if plan:
+                self._norm = offset_norm(self._norm, plan.description)
         elif config.output_norm:
             self._norm = own.array("output_norm.weight")
+        self._logits_of = plan.logits if plan else None
         self.draft_ids = draft_ids(own)
         self._target = target
         self._head = parts.head(self.draft_ids, arithmetic)
@@ -112,7 +119,8 @@ class DraftDecoder:
 
     def logits(self, features: Rows) -> Rows:
         """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
-        return self._head(features)
+        logits = self._head(features)
+        return logits if self._logits_of is None else self._logits_of(logits)
 
     def new_cache(self, stack: Stack) -> Cache:
         """An empty cache for one conversation's rows of one of the stacks."""

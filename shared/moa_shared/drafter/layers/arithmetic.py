@@ -70,7 +70,7 @@ class Arithmetic:
             weights = [matrix if isinstance(matrix, Tiles) else in_four_bits(matrix) for matrix in weights]
         return Linear(weights, bias, plain=self.plain, reference=self.in_numpy)
 
-    def stack(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary) -> Stack:
+    def stack(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary | Sequence[Rotary]) -> Stack:
         """Layers that share a cache."""
         return Stack(shape, layers, rotary, reference=self.in_numpy)
 

@@ -13,19 +13,21 @@ from moa_kernels import Layer, Linear
 
 from moa_shared.drafter.checkpoint.weights import read_head
 from moa_shared.drafter.layers.arithmetic import Arithmetic
-from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.description import EARLIEST
 from moa_shared.models.network.layers import Weights, read_layer
+from moa_shared.models.network.plan import Plan, plan_of
 
 
-def check_reusable(target: Weights) -> None:
-    """Raises ModelSourceError for layers that are not of Llama's form: the device would compute others."""
-    family = getattr(target, "family", None)
-    if family is not None and family not in EARLIEST:
-        raise ModelSourceError(
-            f"The last layers of a target of the family {family} cannot be run on a device.",
-            hint="Use a drafter that reuses no layers of the target.",
-        )
+def plan_of_target(target: Weights) -> Plan | None:
+    """What the target's layers compute; None: they are of Llama's form, with the sizes that the drafter names.
+
+    Raises:
+        KernelError: what the kernels do not compute.
+    """
+    config = getattr(target, "config", None)
+    if config is None or config.get("model_type") in EARLIEST:
+        return None
+    return plan_of(config)
 
 
 class TargetParts:
@@ -33,10 +35,14 @@ class TargetParts:
 
     Args:
         target: its weights, with at least what is asked for.
+
+    Raises:
+        KernelError: as of `plan_of_target`.
     """
 
     def __init__(self, target: Weights) -> None:
         self._target = target
+        self.plan = plan_of_target(target)
         self._layers: dict[tuple[int, Arithmetic], Layer] = {}
         self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
 
@@ -59,6 +65,11 @@ class TargetParts:
     def _layer(self, number: int, arithmetic: Arithmetic) -> Layer:
         layer = self._layers.get((number, arithmetic))
         if layer is None:
-            layer = read_layer(self._target, f"model.layers.{number}", arithmetic.linear)
+            prefix, plan = f"model.layers.{number}", self.plan
+            if plan is None:
+                layer = read_layer(self._target, prefix, arithmetic.linear)
+            else:
+                own = plan.layers[number]
+                layer = read_layer(self._target, prefix, arithmetic.linear, description=plan.description, plan=own)
             self._layers[number, arithmetic] = layer
         return layer

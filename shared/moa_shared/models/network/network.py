@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import F16, Cache, KernelError, Linear, Segment, Stack, cap, norm
+from moa_kernels import F16, Cache, KernelError, Linear, Segment, Stack, norm
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.layers import Rows, Weights, offset_norm, read_layer, read_matrix
@@ -140,10 +140,7 @@ class Network:
 
     def logits(self, hidden: Rows) -> Rows:
         """[rows, hidden size] after the final norm to [rows, vocab]."""
-        logits = self._head(hidden)
-        if self.plan.logits_scale != 1:
-            logits = logits * np.float32(self.plan.logits_scale)
-        return cap(logits, self.plan.logits_cap) if self.plan.logits_cap else logits
+        return self.plan.logits(self._head(hidden))
 
     def normed(self, rows: Rows) -> Rows:
         """The final norm of what leaves the last layer, [rows, hidden size]: what the head takes."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from moa_kernels import KernelError, Rotary, StackShape
+from moa_kernels import KernelError, Rotary, StackShape, cap
+from moa_kernels.blocks import Rows
 from moa_kernels.transformer.stack import CLAMPED_SWIGLU, GELU_TANH, SILU
 
 from moa_shared.models.network.description import FAMILIES, Description
@@ -47,6 +48,11 @@ class Plan:
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_cap: float = 0.0
+
+    def logits(self, of_head: Rows) -> Rows:
+        """The model's logits, from what the head gives."""
+        scaled = of_head * np.float32(self.logits_scale) if self.logits_scale != 1 else of_head
+        return cap(scaled, self.logits_cap) if self.logits_cap else scaled
 
 
 def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:

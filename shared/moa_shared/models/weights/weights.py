@@ -8,7 +8,7 @@ infinite or not a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,9 +106,9 @@ class WeightReader:
         self._looked_at = 0  # bytes since the pages were dropped
 
     @property
-    def family(self) -> str:
-        """The model's family."""
-        return str(self._files.config.get("model_type"))
+    def config(self) -> Mapping[str, Any]:
+        """The content of the model's config.json."""
+        return self._files.config
 
     def names(self) -> list[str]:
         """The tensors that are stored; a tied head is not among them."""

@@ -1,0 +1,90 @@
+"""Drafters of every kind over every family: layers that a device runs are the target's own, and all kinds draft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from moa_kernels.library import library
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.layers.placement import run_of_text
+from moa_shared.drafter.layers.reused_layers import ReusedLayers
+from moa_shared.drafting.chain import draft_chain
+from moa_shared.sampling.settings import Sampling
+from transformers import PreTrainedModel
+
+from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
+from tests.support.tiny_models import SIZES, tiny_kernel_target
+
+LENGTH, PREDICTED, DRAFT = 40, 3, 4
+TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(LENGTH)]
+KINDS: dict[str, dict[str, Any]] = {
+    "moa": {},
+    "moa, 2 reused": {"reused_layers": 2},
+    "moa, half the vocabulary": {"draft_vocab": SIZES["vocab_size"] // 2},
+    "eagle2": {"kind": "eagle2", "output_norm": True},
+    "independent": {"kind": "independent", "own_layers": 2, "output_norm": True},
+}
+pytestmark = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
+
+
+class TargetWeights(ArrayWeights):
+    """A model's weights, with its config.json, as `WeightReader` has them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+        self.config = model.config.to_dict()
+
+
+def drafter(model: PreTrainedModel, **changes: Any) -> Checkpoint:
+    config = model.config
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    sizes: dict[str, Any] = {
+        "vocab_size": config.vocab_size, "hidden_size": config.hidden_size, "target_layers": config.num_hidden_layers,
+        "target_heads": heads, "target_kv_heads": kv_heads, "target_head_dim": head_dim, "sa_kv_heads": kv_heads,
+        "sa_mlp": 64, "ca_kv_heads": kv_heads, "ca_mlp": 64, "lsa_heads": 2, "lsa_kv_heads": 1, "lsa_mlp": 64,
+        "rms_norm_eps": config.rms_norm_eps,
+    }  # fmt: skip
+    own = DrafterConfig(**sizes | changes)
+    return Checkpoint(own, fresh_tensors(own, seed=0), "")
+
+
+@pytest.mark.parametrize("family", DENSE_FAMILIES)
+def test_reused_layers_compute_what_the_target_does(family: str) -> None:
+    model: Any = tiny_dense(family, max_position_embeddings=64)
+    output = model(torch.tensor([TEXT]), output_hidden_states=True)
+    states = output.hidden_states[1][0].numpy()  # which enter the first of two reused layers
+    decoder = drafter(model, reused_layers=2).decoder(TargetWeights(model), "float32")
+    assert decoder.reused is not None
+    layers = ReusedLayers(decoder, decoder.reused)
+    known = LENGTH - PREDICTED
+    layers.add(0, states[:known])
+    assert layers.catch_up(known) == known
+    features = decoder.features(layers.run(states[known:], run_of_text(range(known, LENGTH))))
+    np.testing.assert_allclose(decoder.logits(features), output.logits[0, known:], rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", DENSE_FAMILIES)
+def test_every_kind_drafts(family: str, kind: str) -> None:
+    model = tiny_dense(family)
+    target, checkpoint = tiny_kernel_target(model), drafter(model, **KINDS[kind])
+    config, cache = checkpoint.config, target.new_cache()
+    first = config.target_layers - config.reused_layers
+    output = target.forward(cache, TEXT, want_state_layer=first if config.reused_layers else None)
+    state = checkpoint.states(TargetWeights(model))()
+    state.extend([*TEXT, int(output.logits[-1].argmax())])
+    if config.memory_width:
+        read = output.hidden if config.reads_last_hidden else cache.lsa_input(0, LENGTH)
+        state.append_memory(0, target.memory_rows(checkpoint)(read))
+    if config.reused_layers:
+        state.append_reused_state(0, output.states[first])
+    logits = state.begin()
+    assert np.isfinite(logits).all()
+    assert logits.std() > 1e-3
+    tree = draft_chain(state, DRAFT, Sampling())
+    assert len(tree.tokens) == DRAFT
+    assert set(tree.tokens) <= set(range(config.vocab_size))
