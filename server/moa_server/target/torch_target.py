@@ -168,7 +168,8 @@ def _check_layers(config: dict[str, Any], name: str) -> None:
     """Refuses families whose layers are not all of Llama's form: attention over pages has no windows and no caps."""
     check_family(config, name)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if "longrope" in (rope.get("rope_type"), rope.get("type")):
+    is_long = "longrope" in (rope.get("rope_type"), rope.get("type"))
+    if is_long and rope.get("short_factor") != rope.get("long_factor"):  # a GGUF file of a Llama 3 has one list
         raise ModelSourceError(
             f"{name} uses 'longrope' rotary scaling, which the torch levels choose again as a text grows.",
             hint="Give --execution int8.",

@@ -105,7 +105,7 @@ def test_rotary_scaling_that_torch_chooses_again_as_a_text_grows_is_refused() ->
     factors = [1.0] * (model.config.head_dim // 2)
     model.config.rope_parameters = {
         "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
-        "short_factor": factors, "long_factor": factors,
+        "short_factor": factors, "long_factor": [2 * factor for factor in factors],
     }  # fmt: skip
     with raises(
         ModelSourceError,

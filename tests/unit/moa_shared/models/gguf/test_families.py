@@ -9,6 +9,8 @@ import pytest
 import torch
 from moa_kernels.library import library
 from moa_server.target.kernel_target import KernelTarget
+from moa_server.target.torch_target import TorchTarget
+from moa_shared.models import load_target_model, resolve
 from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import read_header
 from moa_shared.models.network.network import Network
@@ -48,3 +50,13 @@ def test_the_logits_are_those_of_transformers(tmp_path: Path, family: str) -> No
     with torch.no_grad():
         expected = model(torch.tensor([TEXT])).logits[0].numpy()
     np.testing.assert_allclose(target.forward(target.new_cache(), TEXT).logits, expected, rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize("family", ["llama 3", "llama, linear", "qwen 2", "qwen 3"])
+def test_the_torch_levels_compute_scaled_positions(tmp_path: Path, cache: Path, family: str) -> None:
+    model = tiny_in_gguf(family)
+    files = resolve(str(write_dense_gguf(model, tmp_path / "tiny.gguf")), cache)
+    target = TorchTarget(load_target_model(files))
+    with torch.no_grad():
+        expected = model(torch.tensor([TEXT])).logits[0].numpy()
+    np.testing.assert_allclose(target.forward(target.new_cache(), TEXT).logits, expected, rtol=0, atol=1e-4)
