@@ -4,7 +4,7 @@ from moa_kernels.bindings import F16, F32, KV_FORMATS, PAGE_ROWS, Q8
 from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.errors import KernelError
 from moa_kernels.formats import FORMATS, GROUP, Q4_1, Q8_0
-from moa_kernels.guard import guard
+from moa_kernels.guard import guard, populate
 from moa_kernels.library import explain, variant_name
 from moa_kernels.linear import Linear, cap, norm, peak
 from moa_kernels.rotary import Rotary
@@ -49,6 +49,7 @@ __all__ = [
     "norm",
     "pack",
     "peak",
+    "populate",
     "quantised",
     "set_threads",
     "threads",

@@ -102,6 +102,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_dequantise": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),
     "moa_guard": (_INT, [_POINTER, ct.c_int64, ct.c_char_p]),
     "moa_unguard": (None, [_INT]),
+    "moa_populate": (None, [_POINTER, ct.c_int64]),
     "moa_cache_write": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER, _POINTER]),
     "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _POINTER]),
     "moa_cache_move": (None, [ct.POINTER(CCache), _INT, _POINTER, _POINTER]),

@@ -1,6 +1,6 @@
-"""What a mapped file says when it can no longer be read: a sentence and exit code 74, in place of SIGBUS and a core.
+"""Mapped files: bringing them in at once, and a sentence and exit code 74 where they can no longer be read.
 
-State: the library's table of mapped files. Without the library there are no guards.
+State: the library's table of guarded files. Without the library neither is done.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import mmap
 import weakref
 
 import numpy as np
+import numpy.typing as npt
 
 from moa_kernels.bindings import address
 from moa_kernels.errors import KernelError
@@ -30,3 +31,10 @@ def guard(mapping: mmap.mmap, sentence: str) -> None:
     place = loaded.moa_guard(address(np.frombuffer(mapping, np.uint8)), len(mapping), f"{sentence}\n".encode())
     if place >= 0:
         weakref.finalize(mapping, loaded.moa_unguard, place).atexit = False
+
+
+def populate(data: npt.NDArray[np.uint8]) -> None:
+    """Reads a part of a mapped file and maps its pages, where the system can; releases the interpreter lock."""
+    loaded = library()
+    if loaded is not None:
+        loaded.moa_populate(address(data), data.nbytes)

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import gc
 import mmap
+import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from moa_kernels import guard, variant_name
+from moa_kernels import guard, populate, variant_name
 from moa_kernels.library import library
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="the guard is part of the kernels")
@@ -37,6 +39,18 @@ def test_a_file_that_shrinks_ends_the_process_with_the_sentence(tmp_path: Path) 
 
 def test_other_mappings_fail_as_without_a_guard(tmp_path: Path) -> None:
     assert run(tmp_path / "file", "other").returncode == -signal.SIGBUS
+
+
+def test_a_mapping_that_is_brought_in_is_resident(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"\1" * (64 << 20))
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = np.frombuffer(mapping, np.uint8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    populate(data[100:])  # not at a page's start
+    assert int(data[::4096].sum()) == len(data) // 4096
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100  # of 16,384 pages
 
 
 def test_guards_end_with_their_mappings(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import KernelError, QuantisedMatrix, Tiles
+from moa_kernels import KernelError, QuantisedMatrix, Tiles, populate
 from moa_kernels.bindings import aligned_zeros
 from moa_kernels.tiles import Bytes
 from moa_kernels.variants import source_hash
@@ -108,7 +108,17 @@ def map_tiles(files: ModelFiles, root: Path, progress: Progress) -> dict[str, Ti
                 found = _read(path, files)
     if found is None:
         raise OSError(f"{path} cannot be read back")
+    _bring_in(found, files, progress)
     return found
+
+
+def _bring_in(tiles: Mapping[str, Tiles], files: ModelFiles, progress: Progress) -> None:
+    """Reads all pages now, in order, rather than one by one in the first forward."""
+    total = sum(each.memory.nbytes for each in tiles.values())
+    with progress.task(f"Mapping {files.target_id}", total, is_bytes=True) as task:
+        for each in tiles.values():
+            populate(each.memory)
+            task.advance(each.memory.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
