@@ -14,7 +14,6 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_ch
 from moa_shared.drafter.checkpoint.checkpoint import NewState
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
-from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, InternalError, MismatchError
@@ -30,6 +29,7 @@ from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_client.conversation.answer_queue import EndRule
 from moa_client.device.drafter_choice import Choice, ServerPace
 from moa_client.device.drafter_shelf import DrafterShelf
+from moa_client.device.mapped_parts import target_parts
 from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
 from moa_client.drafting.paired import PairedDrafter
@@ -235,7 +235,7 @@ def _pairs(
 ) -> Callable[[], ClientDrafter]:
     """Makes pairs of drafters over the same parts of the target, with the states that the second one reads."""
     reader = WeightReader(files)
-    parts = TargetParts(reader)
+    parts = target_parts(reader, files, (online, alone), settings)
     first = alone.config.target_layers - alone.config.reused_layers
     first_of, second_of = (
         _moa_drafters(
@@ -339,7 +339,8 @@ def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSe
         ModelSourceError: a part is missing, or does not have the shape that the drafter needs.
     """
     reader = WeightReader(files)
-    states = checkpoint.states(reader, settings.dtype)
+    parts = target_parts(reader, files, (checkpoint,), settings)
+    states = checkpoint.states(reader, settings.dtype, parts=parts)
     reader.drop_pages()
     return states
 

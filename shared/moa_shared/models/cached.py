@@ -83,7 +83,7 @@ def _tile_files(root: Path) -> Iterator[CacheItem]:
             sources = tuple(Path(name) for name, _, _ in table.sources) if table is not None else ()
             if table is None:
                 useless = "is damaged"
-            elif not path.stem.endswith(source_hash()[:12]):
+            elif f"-{source_hash()[:12]}" not in path.stem:
                 useless = "for other kernels than those installed"
             else:
                 useless = _gone(sources) or ("" if table.is_current() else "its model's file has changed")

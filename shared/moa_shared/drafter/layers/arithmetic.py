@@ -60,6 +60,11 @@ class Arithmetic:
         return cls(weights == FLOAT32, any(size % GROUP for size in sizes), weights == INT4)
 
     @property
+    def takes_tiles(self) -> bool:
+        """Whether matrices that are packed as their file has them are computed with as they are."""
+        return not (self.plain or self.in_numpy or self.four_bits)
+
+    @property
     def kv(self) -> str:
         """How keys and values are kept. float16 is far more exact than 8-bit products, and half of float32's memory."""
         return F32 if self.plain else F16

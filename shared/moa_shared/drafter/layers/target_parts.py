@@ -35,13 +35,15 @@ class TargetParts:
 
     Args:
         target: its weights, with at least what is asked for.
+        packed: the same, some of them packed and mapped, for arithmetic that takes them so; None: none are.
 
     Raises:
         KernelError: as of `plan_of_target`.
     """
 
-    def __init__(self, target: Weights) -> None:
+    def __init__(self, target: Weights, packed: Weights | None = None) -> None:
         self._target = target
+        self._packed = packed or target
         self.plan = plan_of_target(target)
         self._layers: dict[tuple[int, Arithmetic], Layer] = {}
         self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
@@ -59,17 +61,21 @@ class TargetParts:
         """The output weights of these tokens; None: of all. Raises as `layers`."""
         key = (b"" if ids is None else ids.tobytes(), arithmetic)
         if key not in self._heads:
-            self._heads[key] = read_head(self._target, ids, arithmetic)
+            self._heads[key] = read_head(self._weights(arithmetic), ids, arithmetic)
         return self._heads[key]
 
     def _layer(self, number: int, arithmetic: Arithmetic) -> Layer:
         layer = self._layers.get((number, arithmetic))
         if layer is None:
             prefix, plan = f"model.layers.{number}", self.plan
+            weights = self._weights(arithmetic)
             if plan is None:
-                layer = read_layer(self._target, prefix, arithmetic.linear)
+                layer = read_layer(weights, prefix, arithmetic.linear)
             else:
                 own = plan.layers[number]
-                layer = read_layer(self._target, prefix, arithmetic.linear, description=plan.description, plan=own)
+                layer = read_layer(weights, prefix, arithmetic.linear, description=plan.description, plan=own)
             self._layers[number, arithmetic] = layer
         return layer
+
+    def _weights(self, arithmetic: Arithmetic) -> Weights:
+        return self._packed if arithmetic.takes_tiles else self._target

@@ -5,7 +5,7 @@ State: none. Invariant: of the model only a piece for each thread is on the heap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -49,10 +49,11 @@ class Place:
 WritePiece = Callable[[int, Bytes], object]  # at which byte of all tiles, and what
 
 
-def plan_places(reader: WeightReader, floats: str = Q8_0) -> list[Place]:
+def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] | None = None) -> list[Place]:
     """Places for all matrices that the kernels compute with, one after the other.
 
     Args:
+        only: these; None: all.
         floats: what weights become whose format the kernels lack: Q8_0 or Q4_1.
 
     Raises:
@@ -63,7 +64,7 @@ def plan_places(reader: WeightReader, floats: str = Q8_0) -> list[Place]:
     names = reader.names()
     by_rows = EMBEDDINGS if HEAD in names else ""  # unless they are the head too
     for name in names:
-        if len(reader.shape(name)) != 2 or name == by_rows:
+        if len(reader.shape(name)) != 2 or name == by_rows or (only is not None and name not in only):
             continue
         stored = reader.format_of(name)
         outputs, inputs = reader.shape(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from moa_kernels.tiles import Bytes
 from moa_kernels.variants import source_hash
 
 from moa_shared.models.sources.cache import locked, require_space, writing
+from moa_shared.models.sources.digest import combine
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import Floats
 from moa_shared.models.tensors.safetensors import map_file
@@ -67,9 +68,10 @@ class TiledWeights:
         return self.reader.rows(name, ids)
 
 
-def tile_file(files: ModelFiles, root: Path) -> Path:
-    """Where the tiles of a model are kept for the kernels that are installed."""
-    return root / "tiles" / f"{files.fingerprint[:32]}-{source_hash()[:12]}.tiles"
+def tile_file(files: ModelFiles, root: Path, only: Collection[str] | None = None) -> Path:
+    """Where the tiles of a model, or of some of its matrices, are kept for the kernels that are installed."""
+    part = "" if only is None else f"-{combine(sorted(only))[:12]}"
+    return root / "tiles" / f"{files.fingerprint[:32]}-{source_hash()[:12]}{part}.tiles"
 
 
 def tiles_in_memory(files: ModelFiles, progress: Progress) -> dict[str, Tiles]:
@@ -98,17 +100,32 @@ def map_tiles(files: ModelFiles, root: Path, progress: Progress) -> dict[str, Ti
         ModelSourceError: weights that cannot be read.
         KernelError: weights that the kernels do not take.
     """
-    path = tile_file(files, root)
+    found = _read_or_make(files, root, progress)
+    _bring_in(found, files, progress)
+    return found
+
+
+def map_some_tiles(files: ModelFiles, root: Path, only: Collection[str], progress: Progress) -> Mapping[str, Tiles]:
+    """As `map_tiles`, of some matrices: from the whole model's file where that is there, else from one of their own."""
+    whole = _read(tile_file(files, root), files)
+    if whole is not None and whole.keys() >= set(only):
+        return {name: whole[name] for name in only}
+    return _read_or_make(files, root, progress, only)
+
+
+def _read_or_make(
+    files: ModelFiles, root: Path, progress: Progress, only: Collection[str] | None = None
+) -> dict[str, Tiles]:
+    path = tile_file(files, root, only)
     found = _read(path, files)
     if found is None:
         with locked(path, progress):
             found = _read(path, files)  # another process may have made it while we waited
             if found is None:
-                _make(path, files, progress)
+                _make(path, files, progress, only)
                 found = _read(path, files)
     if found is None:
         raise OSError(f"{path} cannot be read back")
-    _bring_in(found, files, progress)
     return found
 
 
@@ -204,15 +221,16 @@ def _source_bytes(files: ModelFiles) -> int:
     return sum(path.stat().st_size for path in files.weights)
 
 
-def _make(path: Path, files: ModelFiles, progress: Progress) -> None:
+def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[str] | None) -> None:
     reader = WeightReader(files)
-    places = plan_places(reader)
+    places = plan_places(reader, only=only)
     sources = _sources(files)
     start = PAGE + -(-total_bytes(places) // PAGE) * PAGE
     table = _table(files, sources, places)
     require_space(path.parent, start + len(table), "The file of packed weights")
+    source_bytes = sum(reader.stored_bytes(place.name) for place in places)
     with (
-        progress.task(f"Packing {files.target_id} (once)", _source_bytes(files), is_bytes=True) as task,
+        progress.task(f"Packing {files.target_id} (once)", source_bytes, is_bytes=True) as task,
         writing(path.parent, "the file of packed weights"),
         whole_file(path) as partial,
         partial.open("wb") as file,
