@@ -75,6 +75,11 @@ class ServerSettings(SettingsBase):
         "The arithmetic that decides the text. int8: exact, and fast on CPUs; float32: the reference; bf16: for GPUs; "
         "auto: int8 where the kernels run.",
     )
+    weights: Literal["q8", "q4"] = setting(
+        "q8",
+        "What weights in F16, BF16 and F32 become on the level int8. q8: 8 bits; q4: 4 bits with a minimum, which take "
+        "little more than half the memory and time, and are less exact; the head stays at 8.",
+    )
     device: Literal["auto", "cpu", "cuda"] = setting(
         "auto",
         "Where torch computes the levels float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU.",

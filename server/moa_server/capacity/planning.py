@@ -44,7 +44,7 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, 
     sources = [source for each in drafters if (source := memory_source(each, target)) is not None]
     if settings.drafts_here:
         sources = with_drafters(sources, drafters, files, load_first=False)
-    needed = needed_memory(files, level, drafters)
+    needed = needed_memory(files, level, drafters, settings.weights)
     budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), needed)
     size = SessionSize(Stepper(target, sources), settings.draft_nodes)
     rooms = plan_rooms(budget, target.context_length, size.largest)
@@ -66,11 +66,11 @@ def planned_level(settings: ServerSettings, config: Mapping[str, Any]) -> str:
     return INT8 if settings.device != CUDA and runs and whole else BF16
 
 
-def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint]) -> Needed:
+def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint], weights: str = "q8") -> Needed:
     """The memory that a server takes before anybody talks to it.
 
     Raises:
         ModelSourceError: the model's files cannot be read.
     """
     tensors = sum(tensor.nbytes for each in drafters for tensor in each.tensors.values())
-    return Needed(weights_nbytes(files, level), tensors, PROCESS_BYTES)
+    return Needed(weights_nbytes(files, level, weights), tensors, PROCESS_BYTES)

@@ -108,7 +108,8 @@ class Examination:
     def _plan_memory(self) -> Check:
         if self._files is None or self._drafters is None:
             return Check("memory", "skip", "not planned: model or drafter failed")
-        needed = needed_memory(self._files, planned_level(self._settings, self._files.config), self._drafters)
+        level = planned_level(self._settings, self._files.config)
+        needed = needed_memory(self._files, level, self._drafters, self._settings.weights)
         check = judge_memory(free_memory_bytes(), needed, self._settings.kv_bytes, self._machine)
         self._memory = check.state
         return check

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_kernels import ARITHMETIC, F16, KernelError, explain, set_threads, threads, variant_name
+from moa_kernels import ARITHMETIC, F16, Q4_1, Q8_0, KernelError, explain, set_threads, threads, variant_name
+from moa_kernels.bindings import STORED_FLOATS
 from moa_shared.errors import ConfigError, DiskFullError, MoaError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network, unsupported
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import canonical_json
+from moa_shared.models.weights.packing import conversions, plan_places
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.progress import Progress
@@ -55,6 +57,7 @@ class Execution:
         device: cpu or cuda.
         shares: processes that share the target, whose number decides in which order their parts are added up.
         kv: how keys and values are kept.
+        weights: what floats were packed as, where that is not what they usually are.
     """
 
     level: str
@@ -65,6 +68,7 @@ class Execution:
     device: str = "cpu"
     shares: int = 1
     kv: str = F16
+    weights: str = ""
 
     @property
     def exact(self) -> bool:
@@ -82,6 +86,8 @@ class Execution:
             parts.append(self.shares)
         if self.kv != F16:
             parts.append(self.kv)
+        if self.weights:
+            parts.append(self.weights)
         return hashlib.sha256(canonical_json(parts)).digest()
 
 
@@ -137,7 +143,9 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     set_threads(settings.threads)
     trained = int(files.config["max_position_embeddings"])
     context = min(settings.context_length or trained, trained)
-    weights = _tiled(files, settings, progress)
+    reader = WeightReader(files)
+    floats = _floats(reader, settings)
+    weights = _tiled(reader, files, settings, progress, floats)
     network = Network(weights, files.config, progress, context=context)
     target = KernelTarget(network, trained, settings.context_length or None, kv=settings.kv)
     with progress.task("Testing the kernels"):
@@ -149,7 +157,10 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     details = f"{variant_name()}, {threads()} threads"
     if settings.kv != F16:
         details += f", keys and values as {settings.kv}"
-    return Execution(INT8, target, details, lambda: None, test, kv=settings.kv)
+    if floats != Q8_0:
+        details += ", weights in 4 bits"
+    packed = "" if floats == Q8_0 else floats
+    return Execution(INT8, target, details, lambda: None, test, kv=settings.kv, weights=packed)
 
 
 def check_kv(kv: str, level: str) -> None:
@@ -165,18 +176,40 @@ def check_kv(kv: str, level: str) -> None:
         )
 
 
-def _tiled(files: ModelFiles, settings: ServerSettings, progress: Progress) -> TiledWeights:
+def _floats(reader: WeightReader, settings: ServerSettings) -> str:
+    """What weights in floats are packed as; the log says what other conversions cost."""
+    floats = Q4_1 if settings.weights == "q4" else Q8_0
+    try:
+        found = conversions(reader, plan_places(reader, floats))
+    except KernelError as error:
+        raise unsupported(error) from error
+    if floats == Q4_1 and not any(stored in STORED_FLOATS for stored in found):
+        log.warning("--weights q4 changes nothing: the model has no weights in F16, BF16 or F32")
+        floats = Q8_0
+    for stored, sizes in found.items():
+        if stored not in STORED_FLOATS:
+            log.warning(
+                "the kernels lack a format of the file: its weights are served in 8 bits, with more memory and time",
+                format=stored.upper(),
+                file_bytes=sizes.stored,
+                served_bytes=sizes.packed,
+            )
+    return floats
+
+
+def _tiled(
+    reader: WeightReader, files: ModelFiles, settings: ServerSettings, progress: Progress, floats: str
+) -> TiledWeights:
     """The weights packed: over a file of tiles in the cache, or in memory where there is to be none, or no room."""
-    reader = WeightReader(files)
     try:
         if not settings.repack_cache:
-            return TiledWeights(reader, tiles_in_memory(files, progress))
+            return TiledWeights(reader, tiles_in_memory(files, progress, floats))
         try:
-            return TiledWeights(reader, map_tiles(files, cache_root(settings.cache_dir), progress))
+            return TiledWeights(reader, map_tiles(files, cache_root(settings.cache_dir), progress, floats))
         except (DiskFullError, ConfigError, OSError) as error:
             reason = error.message if isinstance(error, MoaError) else str(error)
             log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
-            return TiledWeights(reader, tiles_in_memory(files, progress))
+            return TiledWeights(reader, tiles_in_memory(files, progress, floats))
     except KernelError as error:
         raise unsupported(error) from error
 

@@ -28,7 +28,7 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
     free = free or free_memory()
     target = SizedTarget(files.config, level, settings.context_length or None)
     least = target.new_cache().most_nbytes(min(LEAST_TOKENS, target.context_length))
-    weights, rows = weights_nbytes(files, level), settings.kv_bytes or least
+    weights, rows = weights_nbytes(files, level, settings.weights), settings.kv_bytes or least
     needed = weights + rows + PROCESS_BYTES
     if needed <= free.nbytes:
         return

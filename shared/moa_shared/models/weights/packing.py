@@ -5,7 +5,7 @@ State: none. Invariant: of the model only a piece for each thread is on the heap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -54,7 +54,8 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
 
     Args:
         only: these; None: all.
-        floats: what weights become whose format the kernels lack: Q8_0 or Q4_1.
+        floats: what weights in floats become: Q8_0, or Q4_1. The head becomes Q8_0, and so do weights in formats that
+            only the gguf package reads.
 
     Raises:
         KernelError: a matrix that the kernels do not take, by name.
@@ -62,19 +63,45 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
     places: list[Place] = []
     at = 0
     names = reader.names()
-    by_rows = EMBEDDINGS if HEAD in names else ""  # unless they are the head too
+    head, by_rows = (HEAD, EMBEDDINGS) if HEAD in names else (EMBEDDINGS, "")
     for name in names:
         if len(reader.shape(name)) != 2 or name == by_rows or (only is not None and name not in only):
             continue
         stored = reader.format_of(name)
         outputs, inputs = reader.shape(name)
-        place = Place(name, stored if stored in BLOCKS else floats, outputs, inputs, at)
+        place = Place(name, _kind(stored, Q8_0 if name == head else floats), outputs, inputs, at)
         try:
             at += -(-place.nbytes // PAGE) * PAGE
         except KernelError as error:
             raise _named(name, error) from error
         places.append(place)
     return places
+
+
+def _kind(stored: str, floats: str) -> str:
+    if stored in BLOCKS:
+        return stored
+    return floats if stored in STORED_FLOATS else Q8_0
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What packing in another format does to the size of weights, in bytes."""
+
+    stored: int = 0
+    packed: int = 0
+
+
+def conversions(reader: WeightReader, places: Sequence[Place]) -> dict[str, Conversion]:
+    """By the format of the file: weights that are not packed as they are stored."""
+    found: dict[str, Conversion] = {}
+    for place in places:
+        stored = reader.format_of(place.name)
+        if stored != place.kind:
+            before = found.get(stored, Conversion())
+            packed = before.packed + place.nbytes
+            found[stored] = Conversion(before.stored + reader.stored_bytes(place.name), packed)
+    return found
 
 
 def total_bytes(places: list[Place]) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import KernelError, QuantisedMatrix, Tiles, populate
+from moa_kernels import Q8_0, KernelError, QuantisedMatrix, Tiles, populate
 from moa_kernels.bindings import aligned_zeros
 from moa_kernels.tiles import Bytes
 from moa_kernels.variants import source_hash
@@ -68,20 +68,21 @@ class TiledWeights:
         return self.reader.rows(name, ids)
 
 
-def tile_file(files: ModelFiles, root: Path, only: Collection[str] | None = None) -> Path:
+def tile_file(files: ModelFiles, root: Path, only: Collection[str] | None = None, floats: str = Q8_0) -> Path:
     """Where the tiles of a model, or of some of its matrices, are kept for the kernels that are installed."""
     part = "" if only is None else f"-{combine(sorted(only))[:12]}"
+    part += "" if floats == Q8_0 else f"-{floats}"
     return root / "tiles" / f"{files.fingerprint[:32]}-{source_hash()[:12]}{part}.tiles"
 
 
-def tiles_in_memory(files: ModelFiles, progress: Progress) -> dict[str, Tiles]:
+def tiles_in_memory(files: ModelFiles, progress: Progress, floats: str = Q8_0) -> dict[str, Tiles]:
     """The tiles of all matrices, in memory of this process.
 
     Raises:
         ModelSourceError, KernelError: as of `map_tiles`.
     """
     reader = WeightReader(files)
-    places = plan_places(reader)
+    places = plan_places(reader, floats)
     memory = aligned_zeros(total_bytes(places))
 
     def write(at: int, piece: Bytes) -> None:
@@ -92,15 +93,18 @@ def tiles_in_memory(files: ModelFiles, progress: Progress) -> dict[str, Tiles]:
     return {place.name: place.tiles(memory) for place in places}
 
 
-def map_tiles(files: ModelFiles, root: Path, progress: Progress) -> dict[str, Tiles]:
+def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q8_0) -> dict[str, Tiles]:
     """The tiles of all matrices, mapped; made first where there is no such file yet, or the model's have changed.
+
+    Args:
+        floats: as of `plan_places`.
 
     Raises:
         DiskFullError, ConfigError, OSError: the file cannot be written.
         ModelSourceError: weights that cannot be read.
         KernelError: weights that the kernels do not take.
     """
-    found = _read_or_make(files, root, progress)
+    found = _read_or_make(files, root, progress, floats=floats)
     _bring_in(found, files, progress)
     return found
 
@@ -114,15 +118,19 @@ def map_some_tiles(files: ModelFiles, root: Path, only: Collection[str], progres
 
 
 def _read_or_make(
-    files: ModelFiles, root: Path, progress: Progress, only: Collection[str] | None = None
+    files: ModelFiles,
+    root: Path,
+    progress: Progress,
+    only: Collection[str] | None = None,
+    floats: str = Q8_0,
 ) -> dict[str, Tiles]:
-    path = tile_file(files, root, only)
+    path = tile_file(files, root, only, floats)
     found = _read(path, files)
     if found is None:
         with locked(path, progress):
             found = _read(path, files)  # another process may have made it while we waited
             if found is None:
-                _make(path, files, progress, only)
+                _make(path, files, progress, only, floats)
                 found = _read(path, files)
     if found is None:
         raise OSError(f"{path} cannot be read back")
@@ -221,9 +229,9 @@ def _source_bytes(files: ModelFiles) -> int:
     return sum(path.stat().st_size for path in files.weights)
 
 
-def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[str] | None) -> None:
+def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[str] | None, floats: str) -> None:
     reader = WeightReader(files)
-    places = plan_places(reader, only=only)
+    places = plan_places(reader, floats, only)
     sources = _sources(files)
     start = PAGE + -(-total_bytes(places) // PAGE) * PAGE
     table = _table(files, sources, places)

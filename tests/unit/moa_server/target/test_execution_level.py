@@ -21,6 +21,7 @@ from moa_server.target.parallel.group import Group
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve
+from moa_shared.models.weights.packing import Conversion
 from moa_shared.programs.progress import SilentProgress
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
@@ -153,6 +154,40 @@ def test_kernels_that_fail_the_test_at_the_start_are_not_used(
     assert warnings(logs)[0]["reason"] == "It does not compute."
     with raises(ConfigError, snapshot("It does not compute. Report this.")):
         load("int8")
+
+
+@needs_kernels
+def test_floats_may_be_packed_in_4_bits(load: Load, tmp_path: Path) -> None:
+    (eight, _), (four, logs) = load("int8"), load("int8", weights="q4", cache_dir=tmp_path / "own")
+    assert warnings(logs) == []
+    assert four.details == f"{eight.details}, weights in 4 bits"
+    ends = frozenset({2})
+    assert four.fingerprint(ends) != eight.fingerprint(ends)
+    [tiles] = tmp_path.glob("own/tiles/*-q4_1.tiles")
+    again, _ = load("int8", weights="q4", cache_dir=tmp_path / "own")
+    assert again.fingerprint(ends) == four.fingerprint(ends)
+    assert [*tmp_path.glob("own/tiles/*.tiles")] == [tiles]
+
+
+@needs_kernels
+def test_4_bits_of_weights_that_are_quantised_already_change_nothing(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, _ = load("int8")
+    monkeypatch.setattr(execution_level, "conversions", lambda *_: {})
+    loaded, logs = load("int8", weights="q4")
+    assert loaded.fingerprint(frozenset()) == usual.fingerprint(frozenset())
+    [warning] = warnings(logs)
+    assert warning["event"] == "--weights q4 changes nothing: the model has no weights in F16, BF16 or F32"
+
+
+@needs_kernels
+def test_what_serving_a_rare_format_costs_is_said(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_level, "conversions", lambda *_: {"iq2_xs": Conversion(2_300, 8_500)})
+    _, logs = load("int8")
+    [warning] = warnings(logs)
+    assert warning["event"].startswith("the kernels lack a format of the file: its weights are served in 8 bits")
+    assert (warning["format"], warning["file_bytes"], warning["served_bytes"]) == ("IQ2_XS", 2_300, 8_500)
 
 
 @needs_kernels

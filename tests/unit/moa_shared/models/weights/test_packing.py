@@ -10,7 +10,8 @@ from moa_kernels.tiles import Bytes, packed
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.weights import packing
-from moa_shared.models.weights.packing import Place, pack_places, plan_places, total_bytes
+from moa_shared.models.weights.packing import Place, conversions, pack_places, plan_places, total_bytes
+from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import raises
@@ -54,8 +55,9 @@ def test_pieces_by_several_threads_are_the_whole(
     for name, each in tiles.items():
         matrix = reader.blocks(name)
         if matrix is None:
-            assert each.kind == floats
-            matrix = (quantised if floats == "q8_0" else in_four_bits)(reader.array(name))
+            is_head = name == EMBEDDINGS  # which are tied to it
+            assert each.kind == ("q8_0" if is_head else floats)
+            matrix = (quantised if each.kind == "q8_0" else in_four_bits)(reader.array(name))
         np.testing.assert_array_equal(each.memory, packed(matrix).memory, err_msg=name)
 
 
@@ -70,6 +72,16 @@ def test_formats_that_only_the_gguf_package_reads_become_8_bits(
     monkeypatch.setattr(packing, "STORED_FLOATS", {})  # so that all are read as those are
     for name, tiles in pack_all(reader, plan_places(reader)).items():
         np.testing.assert_array_equal(tiles.memory, expected[name].memory, err_msg=name)
+
+
+def test_conversions_are_counted_by_format(write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811
+    reader = WeightReader(resolve(str(write_gguf(kind="F16")), tmp_path))
+    places = plan_places(reader)
+    [(stored, sizes)] = conversions(reader, places).items()
+    numbers = sum(place.outputs * place.inputs for place in places)
+    assert (stored, sizes.stored, sizes.packed) == ("f16", 2 * numbers, sum(place.nbytes for place in places))
+    reader = WeightReader(resolve(str(write_gguf("b.gguf", kind="Q4_1")), tmp_path))
+    assert conversions(reader, plan_places(reader, "q4_1")) == {}
 
 
 def test_places_lie_at_pages_and_do_not_overlap(write_gguf: GgufWriter, tmp_path: Path) -> None:  # noqa: F811
