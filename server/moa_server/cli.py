@@ -19,6 +19,10 @@ COMMANDS = {
         "Fetch and convert a model now, so that serving starts from the cache.",
     ),
     "cache": ("moa_server.commands.cache:cache", "List and remove what moa keeps of models on this disk."),
+    "models": (
+        "moa_server.commands.models:models",
+        "List the models on this machine, with size, format, family and whether they are served.",
+    ),
     "cluster": ("moa_server.commands.cluster:cluster", "Run replicas of the server on a Ray cluster."),
     "keys": ("moa_server.commands.keys:keys", "Make, list and revoke the API keys of a server's users."),
     "setup": ("moa_server.commands.setup:setup", "Make certificate, key and settings for a server that others reach."),

@@ -52,7 +52,9 @@ class ServerSettings(SettingsBase):
         return next((path for path in files if os.path.isfile(path)), None)  # False where it may not be looked at
 
     model: str = setting(
-        "default", "What to serve: 'default', 'gemma3-270m', a hub id, a local folder or a .gguf file.", flag="MODEL"
+        "default",
+        "What to serve: 'default', a hub id, a local folder, a .gguf file, or a name that `moa-server models` shows.",
+        flag="MODEL",
     )
     host: str = setting(
         "127.0.0.1", "Address to listen on; beyond this machine with a certificate, or --insecure.", "ADDRESS"

@@ -136,7 +136,7 @@ def test_a_model_that_is_not_there_is_one_sentence() -> None:
     assert (done.returncode, done.stderr) == snapshot(
         (
             66,
-            "moa-bench: There is no model './no-such-folder': no such file or folder, and not a hub id. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder or a .gguf file.\n",
+            "moa-bench: There is no model './no-such-folder': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list.\n",
         )
     )
 

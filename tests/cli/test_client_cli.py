@@ -293,7 +293,7 @@ def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path:
     assert (code, err) == snapshot(
         (
             66,
-            "Error: There is no model './nowhere': no such file or folder, and not a hub id. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder or a .gguf file.\n",
+            "Error: There is no model './nowhere': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list.\n",
         )
     )
     code, _, err = run("chat", *options(served, drafter=tmp_path / "none.safetensors"), "w10")

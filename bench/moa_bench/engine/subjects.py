@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import child_environment
@@ -75,7 +76,7 @@ def llama_subject(folder: Path, files: ModelFiles) -> Subject:
             f"llama.cpp cannot be measured: {missing} is not there.",
             hint=f"Run npm install --prefix {folder} node-llama-cpp, or leave out --llama-cpp.",
         )
-    if files.weights[0].suffix != ".gguf":
+    if not is_gguf(files.weights[0]):
         raise ConfigError(
             f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint="Leave out --llama-cpp."
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @settings_options(ServerSettings, SECTION)
 def serve(config_file: Path | None, **flags: Any) -> None:
-    """Serve MODEL: 'default', 'gemma3-270m', a hub id, a local folder or a .gguf file.
+    """Serve MODEL: 'default', a hub id, a local folder, a .gguf file, or a name that `moa-server models` shows.
 
     Each option can also be set as MOA_SERVER_<OPTION> in the environment, or in the [server] table of the TOML file
     that --config or MOA_CONFIG names; options come first, then the environment, then the file. `moa-server config`

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import DataError
+from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.engine.subjects import Subject, running_workers
@@ -54,7 +55,7 @@ def find_peers(model: str, files: ModelFiles, cache: Path, assistant: str | None
     if assistant is None:
         missing["transformers, its assistant"] = "no smaller model is named (--assistant)"
     node, folder = shutil.which("node"), install_folder(cache)
-    if files.weights[0].suffix != ".gguf":
+    if not is_gguf(files.weights[0]):
         missing[LLAMA_CPP] = f"{files.target_id} is not a GGUF file"
     elif node is None or not folder.is_dir():
         missing[LLAMA_CPP] = "node is not there" if node is None else f"it is not installed. {FETCH_HINT}"

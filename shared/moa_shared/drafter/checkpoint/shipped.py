@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from moa_shared.errors import NotFoundError
 from moa_shared.text.json_text import parse_json
@@ -36,6 +38,24 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
         if parse_json(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
             return path
     return None
+
+
+def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], str]) -> list[str]:
+    """The names of the drafters that come with the package for a target.
+
+    Args:
+        config: the content of its config.json.
+        fingerprint: computes the target's; called only where the sizes of a drafter fit.
+    """
+    from moa_shared.models.tensors.safetensors import read_metadata
+
+    sizes = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
+    for path in sorted(_own_folder().glob(f"*/{DRAFTER_FILE}")):
+        drafter = parse_json(read_metadata(path).get(CONFIG_KEY, "{}"))
+        if all(drafter.get(own) == config.get(of_target) for own, of_target in sizes.items()):
+            known = fingerprint()
+            return [name for name in SHIPPED_DRAFTERS if shipped_drafter(known, name)]
+    return []
 
 
 def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ Value = TypeVar("Value")
 DAMAGED = "The file is truncated or corrupt: fetch it again."
 _ALIGNMENT = 32  # of tensors, where the header names none
 _MOST_DIMENSIONS = 4
+_SHORT = 1024  # numbers of an array: one for each layer, say
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 # ggml's numbers of the formats that can be read: ours, and those that the gguf package turns into float32.
@@ -147,11 +148,14 @@ class GgufHeader:
         return value
 
 
-def read_header(path: Path, *, arrays: bool = True) -> GgufHeader:
+def read_header(path: Path, *, arrays: bool = True, array_ends: MutableMapping[int, int] | None = None) -> GgufHeader:
     """Read metadata and tensor table.
 
     Args:
-        arrays: of the metadata too (the vocabulary); they take most of the time.
+        arrays: of the metadata too; those of texts (the vocabulary) take most of the time. Without them, short arrays
+            of numbers are kept all the same.
+        array_ends: where each array of texts that is left out ends, by where it begins: known ones are jumped over,
+            others are added.
 
     Raises:
         ModelSourceError: not GGUF, truncated, corrupt, or with tensors in a format that is not known.
@@ -161,8 +165,10 @@ def read_header(path: Path, *, arrays: bool = True) -> GgufHeader:
             if file.read(4) != b"GGUF":
                 raise ModelSourceError(f"{path} is not a GGUF file.", hint=DAMAGED)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(data, arrays).parse(path)
-    except (struct.error, ValueError, OverflowError, OSError) as error:
+                return _Parser(data, arrays, {} if array_ends is None else array_ends).parse(path)
+    except struct.error as error:
+        raise ModelSourceError(f"The GGUF file {path} ends within its header.", hint=DAMAGED) from error
+    except (ValueError, OverflowError, OSError) as error:
         raise ModelSourceError(f"The GGUF file {path} cannot be read ({error}).", hint=DAMAGED) from error
 
 
@@ -172,11 +178,13 @@ class _Parser:
     Args:
         data: the file.
         arrays: keep arrays.
+        array_ends: as of `read_header`.
     """
 
-    def __init__(self, data: mmap.mmap, arrays: bool) -> None:
+    def __init__(self, data: mmap.mmap, arrays: bool, array_ends: MutableMapping[int, int]) -> None:
         self._data = data
         self._arrays = arrays
+        self._array_ends = array_ends
         self._at = 4
 
     def parse(self, path: Path) -> GgufHeader:
@@ -239,14 +247,18 @@ class _Parser:
             if count * struct.calcsize(code) > len(self._data) - self._at:
                 raise ValueError(f"an array of {count} values")
             values = self._take(f"{count}{code}")
-            return list(values) if self._arrays else None
+            return list(values) if self._arrays or count <= _SHORT else None
         if self._arrays:
             return [self._string() for _ in range(count)]
+        self._at = self._array_ends.get(self._at) or self._end_of_texts(count)
+        return None
+
+    def _end_of_texts(self, count: int) -> int:
         data, at, length_of = self._data, self._at, struct.Struct("<Q").unpack_from
         for _ in range(count):
             at += 8 + length_of(data, at)[0]
-        self._at = at
-        return None
+        self._array_ends[self._at] = at
+        return at
 
     def _code(self, kind: int) -> str:
         if kind not in _SCALARS:

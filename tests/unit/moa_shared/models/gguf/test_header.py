@@ -29,12 +29,26 @@ def test_a_header_is_what_the_gguf_package_reads(write_gguf: GgufWriter) -> None
         assert bytes(data[mine.offset : mine.offset + mine.size]) == tensor.data.tobytes()
 
 
-def test_arrays_may_be_left_out(write_gguf: GgufWriter) -> None:
-    path = write_gguf()
-    whole, short = read_header(path), read_header(path, arrays=False)
-    assert short.tensors == whole.tensors
-    arrays = {"tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"}
-    assert short.metadata == {key: value for key, value in whole.metadata.items() if key not in arrays}
+def test_long_arrays_and_texts_may_be_left_out(write_gguf: GgufWriter) -> None:
+    for path, arrays in (
+        (write_gguf(), {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}),
+        (
+            write_gguf("long.gguf", tokens=[f"t{index}" for index in range(1025)]),
+            {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type"},
+        ),
+    ):
+        whole, short = read_header(path), read_header(path, arrays=False)
+        assert short.tensors == whole.tensors
+        assert short.metadata == {key: value for key, value in whole.metadata.items() if key not in arrays}
+
+
+def test_where_arrays_of_texts_end_is_told_and_taken(write_gguf: GgufWriter) -> None:
+    path, ends = write_gguf(), dict[int, int]()
+    first = read_header(path, arrays=False, array_ends=ends)
+    assert len(ends) == 2
+    assert read_header(path, arrays=False, array_ends=ends) == first
+    with pytest.raises(ModelSourceError, match="ends within its header"):  # the next value is taken from there
+        read_header(path, arrays=False, array_ends=dict.fromkeys(ends, 1 << 60))
 
 
 def test_values_have_the_type_that_is_asked(write_gguf: GgufWriter) -> None:

@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, resolve
-from moa_shared.models.gguf.parts import first_parts, model_name
+from moa_shared.models.gguf.parts import first_parts, is_gguf, model_name
 
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
@@ -108,5 +108,16 @@ def test_names(name: str, model: str) -> None:
 
 
 def test_one_file_for_each_model() -> None:
-    names = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "b.gguf"]
-    assert first_parts([Path(name) for name in names]) == [Path(names[0]), Path(names[2])]
+    names = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "b.gguf", "c-00002-of-00002.gguf", "d/b.gguf"]
+    assert first_parts([Path(name) for name in names]) == [Path(names[at]) for at in (0, 2, 3, 4)]
+
+
+def test_a_gguf_file_needs_no_suffix(tmp_path: Path) -> None:
+    path = tmp_path / "sha256-0"
+    assert not is_gguf(path)
+    path.write_bytes(b"GGUF and more")
+    assert is_gguf(path)
+    path.write_bytes(b"GG")
+    assert not is_gguf(path)
+    assert not is_gguf(tmp_path)
+    assert is_gguf(tmp_path / "any.GGUF")

@@ -1,0 +1,72 @@
+"""The list of models, for people and for programs. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from moa_shared.programs.table import table
+from rich.filesize import decimal
+
+from moa_server.listing.listing import Listed
+
+NOTHING = """\
+No models are here: neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named.
+`moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.
+"""
+_MOST_REASON = 100  # characters; --json has all
+
+
+def models_text(listed: Sequence[Listed]) -> str:
+    """The list for people."""
+    if not listed:
+        return NOTHING
+    rows = [("name", "where", "size", "format", "family", "drafter", "served")]
+    for each in listed:
+        found = each.examined
+        rows.append(
+            (
+                found.model.name,
+                found.model.place,
+                decimal(found.nbytes) if found.nbytes else "-",
+                found.stored or "-",
+                found.family or "-",
+                ", ".join(each.drafters) or "-",
+                _served(each),
+            )
+        )
+    return table(rows, right=(2,))
+
+
+def models_json(listed: Sequence[Listed]) -> str:
+    """The list for programs; sizes in bytes."""
+    told = [
+        {
+            "name": each.examined.model.name,
+            "where": each.examined.model.place,
+            "path": str(each.examined.model.path),
+            "files": [str(path) for path in each.examined.files],
+            "bytes": each.examined.nbytes,
+            "format": each.examined.stored or None,
+            "family": each.examined.family or None,
+            "drafters": list(each.drafters),
+            "served": each.examined.refusal is None,
+            "reason": each.examined.refusal.message if each.examined.refusal is not None else None,
+            "hint": (each.examined.refusal.hint or None) if each.examined.refusal is not None else None,
+        }
+        for each in listed
+    ]
+    return json.dumps(told, indent=2) + "\n"
+
+
+def _served(each: Listed) -> str:
+    """Yes, or the reason without the model's name, which the line begins with."""
+    refusal, model = each.examined.refusal, each.examined.model
+    if refusal is None:
+        return "yes"
+    reason = refusal.message.rstrip(".")
+    for subject in (f"The GGUF file {model.path}", f"The folder {model.path}", f"{model.path}", model.name):
+        if reason.startswith(f"{subject} "):
+            reason = f"it {reason[len(subject) + 1 :]}"
+            break
+    return f"no: {reason if len(reason) <= _MOST_REASON else reason[: _MOST_REASON - 3] + '...'}"

@@ -1,0 +1,110 @@
+"""`moa-server models`, and serving what it shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from inline_snapshot import snapshot
+from moa_server.cli import cli
+from moa_shared.errors import MoaError
+from moa_shared.models import resolve
+from moa_shared.models.library import ollama
+from moa_shared.models.library import places as places_module
+
+from tests.support.messages import steady
+from tests.support.model_places import places, put_into_hub, put_into_ollama  # noqa: F401 (a fixture)
+from tests.support.tiny_gguf import GgufWriter
+from tests.support.tiny_models import SMALL, save_tiny_model
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(ollama, "_SERVICE", tmp_path / "none")
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(cli, list(map(str, words)))
+    if isinstance(result.exception, MoaError):
+        return steady(str(result.exception))
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def test_the_models_of_a_machine(
+    places: dict[str, Path],  # noqa: F811
+    write_gguf: GgufWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_into_ollama(places["ollama"], "registry.ollama.ai/library/tiny/3b", write_gguf())
+    put_into_ollama(places["ollama"], "registry.ollama.ai/library/tuned/latest", write_gguf(), "adapter")
+    put_into_hub(places["hub"], "owner/Tiny-GGUF", {"Tiny-Q4_1.gguf": write_gguf(kind="Q4_1", architecture="qwen2")})
+    put_into_hub(places["hub"], "owner/Bert-GGUF", {"Bert-Q8_0.gguf": write_gguf(architecture="bert")})
+    folder = save_tiny_model(tmp_path / "mine", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
+    (folder / "cut.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(tmp_path)
+    assert run("models", "mine") == snapshot("""\
+name                  where       size  format  family  drafter        served
+default               package  98.4 MB  Q4_1    llama   default, deep  yes
+owner/Bert-GGUF:Q8_0  hub      35.0 kB  Q8_0    bert    -              no: it is of the model family 'bert', which moa does not read from GGUF
+owner/Tiny-GGUF:Q4_1  hub      24.1 kB  Q4_1    qwen2   -              yes
+tiny:3b               ollama   35.0 kB  Q8_0    llama   -              yes
+tuned:latest          ollama         -  -       -       -              no: it has an adapter, which moa does not apply
+mine                  folder   89.0 kB  F32     llama   -              yes
+mine/cut.gguf         folder   4 bytes  -       -       -              no: it ends within its header
+""")
+    told = {each["name"]: each for each in json.loads(run("models", "mine", "--json"))}
+    assert told["owner/Bert-GGUF:Q8_0"].pop("hint").startswith("Use a folder of safetensors")
+    assert steady(json.dumps(told["owner/Bert-GGUF:Q8_0"], indent=1)) == snapshot("""\
+{
+ "name": "owner/Bert-GGUF:Q8_0",
+ "where": "hub",
+ "path": "TMP/home/hub/models--owner--Bert-GGUF/snapshots/c0/Bert-Q8_0.gguf",
+ "files": [
+  "TMP/home/hub/models--owner--Bert-GGUF/snapshots/c0/Bert-Q8_0.gguf"
+ ],
+ "bytes": 35008,
+ "format": "Q8_0",
+ "family": "bert",
+ "drafters": [],
+ "served": false,
+ "reason": "TMP/home/hub/models--owner--Bert-GGUF/snapshots/c0/Bert-Q8_0.gguf is of the model family 'bert', which moa does not read from GGUF."
+}\
+""")
+    assert {name: each["drafters"] for name, each in told.items() if each["drafters"]} == {
+        "default": ["default", "deep"]
+    }
+
+
+def test_a_machine_without_models(
+    places: dict[str, Path],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(places_module, "installed_file", lambda *_: None)
+    assert run("models") == snapshot("""\
+No models are here: neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named.
+`moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.
+""")
+    assert json.loads(run("models", "--json")) == []
+    assert run("models", tmp_path / "none") == snapshot("There is no folder TMP/none. Check the name.")
+
+
+def test_a_name_of_the_list_is_served(places: dict[str, Path], write_gguf: GgufWriter) -> None:  # noqa: F811
+    path = write_gguf()
+    put_into_ollama(places["ollama"], "registry.ollama.ai/library/tiny/latest", path)
+    files = resolve("Tiny")
+    assert files.target_id == "tiny:latest"
+    assert files.fingerprint == resolve(str(path)).fingerprint
+    assert "tiny:latest at " in run("capacity", "tiny", "--memory", 10**9, "--drafter", "none")
+    hub = {"config.json", "tokenizer.json", "model.safetensors"}
+    folder = save_tiny_model(path.parent / "mine", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
+    put_into_hub(places["hub"], "old", {name: folder / name for name in hub})
+    assert resolve("old").target_id == "old"
+    assert run("capacity", "tinier") == snapshot(
+        "There is no model 'tinier': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default', a hub id (owner/name), a local folder, a .gguf file or a name of that list."
+    )
