@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from moa_shared.models import resolve
 from moa_shared.models.library import ollama
 from moa_shared.models.library import places as places_module
 
+from tests.support.fake_hub import FakeHub, serving
 from tests.support.messages import steady
 from tests.support.model_places import places, put_into_hub, put_into_ollama  # noqa: F401 (a fixture)
 from tests.support.tiny_gguf import GgufWriter
@@ -108,3 +112,34 @@ def test_a_name_of_the_list_is_served(places: dict[str, Path], write_gguf: GgufW
     assert run("capacity", "tinier") == snapshot(
         "There is no model 'tinier': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default', a hub id (owner/name), a local folder, a .gguf file or a name of that list."
     )
+
+
+def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path) -> None:
+    with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}})) as hub:
+        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+
+        def pull(spec: str) -> tuple[int, str, str]:
+            words = [sys.executable, "-m", "moa_server.cli", "pull", spec]
+            done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            return done.returncode, done.stdout, steady(done.stderr).partition(": done in")[0]
+
+        assert [pull("o/A-GGUF"), pull("o/A-GGUF:Q2_K"), pull("A")] == snapshot(
+            [
+                (
+                    0,
+                    "o/A-GGUF:Q8_0\n",
+                    """\
+Fetching o/A-GGUF from http://127.0.0.1:PORT (35.0 kB) ...
+Fetching o/A-GGUF from http://127.0.0.1:PORT: 75 %
+Fetching o/A-GGUF from http://127.0.0.1:PORT\
+""",
+                ),
+                (
+                    66,
+                    "",
+                    "Error: o/A-GGUF holds no GGUF file 'Q2_K', only A-Q8_0.gguf. Name one of them, o/A-GGUF:Q8_0 for one.\n",
+                ),
+                (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n"),
+            ]
+        )
+    assert (tmp_path / "hf" / "hub" / "models--o--A-GGUF" / "refs" / "main").is_file()

@@ -20,6 +20,7 @@ from moa_shared.models.library.local_model import (
 )
 from moa_shared.models.library.ollama import ollama_folders, ollama_models
 from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.hub import hub_cache
 from moa_shared.models.sources.packaged import PACKAGED, installed_file
 
 PACKAGE, HUB, LM_STUDIO, FOLDER = "package", "hub", "LM Studio", "folder"
@@ -38,22 +39,15 @@ def installed_models() -> list[LocalModel]:
     ]
 
 
-def hub_cache() -> Path:
-    """The hub's cache: HF_HUB_CACHE, HF_HOME and the like rule."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
-
-
 def hub_models(cache: Path) -> Iterator[LocalModel]:
     """The models of the hub's cache: OWNER/NAME, with @REVISION unless it is the main one."""
     for repository in sorted(cache.glob(f"{_REPOSITORY}*")):
         name = repository.name.removeprefix(_REPOSITORY).replace("--", "/", 1)
-        for revision, snapshot in _snapshots(repository).items():
+        for revision, snapshot in snapshots(repository).items():
             yield from in_repository(snapshot, name if revision == _MAIN else f"{name}@{revision}", HUB)
 
 
-def _snapshots(repository: Path) -> dict[str, Path]:
+def snapshots(repository: Path) -> dict[str, Path]:
     """The snapshot of each revision that has a name, main first; where none has, the newest one."""
     refs, commits = repository / "refs", repository / "snapshots"
     found: dict[str, Path] = {}

@@ -48,7 +48,7 @@ def cache_root(cache_dir: Path | None = None) -> Path:
     return root
 
 
-def require_space(folder: Path, needed: int, purpose: str) -> None:
+def require_space(folder: Path, needed: int, purpose: str, hint: str | None = None) -> None:
     """Refuse before writing if `folder`'s disk has less than `needed` bytes (and a little spare) free.
 
     Raises:
@@ -57,7 +57,7 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed + SPARE_BYTES:
         raise DiskFullError(
-            f"{purpose} needs {decimal(needed + SPARE_BYTES)} in {folder}, where {decimal(free)} are free."
+            f"{purpose} needs {decimal(needed + SPARE_BYTES)} in {folder}, where {decimal(free)} are free.", hint=hint
         )
 
 

@@ -6,7 +6,10 @@ network.
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models.sources.cache import is_disk_full
 from moa_shared.programs.progress import Progress
 
+LARGER_DISK = "Free some space, or set HF_HOME to a folder on a larger disk."
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")  # owner/name, optionally @revision
 
 
@@ -46,13 +50,30 @@ def fetch_from_hub(spec: str, progress: Progress, wanted: Wanted = TARGET) -> Pa
         ModelSourceError: no such model, no permission, or the hub cannot be reached; it says which.
         DiskFullError: the hub's cache ran out of room.
     """
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub import snapshot_download
 
     repo_id, _, revision = spec.partition("@")
+    unreachable = f"There is no folder {repo_id}, and the hub could not be reached for it"
+    with hub_errors(repo_id, revision, unreachable, wanted.offline), progress.task(f"Fetching {spec} from the hub"):
+        return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=list(wanted.patterns)))
+
+
+@contextmanager
+def hub_errors(repo_id: str, revision: str, unreachable: str, hint: str) -> Iterator[None]:
+    """A block that calls the hub's client.
+
+    Args:
+        unreachable: what to say where the hub cannot be reached; `hint`: and what to do.
+
+    Raises:
+        ModelSourceError: no such model, no permission, or the hub cannot be reached.
+        DiskFullError: the hub's cache ran out of room.
+    """
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are lines between our sentences
     try:
-        with progress.task(f"Fetching {spec} from the hub"):
-            return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=list(wanted.patterns)))
+        yield
     except GatedRepoError as error:
         raise ModelSourceError(
             f"The hub gives {repo_id} only to those who accepted its terms.",
@@ -64,23 +85,31 @@ def fetch_from_hub(spec: str, progress: Progress, wanted: Wanted = TARGET) -> Pa
         ) from error
     except RevisionNotFoundError as error:
         raise ModelSourceError(f"{repo_id} has no revision {revision!r}.", hint="Check the revision.") from error
+    except PermissionError as error:
+        raise ModelSourceError(
+            f"{error.filename} cannot be written: {error.strerror}.",
+            hint="Set HF_HOME to a folder that you may write to.",
+        ) from error
     except (OSError, HfHubHTTPError) as error:  # every network failure of the client is an OSError
         if is_disk_full(error):
             raise DiskFullError(
-                f"The disk of {constants.HF_HUB_CACHE} ran full while writing {repo_id}.",
-                hint="Free some space, or set HF_HOME to a folder on a larger disk.",
+                f"The disk of {hub_cache()} ran full while writing {repo_id}.", hint=LARGER_DISK
             ) from error
-        raise _unreachable(repo_id, error, wanted) from error
+        raise _unreachable(unreachable, error, hint) from error
     except Exception as error:
         # the hub's client lets its HTTP library's own errors through; anything else is a defect and stays visible
         if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
-            raise _unreachable(repo_id, error, wanted) from error
+            raise _unreachable(unreachable, error, hint) from error
         raise
 
 
-def _unreachable(repo_id: str, error: Exception, wanted: Wanted) -> ModelSourceError:
+def hub_cache() -> Path:
+    """The hub's cache: HF_HUB_CACHE, HF_HOME and the like rule."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _unreachable(unreachable: str, error: Exception, hint: str) -> ModelSourceError:
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ModelSourceError(
-        f"There is no folder {repo_id}, and the hub could not be reached for it: {first_line.rstrip('.')}.",
-        hint=wanted.offline,
-    )
+    return ModelSourceError(f"{unreachable}: {first_line.rstrip('.')}.", hint=hint)

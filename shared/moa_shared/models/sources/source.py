@@ -10,6 +10,7 @@ from moa_shared.models.gguf.parts import first_parts, is_gguf, model_name
 from moa_shared.models.library.local_model import is_model_file
 from moa_shared.models.library.lookup import find_model
 from moa_shared.models.library.places import installed_models
+from moa_shared.models.library.pull import PREFIX, HubModel, pull, pulled
 from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full
 from moa_shared.models.sources.files import ModelFiles, describe_folder
 from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
@@ -29,7 +30,7 @@ def resolve(
 
     Args:
         spec: "default" or another packaged model, a hub id ("owner/name", optionally "@revision"), a folder, a
-            `.gguf` file, or a name that `moa-server models` shows.
+            `.gguf` file, a name that `moa-server models` shows, or "hub:owner/name:Q4_K_M", which is fetched unless it is here.
         cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
         progress: where downloads are shown; None: nowhere.
 
@@ -52,6 +53,9 @@ def resolve(
 def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
     if spec in PACKAGED:
         return resolve_packaged(spec, PACKAGED[spec], root, progress)
+    on_hub = HubModel.parse(spec)
+    if on_hub is not None and spec.startswith(PREFIX):
+        return _adopt(pulled(on_hub) or pull(on_hub, progress), spec.removeprefix(PREFIX), root, progress)
     path = Path(spec).expanduser()
     if spec.strip() and path.is_dir():  # Path("") would be the current folder
         return _look_into(path.resolve(), root, progress)
@@ -61,17 +65,32 @@ def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
         path = path.absolute()  # not resolved: the hub's cache links names to files without any
         return adopt_gguf(path, root, progress, target_id=model_name(path))
     if HUB_ID.fullmatch(spec) and not spec.startswith((".", "/", "~")):
-        return describe_folder(fetch_from_hub(spec, progress), spec, root, progress)
+        folder = fetch_from_hub(spec, progress)
+        if not (folder / "config.json").is_file():
+            raise ModelSourceError(
+                f"{spec} on the hub holds no config.json.",
+                hint=f"If it holds GGUF files: moa-server serve {PREFIX}{spec}.",
+            )
+        return describe_folder(folder, spec, root, progress)
     found = find_model(spec, installed_models())
-    if found is not None and found.path.is_dir():
-        return describe_folder(found.path, found.name, root, progress)
     if found is not None:
-        return adopt_gguf(found.path, root, progress, target_id=found.name)
+        return _adopt(found.path, found.name, root, progress)
+    if on_hub is not None and not spec.startswith("."):
+        raise NotFoundError(
+            f"There is no model {spec!r} on this machine.",
+            hint=f"Fetch it from the hub: moa-server pull {spec}, or serve {PREFIX}{spec}.",
+        )
     named = " or ".join(map(repr, PACKAGED))
     raise NotFoundError(
         f"There is no model {spec!r}: no such file or folder, no hub id, and not listed by `moa-server models`.",
         hint=f"Name a model with {named}, a hub id (owner/name), a local folder, a .gguf file or a name of that list.",
     )
+
+
+def _adopt(path: Path, name: str, root: Path, progress: Progress) -> ModelFiles:
+    if path.is_dir():
+        return describe_folder(path, name, root, progress)
+    return adopt_gguf(path, root, progress, target_id=name)
 
 
 def _look_into(folder: Path, root: Path, progress: Progress) -> ModelFiles:
