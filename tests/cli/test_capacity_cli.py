@@ -10,6 +10,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 from inline_snapshot import snapshot
+from moa_server.capacity import estimate
 from moa_server.cli import cli
 from moa_shared.errors import MoaError
 
@@ -68,6 +69,21 @@ Idle sessions keep only their text; --max-sessions holds 1024 in all.
             ],
             "measured": {"tokens_per_s": 5.0, "prompt_tokens": 2.0},
         }
+    )
+
+
+def test_a_speed_is_estimated_where_kernels_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "memory_bytes_per_s", lambda _: 8e6)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = save_tiny_model(tmp_path / "tiny", seed=1, **{**SMALL, **sizes}, max_position_embeddings=1024)
+    options = [model, "--drafter", "none", "--execution", "int8", "--memory", 10**9]
+    assert capacity(*options).partition("in all.\n")[2] == snapshot("""\
+
+Speed of one user here: at most about 41.1 tokens/s; a plain step reads 194.8 kB, and memory here gives 0.008 GB/s (an estimate).
+--measure loads the model and measures.
+""")
+    assert json.loads(capacity(*options, "--json"))["estimated"] == snapshot(
+        {"step_ms": 24.35, "step_bytes": 194820, "memory_bytes_per_s": 8000000}
     )
 
 

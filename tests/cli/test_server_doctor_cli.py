@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import structlog
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from moa_server.cli import cli
+from moa_server.doctor import examination
 
 from tests.support.messages import steady
 from tests.support.tiny_models import SMALL, save_tiny_model
@@ -44,7 +46,22 @@ def test_a_server_that_could_start(model: Path) -> None:
         0,
         [name.split()[0] for name in STEPS],
     )
-    assert "float32: a plain step takes " in result.stdout
+    assert "not estimated on the level float32\n" in result.stdout
+    measured = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0, "--measure")
+    assert "float32: a plain step takes " in measured.stdout
+
+
+def test_without_measuring_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(examination, "load_execution", load)
+    result = doctor("default", "--drafter", "none", "--port", 0)
+    assert result.exit_code == 0
+    assert re.search(
+        r"ok    speed        int8: at most about [\d.e+]+ tokens/s; a plain step reads 1\d\d\.\d MB", result.stdout
+    )
+    assert re.search(r"ok    memory       .* a conversation of 8192 tokens 19\d\.\d MB", result.stdout)
 
 
 def test_problems_are_named_and_the_steps_that_need_them_left_out(model: Path) -> None:

@@ -12,6 +12,7 @@ from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, INT8
 
+from moa_server.capacity.estimate import estimate_step
 from moa_server.capacity.plan import Needed, kv_budget, plan_rooms
 from moa_server.capacity.report import Capacity
 from moa_server.capacity.speed import measure_speed
@@ -37,19 +38,35 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, 
     files = resolve(settings.model, settings.cache_dir, progress)
     check_context_length(settings, files)
     level = planned_level(settings, files.config)
-    check_kv(settings.kv, level)
-    target = SizedTarget(files.config, level, settings.context_length or None, kv=settings.kv)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     drafters = [check_drafter(path, files) for _, path in paths]
+    needed = needed_memory(files, level, drafters, settings.weights)
+    budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), needed)
+    target = sized_target(settings, files, level)
+    rooms = plan_rooms(budget, target.context_length, session_size(target, settings, files, drafters).largest)
+    speed = measure_speed(load_execution(files, settings, progress)) if measures else None
+    estimate = None if measures else estimate_step(target, level, needed.weights, settings.threads)
+    return Capacity(files.target_id, level, needed, budget, rooms, settings.max_sessions, speed, estimate)
+
+
+def sized_target(settings: ServerSettings, files: ModelFiles, level: str) -> SizedTarget:
+    """The target that a server with these settings would have, without its weights.
+
+    Raises:
+        ConfigError: the level does not keep keys and values as the settings say.
+    """
+    check_kv(settings.kv, level)
+    return SizedTarget(files.config, level, settings.context_length or None, kv=settings.kv)
+
+
+def session_size(
+    target: SizedTarget, settings: ServerSettings, files: ModelFiles, drafters: Sequence[Checkpoint]
+) -> SessionSize:
+    """What conversations with these drafters take."""
     sources = [source for each in drafters if (source := memory_source(each, target)) is not None]
     if settings.drafts_here:
         sources = with_drafters(sources, drafters, files, load_first=False)
-    needed = needed_memory(files, level, drafters, settings.weights)
-    budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), needed)
-    size = SessionSize(Stepper(target, sources), settings.draft_nodes)
-    rooms = plan_rooms(budget, target.context_length, size.largest)
-    speed = measure_speed(load_execution(files, settings, progress)) if measures else None
-    return Capacity(files.target_id, level, needed, budget, rooms, settings.max_sessions, speed)
+    return SessionSize(Stepper(target, sources), settings.draft_nodes)
 
 
 def planned_level(settings: ServerSettings, config: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from moa_shared.programs.table import table
 from rich.filesize import decimal
 
+from moa_server.capacity.estimate import StepEstimate
 from moa_server.capacity.plan import Needed, Room
 from moa_server.capacity.speed import PROMPT_TOKENS, READING_TOKENS_PER_S, Speed, users_fed
 
@@ -24,6 +25,7 @@ class Capacity:
         budget: bytes of keys and values.
         most_sessions: that the server holds, whatever fits (--max-sessions).
         speed: measured here; None: it was not asked for.
+        estimate: of the speed, from sizes; None: it was measured, or the level has none.
     """
 
     target: str
@@ -33,6 +35,7 @@ class Capacity:
     rooms: Sequence[Room]
     most_sessions: int
     speed: Speed | None = None
+    estimate: StepEstimate | None = None
 
 
 def capacity_text(capacity: Capacity) -> str:
@@ -51,7 +54,19 @@ def capacity_text(capacity: Capacity) -> str:
     text += f"Idle sessions keep only their text; --max-sessions holds {capacity.most_sessions} in all.\n"
     if capacity.speed is not None:
         text += "\n" + speed_text(capacity.speed) + "\n"
+    if capacity.estimate is not None:
+        text += (
+            f"\nSpeed of one user here: {estimate_text(capacity.estimate)}.\n--measure loads the model and measures.\n"
+        )
     return text
+
+
+def estimate_text(estimate: StepEstimate) -> str:
+    """An estimated speed, and what it comes from."""
+    return (
+        f"at most about {estimate.tokens_per_s:.3g} tokens/s; a plain step reads {decimal(estimate.nbytes)}, "
+        f"and memory here gives {estimate.memory_bytes_per_s / 1e9:.3g} GB/s (an estimate)"
+    )
 
 
 def speed_text(speed: Speed) -> str:
@@ -79,6 +94,12 @@ def capacity_json(capacity: Capacity) -> str:
             {"tokens": room.tokens, "bytes_each": room.nbytes, "that_fit": room.sessions} for room in capacity.rooms
         ],
     }
+    if capacity.estimate is not None:
+        told["estimated"] = {
+            "step_ms": round(capacity.estimate.step_ms, 2),
+            "step_bytes": capacity.estimate.nbytes,
+            "memory_bytes_per_s": round(capacity.estimate.memory_bytes_per_s),
+        }
     if speed is not None:
         told["measured"] = {
             "step_ms": round(speed.step_ms, 2),

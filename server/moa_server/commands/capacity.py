@@ -35,7 +35,7 @@ USED = {
 @click.option("--measure", is_flag=True, help="Load MODEL, and say how many users this machine's speed feeds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def capacity(memory: str | None, measure: bool, as_json: bool, config_file: Path | None, **flags: Any) -> None:
-    """Say how many sessions of which length fit into the memory of a server of MODEL.
+    """Say how many sessions of which length fit into the memory of a server of MODEL, and how fast it would be here.
 
     The answer comes from sizes alone: nothing is loaded, so a large machine can be planned on a small one.
     """

@@ -17,8 +17,9 @@ from moa_server.settings import SECTION, ServerSettings
 
 @click.command()
 @settings_options(ServerSettings, SECTION)
+@click.option("--measure", is_flag=True, help="Load MODEL, and measure its speed instead of estimating it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list at the end.")
-def doctor(as_json: bool, config_file: Path | None, **flags: Any) -> None:
+def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any) -> None:
     """Examine what `moa-server serve` with the same options would meet on this machine.
 
     Each step ends with ok, warn or fail, and says what to do. The exit code is 0 if nothing failed, otherwise 1.
@@ -38,7 +39,7 @@ def doctor(as_json: bool, config_file: Path | None, **flags: Any) -> None:
     line, checks = StartLine(), []
     found = Check("settings", "ok", str(config_file) if config_file is not None else "no file")
     try:
-        for check in chain([found], Examination(settings, SilentProgress(), line.show).run()):
+        for check in chain([found], Examination(settings, SilentProgress(), line.show, measures=measure).run()):
             line.clear()
             checks.append(check)
             if not as_json:

@@ -20,7 +20,9 @@ from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
-from moa_server.capacity.planning import needed_memory, planned_level
+from moa_server.capacity.estimate import estimate_step
+from moa_server.capacity.plan import Needed
+from moa_server.capacity.planning import needed_memory, planned_level, session_size, sized_target
 from moa_server.capacity.speed import measure_speed
 from moa_server.doctor.machine import read_machine
 from moa_server.doctor.machine_judgements import (
@@ -28,6 +30,7 @@ from moa_server.doctor.machine_judgements import (
     judge_clock,
     judge_cpu,
     judge_disk,
+    judge_estimate,
     judge_memory,
     judge_open_files,
     judge_speed,
@@ -46,15 +49,20 @@ class Examination:
 
     Args:
         waiting: shows what is waited for.
+        measures: the model is loaded, and its speed measured; else it is estimated.
     """
 
-    def __init__(self, settings: ServerSettings, progress: Progress, waiting: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: ServerSettings, progress: Progress, waiting: Callable[[str], None], *, measures: bool = False
+    ) -> None:
         self._settings = settings
+        self._measures = measures
         self._progress = progress
         self._waiting = waiting
         self._machine = read_machine()
         self._files: ModelFiles | None = None
         self._drafters: list[Checkpoint] | None = None
+        self._needed: Needed | None = None
         self._memory: State = "skip"
 
     def run(self) -> Iterator[Check]:
@@ -71,7 +79,7 @@ class Examination:
             ("keys", lambda: check_keys(settings, os.environ, now)),
             ("CPU", self._find_kernels),
             ("threads", lambda: judge_threads(settings.threads, machine)),
-            ("speed", self._measure),
+            ("speed", self._measure if self._measures else self._estimate),
             ("clock", lambda: judge_clock(machine)),
             ("open files", lambda: judge_open_files(machine, settings.max_connections)),
             ("user", lambda: judge_user(machine)),
@@ -108,11 +116,23 @@ class Examination:
     def _plan_memory(self) -> Check:
         if self._files is None or self._drafters is None:
             return Check("memory", "skip", "not planned: model or drafter failed")
-        level = planned_level(self._settings, self._files.config)
-        needed = needed_memory(self._files, level, self._drafters, self._settings.weights)
-        check = judge_memory(free_memory_bytes(), needed, self._settings.kv_bytes, self._machine)
+        settings, files, level = self._settings, self._files, planned_level(self._settings, self._files.config)
+        self._needed = needed_memory(files, level, self._drafters, settings.weights)
+        target = sized_target(settings, files, level)
+        longest = (
+            target.context_length,
+            session_size(target, settings, files, self._drafters).largest(target.context_length),
+        )
+        check = judge_memory(free_memory_bytes(), self._needed, settings.kv_bytes, self._machine, longest)
         self._memory = check.state
         return check
+
+    def _estimate(self) -> Check:
+        if self._files is None or self._needed is None:
+            return Check("speed", "skip", "not estimated: the model is not there")
+        settings, level = self._settings, planned_level(self._settings, self._files.config)
+        target = sized_target(settings, self._files, level)
+        return judge_estimate(level, estimate_step(target, level, self._needed.weights, settings.threads))
 
     def _measure(self) -> Check:
         if self._files is None or self._memory == "fail":

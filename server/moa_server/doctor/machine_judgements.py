@@ -6,9 +6,12 @@ from moa_shared.programs.checks import Check
 from moa_shared.protocol.levels import INT8
 from rich.filesize import decimal
 
+from moa_server.capacity.estimate import StepEstimate
 from moa_server.capacity.plan import Needed
+from moa_server.capacity.report import estimate_text
 from moa_server.capacity.speed import READING_TOKENS_PER_S, Speed, users_fed
 from moa_server.doctor.machine import Machine
+from moa_server.target.target import KV_SHARE
 
 PROBLEM = 1  # the program's exit code
 OWN_FILES = 128  # besides connections: libraries, the model, pipes
@@ -20,11 +23,12 @@ SLOW_VARIANTS = {
 }
 
 
-def judge_memory(free: int, needed: Needed, kv_bytes: int, machine: Machine) -> Check:
+def judge_memory(free: int, needed: Needed, kv_bytes: int, machine: Machine, longest: tuple[int, int]) -> Check:
     """Whether what is free holds the model and what all sessions may take.
 
     Args:
         kv_bytes: that were asked for; 0: a share of what is left.
+        longest: the tokens of the longest conversation, and the bytes that it takes.
     """
     where = f"{decimal(free)} are free"
     if machine.memory_limit is not None:
@@ -33,11 +37,16 @@ def judge_memory(free: int, needed: Needed, kv_bytes: int, machine: Machine) -> 
     what = f"the model takes {decimal(needed.total)}"
     if kv_bytes:
         what += f" and keys and values may take {decimal(kv_bytes)}"
-    message = f"{where}; {what}"
+    tokens, nbytes = longest
+    message = f"{where}; {what}, a conversation of {tokens} tokens {decimal(nbytes)}"
     if needed.total >= free:
         return Check("memory", "fail", message, "Use a smaller model, or more memory.", PROBLEM)
     if total > free:
         return Check("memory", "fail", message, "Lower --kv-bytes, or leave it out to take a share.", PROBLEM)
+    budget = kv_bytes or int(KV_SHARE * (free - needed.total))
+    if nbytes > budget:
+        most = int(tokens * budget / nbytes)
+        return Check("memory", "warn", message, f"Long conversations are refused: --context-length {most} at most.")
     return Check("memory", "ok", message)
 
 
@@ -98,6 +107,17 @@ def judge_speed(level: str, speed: Speed) -> Check:
     if level != INT8:
         return Check("speed", "ok", message, "Where the kernels run, int8 is faster on CPUs, and exact.")
     return Check("speed", "ok", message)
+
+
+def judge_estimate(level: str, estimate: StepEstimate | None) -> Check:
+    """A speed that was not measured."""
+    if estimate is None:
+        return Check("speed", "skip", f"not estimated on the level {level}", "--measure loads the model and measures.")
+    message = f"{level}: {estimate_text(estimate)}"
+    if estimate.tokens_per_s < READING_TOKENS_PER_S:
+        hint = f"Nobody gets {READING_TOKENS_PER_S:g} tokens/s: use a smaller model."
+        return Check("speed", "warn", message, hint)
+    return Check("speed", "ok", message, "--measure loads the model and measures.")
 
 
 def judge_clock(machine: Machine) -> Check:

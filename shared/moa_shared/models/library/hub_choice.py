@@ -52,10 +52,7 @@ def choose_files(repo: str, names: Iterable[str], wanted: str) -> list[str]:
 
 def _is_meant(name: str, wanted: str) -> bool:
     pattern, path = wanted.casefold(), PurePosixPath(name)
-    label = storage_label(path.name)
-    if label is not None and label.casefold() == pattern:
-        return True
-    words = (name, path.name, model_name(Path(name)))
+    words = (name, path.name, model_name(Path(name)), storage_label(path.name) or "")
     return any(word.casefold() == pattern or fnmatchcase(word.casefold(), pattern) for word in words)
 
 

@@ -30,7 +30,8 @@ def resolve(
 
     Args:
         spec: "default" or another packaged model, a hub id ("owner/name", optionally "@revision"), a folder, a
-            `.gguf` file, a name that `moa-server models` shows, or "hub:owner/name:Q4_K_M", which is fetched unless it is here.
+            `.gguf` file, a name that `moa-server models` shows, or "hub:owner/name:Q4_K_M", which is fetched unless
+            it is here.
         cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
         progress: where downloads are shown; None: nowhere.
 

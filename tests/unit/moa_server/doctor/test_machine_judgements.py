@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from inline_snapshot import snapshot
+from moa_server.capacity.estimate import StepEstimate
 from moa_server.capacity.plan import Needed
 from moa_server.capacity.speed import Speed
 from moa_server.doctor.machine import Machine
@@ -14,6 +15,7 @@ from moa_server.doctor.machine_judgements import (
     judge_clock,
     judge_cpu,
     judge_disk,
+    judge_estimate,
     judge_memory,
     judge_open_files,
     judge_speed,
@@ -23,6 +25,7 @@ from moa_server.doctor.machine_judgements import (
 from moa_shared.programs.checks import Check, check_line
 
 NEEDED = Needed(weights=1_000_000_000, drafters=0, process=150_000_000)
+LONGEST = 8192, 200_000_000  # tokens, and bytes
 MACHINE = Machine(
     cpu="CPU X",
     threads=8,
@@ -40,21 +43,51 @@ MACHINE = Machine(
     ("check", "message"),
     [
         (
-            judge_memory(2 * 10**9, NEEDED, 0, MACHINE),
-            snapshot("  ok    memory       2.0 GB are free; the model takes 1.1 GB\n"),
+            judge_memory(2 * 10**9, NEEDED, 0, MACHINE, LONGEST),
+            snapshot(
+                "  ok    memory       2.0 GB are free; the model takes 1.1 GB, a conversation of 8192 tokens 200.0 MB\n"
+            ),
         ),
         (
-            judge_memory(2 * 10**9, NEEDED, 10**9, replace(MACHINE, memory_limit=2 * 10**9)),
+            judge_memory(2 * 10**9, NEEDED, 10**9, replace(MACHINE, memory_limit=2 * 10**9), LONGEST),
             snapshot("""\
-  fail  memory       2.0 GB are free (the container's limit is 2.0 GB); the model takes 1.1 GB and keys and values may take 1.0 GB
+  fail  memory       2.0 GB are free (the container's limit is 2.0 GB); the model takes 1.1 GB and keys and values may take 1.0 GB, a conversation of 8192 tokens 200.0 MB
                      Lower --kv-bytes, or leave it out to take a share.
 """),
         ),
         (
-            judge_memory(10**9, NEEDED, 0, MACHINE),
+            judge_memory(10**9, NEEDED, 0, MACHINE, LONGEST),
             snapshot("""\
-  fail  memory       1.0 GB are free; the model takes 1.1 GB
+  fail  memory       1.0 GB are free; the model takes 1.1 GB, a conversation of 8192 tokens 200.0 MB
                      Use a smaller model, or more memory.
+"""),
+        ),
+        (
+            judge_memory(2 * 10**9, NEEDED, 10**8, MACHINE, LONGEST),
+            snapshot("""\
+  warn  memory       2.0 GB are free; the model takes 1.1 GB and keys and values may take 100.0 MB, a conversation of 8192 tokens 200.0 MB
+                     Long conversations are refused: --context-length 4096 at most.
+"""),
+        ),
+        (
+            judge_estimate("int8", StepEstimate(5 * 10**9, 13e9)),
+            snapshot("""\
+  warn  speed        int8: at most about 2.6 tokens/s; a plain step reads 5.0 GB, and memory here gives 13 GB/s (an estimate)
+                     Nobody gets 5 tokens/s: use a smaller model.
+"""),
+        ),
+        (
+            judge_estimate("int8", StepEstimate(5 * 10**8, 13e9)),
+            snapshot("""\
+  ok    speed        int8: at most about 26 tokens/s; a plain step reads 500.0 MB, and memory here gives 13 GB/s (an estimate)
+                     --measure loads the model and measures.
+"""),
+        ),
+        (
+            judge_estimate("bf16", None),
+            snapshot("""\
+  skip  speed        not estimated on the level bf16
+                     --measure loads the model and measures.
 """),
         ),
         (judge_disk("/cache", 5 * 10**9), snapshot("  ok    disk         5.0 GB are free in /cache\n")),

@@ -22,6 +22,7 @@ PLAIN = ["config.json", "model.safetensors", "tokenizer.json", "pytorch_model.bi
         (GGUF, "Q8_0", PARTS),
         (GGUF, "A-Q8_0", PARTS),
         (GGUF, "big/*", PARTS),
+        (GGUF, "q8*", PARTS),
         (GGUF, "*iq4*", ["A-IQ4_XS.gguf"]),
         (GGUF, "a-q4_k_m.GGUF", ["A-Q4_K_M.gguf"]),
         (["only.gguf", "README.md"], "", ["only.gguf"]),
