@@ -15,6 +15,7 @@ from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.padding import Padding
+from moa_bench.harness.shapes import FORMATS, SHAPES
 from moa_bench.runs.commands import compare, named_path, report, run, traces_option
 
 if TYPE_CHECKING:
@@ -411,12 +412,48 @@ def cut(
 @click.option(
     "--kernels", is_flag=True, help="Measure the kernels' products instead, by format and rows; needs no model."
 )
-def engine(quick: bool, json_file: Path | None, model: str, pin: bool, llama_cpp: Path | None, kernels: bool) -> None:
-    """The target's forward on the kernels, torch and llama.cpp, over rows and contexts; start-up and memory."""
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=click.Choice(list(SHAPES)),
+    help="Measure a model of this real size instead (may be repeated).",
+)
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    type=click.Choice(list(FORMATS)),
+    help="How its random weights are stored (may be repeated).  [q4_k_m]",
+)
+def engine(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    pin: bool,
+    llama_cpp: Path | None,
+    kernels: bool,
+    shapes: tuple[str, ...],
+    formats: tuple[str, ...],
+) -> None:
+    """The target's forward on the kernels, torch and llama.cpp, over rows and contexts; start-up and memory.
+
+    With --shape: models of real sizes with random weights, which are made on the spot and cached.
+    """
+    if kernels and shapes:
+        raise click.UsageError("--kernels and --shape measure different things: give one of them.")
     if kernels:
         from moa_bench.engine.products import run_products
 
         run_products(quick=quick, json_file=json_file, pin=pin)
+        return
+    if formats and not shapes:
+        raise click.UsageError("--format needs --shape.")
+    if shapes:
+        from moa_bench.engine.sizes import run_sizes
+
+        formats = formats or ("q4_k_m",)
+        run_sizes(shapes=shapes, formats=formats, quick=quick, json_file=json_file, pin=pin, llama_cpp=llama_cpp)
         return
     from moa_bench.engine.suite import run_engine
 

@@ -243,6 +243,20 @@ def test_engine_measures_every_engine_and_the_start(measure: Measure) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+def test_engine_measures_models_of_real_sizes(measure: Measure) -> None:
+    result, done = measure("engine", "--shape", "135m", "--format", "q4_k_m", "--format", "q8_0")
+    assert [cost["model"] for cost in result["sizes"]] == ["135m, q4_k_m", "135m, q8_0"]
+    assert all(cost["first_s"] > 0 and cost["later_s"] > 0 and cost["resident_mb"] > 100 for cost in result["sizes"])
+    assert "| 135m, q8_0 | kernels, " in done.stdout
+
+
+def test_a_format_is_of_a_shape() -> None:
+    done = moa_bench("engine", "--format", "q4_k_m")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == snapshot((2, "Error: --format needs --shape."))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_quality_is_held_against_float32(measure: Measure) -> None:
     result, _ = measure("quality")
     float32, int8, bf16 = result["levels"]

@@ -41,7 +41,7 @@ def step_bytes(files: ModelFiles) -> StepBytes:
     read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD)]
     shape = stack_shape(files.config)
     layers = int(files.config["num_hidden_layers"])
-    weights = sum(map(reader.check, [*read, HEAD]))
+    weights = sum(map(reader.stored_bytes, [*read, HEAD]))
     return StepBytes(weights, layers * shape.kv_heads * shape.head_dim * 2 * 2)
 
 

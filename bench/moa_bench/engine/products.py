@@ -26,7 +26,6 @@ from moa_bench.report.spread import Spread, paired_ratio
 INPUTS = 4096
 PEAK, READING = "the instructions alone", "reading memory"
 PEAK_ROUNDS = 2_000_000
-WEIGHTS = "random weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def run_products(*, quick: bool, json_file: Path | None, pin: bool) -> None:
     """
     effort = QUICK if quick else ProductsEffort()
     variant = variant_name()
-    experiment = Experiment("products", quick=quick, json_file=json_file, pin=pin, target=WEIGHTS, effort=effort)
+    experiment = Experiment("products", quick=quick, json_file=json_file, pin=pin, effort=effort)
     set_threads(1)
     array, speeds = make_array(), []
     with make_progress().task("Products", len(FORMATS)) as task:

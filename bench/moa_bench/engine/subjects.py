@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -52,15 +53,17 @@ def our_subjects(model: str, cpu_flags: Collection[str]) -> list[Subject]:
     """The kernels on every variant that this CPU runs, and torch on both of its levels."""
     from moa_kernels.library import VARIANT_VARIABLE
 
-    def ours(name: str, level: str, environment: Mapping[str, str]) -> Subject:
-        worker = ("-P", "-m", "moa_bench.engine.worker", "--model", model, "--level", level)
-        return Subject(name, (sys.executable, *worker), environment)
-
-    subjects = [ours(f"kernels, {name}", INT8, {VARIANT_VARIABLE: name}) for name in variants_here()]
-    subjects.append(ours("torch bf16", "bf16", {}))
+    subjects = [our_subject(model, f"kernels, {name}", INT8, {VARIANT_VARIABLE: name}) for name in variants_here()]
+    subjects.append(our_subject(model, "torch bf16", "bf16", {}))
     if "amx_bf16" in cpu_flags:
-        subjects.append(ours("torch bf16 without AMX", "bf16", WITHOUT_AMX))
-    return [*subjects, ours("torch float32", "float32", {})]
+        subjects.append(our_subject(model, "torch bf16 without AMX", "bf16", WITHOUT_AMX))
+    return [*subjects, our_subject(model, "torch float32", "float32", {})]
+
+
+def our_subject(model: str, name: str, level: str, environment: Mapping[str, str]) -> Subject:
+    """The target on a level, in a process with these variables besides ours."""
+    worker = ("-P", "-m", "moa_bench.engine.worker", "--model", model, "--level", level)
+    return Subject(name, (sys.executable, *worker), environment)
 
 
 def llama_subject(folder: Path, files: ModelFiles) -> Subject:
@@ -84,14 +87,19 @@ def llama_subject(folder: Path, files: ModelFiles) -> Subject:
 
 
 class Worker:
-    """A running engine; made by `running_workers`."""
+    """A running engine; made by `running_workers`.
 
-    def __init__(self, subject: Subject, process: subprocess.Popen[str], log: Path) -> None:
+    Attributes:
+        load_s: from the start of its process until it could be asked.
+    """
+
+    def __init__(self, subject: Subject, process: subprocess.Popen[str], log: Path, began: float) -> None:
         self.subject = subject
         self._process = process
         self._log = log
         self.resident_mb = 0.0
         self.details = str(self._answer()["details"])
+        self.load_s = time.perf_counter() - began
 
     def read(self, tokens: int) -> float:
         """Milliseconds of reading a prompt into an empty cache."""
@@ -134,7 +142,7 @@ def running_workers(subjects: Sequence[Subject], cores: set[int] | None, progres
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         workers = []
         for number, subject in enumerate(subjects):
-            log = folder / f"log-{number}"
+            log, began = folder / f"log-{number}", time.perf_counter()
             with on_cores(cores), log.open("w") as errors:
                 process = subprocess.Popen(
                     subject.command,
@@ -145,7 +153,7 @@ def running_workers(subjects: Sequence[Subject], cores: set[int] | None, progres
                     env=child_environment() | dict(subject.environment),
                 )
             stack.callback(_end, process)
-            workers.append(Worker(subject, process, log))
+            workers.append(Worker(subject, process, log, began))
             task.advance(1)
         yield workers
 

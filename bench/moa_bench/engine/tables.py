@@ -91,7 +91,33 @@ def render_products(result: Mapping[str, Any]) -> str:
     ]
     note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
     head = ["format", "bits", "rows", "GMAC/s", "of the instructions alone", "GB/s of weights", "of reading memory"]
-    return "\n".join([machine_line(result), note, table(head, speeds)])
+    return "\n".join([facts_line(result), note, table(head, speeds)])
+
+
+def render_sizes(result: Mapping[str, Any]) -> str:
+    """A row for each model and engine."""
+    rows = [
+        [
+            cost.model,
+            cost.engine,
+            f"{cost.file_mb:.0f}",
+            f"{cost.first_s:.1f}",
+            f"{cost.later_s:.1f}",
+            f"{cost.resident_mb:.0f}",
+            f"{cost.step_ms.median:.1f}",
+            f"{cost.to_reading.median:.2f}",
+            f"{cost.tree_to_step.median:.2f}" if cost.tree_to_step else "",
+            f"{cost.prompt_ms.median:.2f}",
+        ]
+        for cost in result["sizes"]
+    ]
+    note = (
+        f"Random weights in the shapes and mixtures of published files, one thread, after {result['effort'].context} "
+        "tokens. A first start packs the weights, a later one maps them; both until the engine can be asked.\n"
+    )
+    head = ["model", "engine", "file, MB", "first start, s", "later, s", "resident, MB", "plain step, ms"]
+    head += ["over reading its bytes", "8 rows over 1", "prompt, ms a token"]
+    return "\n".join([facts_line(result), note, table(head, rows)])
 
 
 def render_quality(result: Mapping[str, Any]) -> str:

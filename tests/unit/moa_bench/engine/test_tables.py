@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from moa_bench.engine.limit import StepBytes
 from moa_bench.engine.picture import draw
 from moa_bench.engine.products import ProductSpeed
 from moa_bench.engine.quality import LevelQuality
+from moa_bench.engine.sizes import SizedCost, SizesEffort
 from moa_bench.engine.starting import StartCost
 from moa_bench.engine.suite import ForwardCost, MemoryLimit, PromptCost
-from moa_bench.engine.tables import render, render_products, render_quality
+from moa_bench.engine.tables import render, render_products, render_quality, render_sizes
 from moa_bench.report.spread import Spread
 
 
@@ -62,6 +64,16 @@ def test_products_become_a_table(facts: dict[str, Any]) -> None:
     speeds = [ProductSpeed("q4_k", 4.62, 8, just(92.0), just(0.51), just(6.0), just(0.3))]
     text = render_products(facts | {"variant": "avx2", "products": speeds})
     assert "| q4_k | 4.62 | 8 | 92 (92 to 92) | 51 % | 6.0 (6.0 to 6.0) | 30 % |" in text
+
+
+def test_sizes_become_a_row_each(facts: dict[str, Any]) -> None:
+    ours = SizedCost(
+        "1b, q4_k_m", "kernels, avx2", 803.8, 800.1, 12.3, 0.8, 900.4, just(61.0), just(1.1), just(2.2), just(20.0)
+    )
+    other = replace(ours, engine="llama.cpp", tree_to_step=None)
+    text = render_sizes(facts | {"sizes": [ours, other], "effort": SizesEffort()})
+    assert "| 1b, q4_k_m | kernels, avx2 | 804 | 12.3 | 0.8 | 900 | 61.0 | 1.10 | 2.20 | 20.00 |" in text
+    assert "| 1b, q4_k_m | llama.cpp | 804 | 12.3 | 0.8 | 900 | 61.0 | 1.10 |  | 20.00 |" in text
 
 
 def test_a_longer_context_reads_more() -> None:

@@ -48,6 +48,7 @@ def test_a_process_answers_line_by_line() -> None:
         assert workers[0].read(7) == 7.0
         assert workers[0].forward(3) == 3.0
         assert workers[0].resident_mb == 5.0
+        assert 0 < workers[0].load_s < 60
 
 
 def test_an_engine_that_does_not_start_is_named() -> None:

