@@ -90,6 +90,34 @@ def padding_of(target_ms: float | None, target_row_ms: float | None) -> Padding 
     return Padding.of(target_ms, target_row_ms)
 
 
+def shape_options(command: Command) -> Command:
+    """Options of the measurements that can make a model of a real size."""
+    shape = click.option(
+        "--shape",
+        type=click.Choice(list(SHAPES)),
+        help="Measure a model of this real size, of random weights, with oracles' drafts.",
+    )
+    stored = click.option(
+        "--format", "stored", type=click.Choice(list(FORMATS)), help="How its weights are stored.  [q4_k_m]"
+    )
+    return shape(stored(command))
+
+
+def sized_model(model: str, shape: str | None, stored: str | None, target_ms: float | None) -> str:
+    """The model to measure: of that shape, made now or before, or the one that was named."""
+    if shape is None:
+        if stored is not None:
+            raise click.UsageError("--format needs --shape.")
+        return model
+    if model != "default" or target_ms is not None:
+        raise click.UsageError("--shape makes a model of its own cost: leave --model and --target-ms out.")
+    from moa_shared.programs.progress import make_progress
+
+    from moa_bench.harness.random_model import random_model
+
+    return str(random_model(shape, stored or "q4_k_m", make_progress()))
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Measure moa on this machine.
@@ -279,6 +307,14 @@ def single(
 @cli.command()
 @common_options
 @padding_options
+@shape_options
+@click.option(
+    "--acceptance",
+    "acceptances",
+    multiple=True,
+    type=click.FloatRange(0, 1),
+    help="Of the oracle that drafts with --shape (repeat).  [0.8]",
+)
 @questions_option
 @click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (repeat).")
 @traces_option
@@ -291,16 +327,23 @@ def split(
     pin: bool,
     target_ms: float | None,
     target_row_ms: float | None,
+    shape: str | None,
+    stored: str | None,
+    acceptances: tuple[float, ...],
     questions: Path | None,
     links: tuple[str, ...],
     traces: tuple[str, ...],
     drafters: tuple[str, ...],
 ) -> None:
     """Client and server over links: all ways to draft with every drafter, next to plain streaming."""
+    if acceptances and shape is None:
+        raise click.UsageError("--acceptance needs --shape.")
+    if drafters and shape is not None:
+        raise click.UsageError("No drafter has learnt random weights: leave --drafter out with --shape.")
     from moa_bench.split.suite import run_split
 
     run_split(
-        model=model,
+        model=sized_model(model, shape, stored, target_ms),
         quick=quick,
         json_file=json_file,
         pin=pin,
@@ -310,12 +353,14 @@ def split(
         traces=traces,
         padding=padding_of(target_ms, target_row_ms),
         questions=questions,
+        acceptances=(acceptances or (0.8,)) if shape is not None else (),
     )
 
 
 @cli.command()
 @common_options
 @padding_options
+@shape_options
 def payoff(
     quick: bool,
     json_file: Path | None,
@@ -324,17 +369,20 @@ def payoff(
     pin: bool,
     target_ms: float | None,
     target_row_ms: float | None,
+    shape: str | None,
+    stored: str | None,
 ) -> None:
     """Where drafts pay: the best way by round trip and by how many users ask at once, as a map."""
     from moa_bench.payoff.suite import run_payoff
 
     run_payoff(
-        model=model,
+        model=sized_model(model, shape, stored, target_ms),
         quick=quick,
         json_file=json_file,
         pin=pin,
         level=level,
         padding=padding_of(target_ms, target_row_ms),
+        sized=shape is not None,
     )
 
 
@@ -677,6 +725,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
     "--think", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="After each answer, on average."
 )
 @padding_options
+@shape_options
 @click.option("--seed", type=int, default=0, help="Of prompts, thinking and drafts.")
 def capacity(
     quick: bool,
@@ -695,9 +744,13 @@ def capacity(
     think: float,
     target_ms: float | None,
     target_row_ms: float | None,
+    shape: str | None,
+    stored: str | None,
     seed: int,
 ) -> None:
     """Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without devices' drafts."""
+    if shape is not None and not {"plain", "oracle"}.issuperset(kinds):
+        raise click.UsageError("No drafter has learnt random weights: with --shape, --way is plain or oracle.")
     from moa_bench.capacity.questions import Lengths
     from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
 
@@ -705,7 +758,7 @@ def capacity(
     effort = replace(
         usual,
         users=users or usual.users,
-        kinds=kinds or usual.kinds,
+        kinds=kinds or (usual.kinds if shape is None else ("oracle",)),
         acceptances=acceptances or usual.acceptances,
         links=links,
         seconds=seconds or usual.seconds,
@@ -716,7 +769,15 @@ def capacity(
         seed=seed,
         padding=padding_of(target_ms, target_row_ms),
     )
-    run_capacity(model=model, quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
+    run_capacity(
+        model=sized_model(model, shape, stored, target_ms),
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        effort=effort,
+        level=level,
+        sized=shape is not None,
+    )
 
 
 @cli.command()

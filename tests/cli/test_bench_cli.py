@@ -13,7 +13,9 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from inline_snapshot import snapshot
+from moa_bench.cli import cli
 
 from tests.support.programs import started
 
@@ -250,9 +252,34 @@ def test_engine_measures_models_of_real_sizes(measure: Measure) -> None:
     assert "| 135m, q8_0 | kernels, " in done.stdout
 
 
-def test_a_format_is_of_a_shape() -> None:
-    done = moa_bench("engine", "--format", "q4_k_m")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == snapshot((2, "Error: --format needs --shape."))
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("engine", "--format", "q4_k_m"), "--format needs --shape."),
+        (("split", "--format", "q4_k_m"), "--format needs --shape."),
+        (("split", "--acceptance", "0.5"), "--acceptance needs --shape."),
+        (("payoff", "--shape", "1b", "--target-ms", "50"), "leave --model and --target-ms out."),
+        (("payoff", "--shape", "1b", "--model", "any"), "leave --model and --target-ms out."),
+        (("split", "--shape", "1b", "--drafter", "a=b"), "leave --drafter out with --shape."),
+        (("capacity", "--shape", "1b", "--way", "shipped"), "--way is plain or oracle."),
+    ],
+)
+def test_options_that_contradict_a_shape(arguments: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert (result.exit_code, result.stderr.splitlines()[-1].endswith(said)) == (2, True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
+    result, done = measure("split", "--shape", "135m", "--format", "q4_1", "--link", "RTT 0")
+    assert result["target"] == "random-135m-q4_1"
+    (round_,) = result["rounds"]
+    assert [name for name in round_["answers"] if "oracle, 0.8: " in name] == [
+        f"oracle, 0.8: {way}" for way in ("synchronous rounds", "one round ahead", "streamed")
+    ]
+    assert all(answer["same"] for method in round_["answers"].values() for answer in method)
+    assert "streamed drafts are chains that grow" in done.stdout
 
 
 @pytest.mark.long

@@ -72,9 +72,19 @@ QUICK = CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,))
 
 
 def run_capacity(
-    *, model: str, quick: bool, json_file: Path | None, pin: bool, effort: CapacityEffort, level: str = INT8
+    *,
+    model: str,
+    quick: bool,
+    json_file: Path | None,
+    pin: bool,
+    effort: CapacityEffort,
+    level: str = INT8,
+    sized: bool = False,
 ) -> None:
     """Measure and report; the picture goes to docs/img of the checkout, if the results do.
+
+    Args:
+        sized: the model has random weights in a real size.
 
     Raises:
         MoaError: the model cannot be had, a link is unknown, or the server fails or refuses a user.
@@ -83,15 +93,17 @@ def run_capacity(
     experiment = Experiment("capacity", quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
     with on_cores(experiment.own_cores), make_runner() as runner:
         _measure(experiment, model, links, effort, runner)
-    experiment.publish(tables.render(experiment.result), name=_section(effort), page=ENGINE)
-    if (picture := experiment.picture_path(_section(effort))) is not None:
+    experiment.publish(tables.render(experiment.result), name=_section(effort, sized), page=ENGINE)
+    if (picture := experiment.picture_path(_section(effort, sized))) is not None:
         from moa_bench.capacity.picture import draw
 
         click.echo(draw(experiment.result, picture))
 
 
-def _section(effort: CapacityEffort) -> str:
+def _section(effort: CapacityEffort, sized: bool) -> str:
     """Of the page."""
+    if sized:
+        return "capacity-sized"
     if effort.padding is not None:
         return "capacity-padded"
     return "capacity-links" if effort.links else "capacity"
@@ -118,7 +130,7 @@ def _measure(
         path = str(drafter_file(drafter, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))))
         serve = partial(running_server, model, level=experiment.result["level"], cores=experiment.server_cores)
         server = stack.enter_context(serve(drafter=path, padding=effort.padding)).address
-        device = load_split_device(runner, client_settings(server=server, drafter=path))
+        device = load_split_device(runner, client_settings(server=server, model=model, drafter=path))
         addresses = [
             stack.enter_context(linked(link, server, seed=effort.seed, cores=experiment.own_cores)).address
             for link in links

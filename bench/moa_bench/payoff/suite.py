@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from moa_shared.protocol.levels import INT8
 
 from moa_bench.capacity.questions import Lengths, make_questions
 from moa_bench.capacity.suite import CapacityEffort
-from moa_bench.capacity.ways import Way
+from moa_bench.capacity.ways import AUTO_AT, Way
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.padding import Padding
 from moa_bench.harness.servers import running_server
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from moa_bench.capacity.plan import Plan
 
 WAYS = (Way("plain"), Way("server"), Way("shipped"), Way("everything"))
+SIZED_WAYS = (Way("plain"), Way("oracle", AUTO_AT))  # no drafter has learnt random weights
 LOADING_S = 60.0
 SHORT = Lengths(40, 120)
 APART_S = 2.0  # in which several users begin, one after the other: most of an answer of one of sixteen
@@ -75,18 +76,24 @@ def run_payoff(
     pin: bool,
     level: str = INT8,
     padding: Padding | None = None,
+    sized: bool = False,
 ) -> None:
     """Measure and report.
+
+    Args:
+        sized: the model has random weights in a real size, and oracles draft.
 
     Raises:
         MoaError: a server or link fails, or the server refuses a user.
     """
     effort = QUICK if quick else PayoffEffort()
-    name = "payoff" if padding is None else "payoff-padded"
+    name = _name(padding, sized)
     experiment = Experiment(name, quick=quick, json_file=json_file, pin=pin)
     make_progress().note(f"This takes about {estimate_s(effort) / 60:.0f} minutes.")
     cores = experiment.server_cores, experiment.own_cores
-    experiment.result |= measure(effort, measure_afresh, model=model, level=level, padding=padding, cores=cores)
+    experiment.result |= measure(
+        effort, measure_afresh, model=model, level=level, padding=padding, cores=cores, sized=sized
+    )
     experiment.publish(render(experiment.result), page=PAYOFF)
     if (picture := experiment.picture_path(name)) is not None:
         for path in draw(experiment.result, picture.parent):
@@ -101,6 +108,7 @@ def measure(
     level: str = INT8,
     padding: Padding | None = None,
     cores: tuple[set[int] | None, set[int] | None] = (None, None),
+    sized: bool = False,
 ) -> dict[str, Any]:
     """Rounds of all ways for each round trip and number of users.
 
@@ -128,6 +136,7 @@ def measure(
         effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, apart_seconds=APART_S, seed=effort.seed
     )
     server_cores, own_cores = cores
+    ways = SIZED_WAYS if sized else WAYS
     cells = []
     with ExitStack() as stack:
         stack.enter_context(on_cores(own_cores))
@@ -136,7 +145,7 @@ def measure(
         path = str(drafter_file(drafter, folder))
         serve = partial(running_server, model, level=level, padding=padding, cores=server_cores)
         server = stack.enter_context(serve(drafter=path)).address
-        device = load_split_device(runner, client_settings(server=server, drafter=path))
+        device = load_split_device(runner, client_settings(server=server, model=model, drafter=path))
         make_device = device_maker(device, drafter)
         described = runner.run(describe(server))
         with progress.task("Users", len(effort.rtts_ms) * len(effort.users)) as task:
@@ -147,36 +156,48 @@ def measure(
                     plan = Plan(crowd, [running.address], described, vocab_size, questions, make_device)
                     runner.run(plan.write_texts())
                     for users in effort.users:
-                        cell = keep(f"{rtt_ms:g} {users}", partial(measure_cell, runner, plan, users, effort.rounds))
+                        cell = keep(
+                            f"{rtt_ms:g} {users}", partial(measure_cell, runner, plan, users, effort.rounds, ways)
+                        )
                         cells.append(cell | {"rtt_ms": rtt_ms, "users": users})
                         task.advance(1)
     return {
-        "name": "payoff" if padding is None else "payoff-padded",
+        "name": _name(padding, sized),
         "target": files.target_id,
         "level": level,
         "effort": asdict(effort),
         "padding": None if padding is None else padding.description,
-        "drafter": drafter.description,
+        "drafter": f"an oracle, {crowd.draft_ms:g} ms a draft step" if sized else drafter.description,
         "cells": cells,
     }
 
 
-def measure_cell(runner: asyncio.Runner, plan: Plan, users: int, rounds: int) -> dict[str, Any]:
+def _name(padding: Padding | None, sized: bool) -> str:
+    if sized:
+        return "payoff-sized"
+    return "payoff" if padding is None else "payoff-padded"
+
+
+def measure_cell(
+    runner: asyncio.Runner, plan: Plan, users: int, rounds: int, ways: Sequence[Way] = WAYS
+) -> dict[str, Any]:
     """So many rounds with so many users.
 
     Returns:
         {"rounds": [{way: [{"tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s", "other_texts"}]}]}.
     """
-    return {"rounds": [_measure_round(runner, plan, users) for _ in range(rounds)]}
+    return {"rounds": [_measure_round(runner, plan, users, ways) for _ in range(rounds)]}
 
 
-def _measure_round(runner: asyncio.Runner, plan: Plan, users: int) -> dict[str, list[dict[str, Any]]]:
+def _measure_round(
+    runner: asyncio.Runner, plan: Plan, users: int, ways: Sequence[Way]
+) -> dict[str, list[dict[str, Any]]]:
     """All ways; plain serving first and last."""
-    ways: dict[str, list[dict[str, Any]]] = {}
-    for way in (*WAYS, WAYS[0]):
+    taken: dict[str, list[dict[str, Any]]] = {}
+    for way in (*ways, ways[0]):
         cell = runner.run(plan.measure(users, way))
         met = cell.met
-        ways.setdefault(way.name, []).append(
+        taken.setdefault(way.name, []).append(
             {
                 "tokens_per_s": round(met.tokens_per_s, 3),
                 "gap_p95_ms": round(met.gap_p95_ms, 1),
@@ -186,7 +207,7 @@ def _measure_round(runner: asyncio.Runner, plan: Plan, users: int) -> dict[str, 
                 "client_share": cell.client_share,
             }
         )
-    return ways
+    return taken
 
 
 def render(result: Mapping[str, Any]) -> str:

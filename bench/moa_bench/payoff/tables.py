@@ -74,7 +74,9 @@ def _with_range(found: Sequence[float] | None) -> str:
 
 
 def told(cells: Sequence[Mapping[str, Any]]) -> str:
-    """Whether the programs as they are ever lose."""
+    """Whether the programs as they are ever lose; nothing where they were not measured."""
+    if not any(EVERYTHING in each["rounds"][0] for each in cells):
+        return ""
     found = {
         f"{cell['rtt_ms']:g} ms and {cell['users']} users": ratios(cell)[EVERYTHING]
         for cell in cells

@@ -6,7 +6,7 @@ State: what each device holds, loaded once. Plain streaming and the server's own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,12 +37,14 @@ class Method:
         drafter: whose server is asked.
         mode: how to draft; None: plain streaming.
         device: what the client holds: "chain" or "tree" of that drafter, or "auto".
+        acceptance: of an oracle in the drafter's place; None: there is none.
     """
 
     name: str
     drafter: str
     mode: DraftingSettings | None
     device: str = ""
+    acceptance: float | None = None
 
 
 def methods_of(drafters: Mapping[str, str], chain: int) -> list[Method]:
@@ -70,12 +72,18 @@ class Devices:
     """What clients hold, by drafter and shape.
 
     Args:
+        model: the servers'.
         drafters: the client's `--drafter` of each name.
         servers: of each name.
     """
 
     def __init__(
-        self, runner: asyncio.Runner, methods: list[Method], drafters: Mapping[str, str], servers: Mapping[str, Child]
+        self,
+        runner: asyncio.Runner,
+        model: str,
+        methods: list[Method],
+        drafters: Mapping[str, str],
+        servers: Mapping[str, Child],
     ) -> None:
         self._runner = runner
         self._held: dict[tuple[str, str], Device] = {}
@@ -85,6 +93,7 @@ class Devices:
             is_auto = method.device == AUTO_DRAFTER
             program = client_settings(
                 server=servers[method.drafter].address,
+                model=model,
                 drafter=AUTO_DRAFTER if is_auto else drafters[method.drafter],
                 mode="tree" if is_auto else method.device,
             )
@@ -92,11 +101,12 @@ class Devices:
 
     @contextmanager
     def client(
-        self, method: Method, reach: Callable[[str], AbstractContextManager[RunningLink]]
+        self, method: Method, prompt: Sequence[int], reach: Callable[[str], AbstractContextManager[RunningLink]]
     ) -> Iterator[AnswerClient]:
         """A new client of this way to answer.
 
         Args:
+            prompt: that it will be asked; drafters do not know it beforehand.
             reach: the way to a drafter's server.
 
         Raises:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER
 from moa_shared.errors import ConfigError
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
@@ -22,6 +23,7 @@ from moa_bench.harness.cpu import process_cpu_s
 from moa_bench.harness.padding import Padding
 from moa_bench.harness.servers import running_server
 from moa_bench.network.recorded import recorded_link
+from moa_bench.report.answers import AnswerClient
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.journal import Keep, measure_afresh
 from moa_bench.report.report import SPLIT
@@ -53,6 +55,7 @@ def run_split(
     traces: tuple[str, ...] = (),
     padding: Padding | None = None,
     questions: Path | None = None,
+    acceptances: tuple[float, ...] = (),
 ) -> None:
     """Measure and report.
 
@@ -62,6 +65,7 @@ def run_split(
         traces: recorded links besides, as `recorded_link` takes them.
         padding: what each forward of the target is to cost; None: what it does cost.
         questions: a file or folder of questions; None: the bench's own.
+        acceptances: of oracles that take the drafters' place, for a model of random weights; none: there are none.
 
     Raises:
         MoaError: an unknown link, a drafter that cannot be used, or a server, link or plain streaming that fails.
@@ -69,10 +73,11 @@ def run_split(
     effort = QUICK if quick else SplitEffort()
     if links:
         effort = replace(effort, links=links)
-    name = "split" if padding is None else "split-padded"
+    name = _name(padding, acceptances)
     experiment = Experiment(name, quick=quick, json_file=json_file, pin=pin)
-    minutes = estimate_s(effort, len(SHIPPED | dict(drafters)), len(traces)) / 60
-    make_progress().note(f"This takes about {minutes:.0f} minutes.")
+    if not acceptances:  # else it depends on the size
+        minutes = estimate_s(effort, len(SHIPPED | dict(drafters)), len(traces)) / 60
+        make_progress().note(f"This takes about {minutes:.0f} minutes.")
     cores = experiment.server_cores, experiment.own_cores
     experiment.result |= measure(
         effort,
@@ -84,11 +89,18 @@ def run_split(
         padding=padding,
         questions=questions,
         cores=cores,
+        acceptances=acceptances,
     )
     experiment.publish(render(experiment.result), page=SPLIT)
     if (picture := experiment.picture_path(name)) is not None:
         for path in draw(experiment.result, picture.parent):
             click.echo(path)
+
+
+def _name(padding: Padding | None, acceptances: tuple[float, ...]) -> str:
+    if acceptances:
+        return tables.ORACLES
+    return "split" if padding is None else "split-padded"
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -114,6 +126,7 @@ def measure(
     padding: Padding | None = None,
     questions: Path | None = None,
     cores: tuple[set[int] | None, set[int] | None] = (None, None),
+    acceptances: tuple[float, ...] = (),
 ) -> dict[str, Any]:
     """A round of all methods for each link and question.
 
@@ -126,10 +139,12 @@ def measure(
     """
     from moa_shared.models import load_tokenizer, resolve
 
-    from moa_bench.harness.drafters import both_ends, find_drafter
+    from moa_bench.harness.drafters import UNTRAINED, both_ends, find_drafter
     from moa_bench.harness.prompts import QUESTIONS, chat_tokens
     from moa_bench.harness.questions import read_all
+    from moa_bench.harness.split_client import client_settings, load_split_device
     from moa_bench.split.methods import Devices, methods_of, reaching, serving_all
+    from moa_bench.split.oracles import DRAFT_MS, OracleDevices, oracle_methods, oracle_name
     from moa_bench.split.rounds import ask_round
 
     if unknown := [name for name in effort.links if name not in LINKS]:
@@ -141,7 +156,11 @@ def measure(
     texts = QUESTIONS if questions is None else [each.turns[0] for each in read_all(questions)]
     asked = (prompt for text in texts if len(prompt := chat_tokens(tokenizer, text)) <= effort.longest_prompt)
     prompts = list(islice(asked, effort.questions))
-    named = SHIPPED | {name: str(path) for name, path in (drafters or {}).items()}
+    named = (
+        {UNTRAINED: DEFAULT_DRAFTER}
+        if acceptances
+        else SHIPPED | {name: str(path) for name, path in (drafters or {}).items()}
+    )
     measured = {name: find_drafter(files, given) for name, given in named.items()}
     server_cores, own_cores = cores
     serve = partial(running_server, model, level=level, padding=padding, cores=server_cores)
@@ -153,8 +172,16 @@ def measure(
         ends = {name: both_ends(named[name], each, folder) for name, each in measured.items()}
         clients = {name: own for name, (_, own) in ends.items()}
         servers = stack.enter_context(serving_all({name: served for name, (served, _) in ends.items()}, serve))
-        methods = methods_of(clients, effort.chain)
-        devices = Devices(runner, methods, clients, servers)
+        client: Callable[..., AbstractContextManager[AnswerClient]]
+        if acceptances:
+            methods = oracle_methods(UNTRAINED, acceptances, effort.chain)
+            address = servers[UNTRAINED].address
+            program = client_settings(server=address, model=model, drafter=clients[UNTRAINED], mode="chain")
+            held = load_split_device(runner, program)
+            client = OracleDevices(runner, address, held, effort.answer_tokens, effort.chain).client
+        else:
+            methods = methods_of(clients, effort.chain)
+            client = Devices(runner, model, methods, clients, servers).client
         serving = {method.name: servers[method.drafter].process.pid for method in methods}
         with progress.task("Questions", len(links) * len(prompts)) as task:
             for link in links:
@@ -163,7 +190,7 @@ def measure(
                         way = partial(reach, share=number / len(prompts))
                         ask = partial(
                             ask_round,
-                            {each.name: partial(devices.client, each, way) for each in methods},
+                            {each.name: partial(client, each, prompt, way) for each in methods},
                             prompt,
                             effort.answer_tokens,
                             lambda method: process_cpu_s(serving[method]),
@@ -172,12 +199,13 @@ def measure(
                         rounds.append(keep(f"{link.name} {number}", ask) | {"link": link.name})
                         task.advance(1)
     return {
-        "name": "split" if padding is None else "split-padded",
+        "name": _name(padding, acceptances),
         "target": files.target_id,
         "level": level,
         "effort": asdict(effort),
         "padding": None if padding is None else padding.description,
-        "drafters": {name: each.description for name, each in measured.items()},
+        "drafters": {oracle_name(each): f"right at that rate, {DRAFT_MS:g} ms a draft step" for each in acceptances}
+        or {name: each.description for name, each in measured.items()},
         "links": {each.name: {"rtt_ms": each.rtt_ms, "recorded": each.recording is not None} for each in links},
         "rounds": rounds,
     }

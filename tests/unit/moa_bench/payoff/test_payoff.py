@@ -12,7 +12,7 @@ from moa_bench.capacity.figures import Met
 from moa_bench.capacity.plan import Cell, Plan
 from moa_bench.capacity.ways import Way
 from moa_bench.payoff.picture import draw
-from moa_bench.payoff.suite import WAYS, measure_cell
+from moa_bench.payoff.suite import SIZED_WAYS, WAYS, measure_cell
 from moa_bench.payoff.tables import best, ratios, told
 
 
@@ -52,6 +52,14 @@ def test_another_text_is_no_gain() -> None:
 
 def test_a_loss_with_everything_on_is_told() -> None:
     assert told([cell()]) == snapshot("With everything on, below 0.97: 50 ms and 4 users (0.96).\n")
+
+
+def test_nothing_is_told_of_what_was_not_measured() -> None:
+    speeds = {"plain": [50.0, 50.0], "oracle": [60.0]}
+    with asyncio.Runner() as runner:
+        found = measure_cell(runner, cast("Plan", FakePlan(speeds)), 4, 1, SIZED_WAYS)
+    assert best(found) == ("devices' drafts, acceptance 0.8", 1.2)
+    assert told([found | {"rtt_ms": 50.0, "users": 4}]) == ""
 
 
 def test_the_map_is_drawn(tmp_path: Path) -> None:
