@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_bench.cli import cli
+from moa_bench.harness.random_model import random_model
+from moa_shared.programs.progress import SilentProgress
 
 from tests.support.programs import started
 
@@ -267,6 +269,14 @@ def test_engine_measures_models_of_real_sizes(measure: Measure) -> None:
 def test_options_that_contradict_a_shape(arguments: tuple[str, ...], said: str) -> None:
     result = CliRunner().invoke(cli, arguments)
     assert (result.exit_code, result.stderr.splitlines()[-1].endswith(said)) == (2, True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_another_model_than_the_default_is_measured_at_both_ends(measure: Measure) -> None:
+    path = random_model("135m", "q4_1", SilentProgress())
+    result, _ = measure("network", "--link", "RTT 0", "--model", str(path))
+    assert result["target"] == "random-135m-q4_1"
 
 
 @pytest.mark.long

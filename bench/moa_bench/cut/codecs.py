@@ -72,7 +72,7 @@ def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, make_runner() as runner:
         drafter = str(drafter_file(measured, Path(folder)))
         with running_server(model, drafter=drafter) as server, counting(server.address) as counter:
-            device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))
+            device = load_split_device(runner, client_settings(server=server.address, model=model, drafter=drafter))
             with progress.task("Answers", len(Codec) * len(questions)) as task:
                 for question, codec in product(questions, Codec):
                     before = counter.read()

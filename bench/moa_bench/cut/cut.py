@@ -160,7 +160,7 @@ def run_cut(
         )
         stack.callback(server.close)
         running = stack.enter_context(linked(chosen, server.address, seed=effort.seed, cores=own_cores))
-        connect = _connector(runner, server.address, drafter)
+        connect = _connector(runner, server.address, model, drafter)
         stretches = [(ride, each) for ride in rides for each in outages(recording_of(ride))]
         plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
         stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
@@ -198,12 +198,12 @@ def _effort(quick: bool, cuts: int | None, kills: int | None) -> CutEffort:
 Connect = Callable[[str, Script], "SplitClient"]
 
 
-def _connector(runner: asyncio.Runner, server: str, drafter: str) -> Connect:
+def _connector(runner: asyncio.Runner, server: str, model: str, drafter: str) -> Connect:
     """Makes clients of an address with an oracle that plays a script; memory comes as for the real drafter."""
     from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
     from moa_bench.network.ways import with_oracle
 
-    device = load_split_device(runner, client_settings(server=server, drafter=drafter))
+    device = load_split_device(runner, client_settings(server=server, model=model, drafter=drafter))
 
     def connect(address: str, script: Script) -> SplitClient:
         playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)

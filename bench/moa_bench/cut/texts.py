@@ -106,7 +106,7 @@ def run_texts(
         running = stack.enter_context(linked(chosen, server.address, cores=own_cores))
         plain = PlainClient(server.address)
         stack.callback(plain.close)
-        device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))
+        device = load_split_device(runner, client_settings(server=server.address, model=model, drafter=drafter))
         split = SplitClient(runner, running.address, device, silence_s=SILENCE_S)
         stack.callback(split.close)
         with cutting(running) as incidents, progress.task("Answers", answers) as task:

@@ -94,14 +94,15 @@ class DraftingWays:
     """The ways of one client.
 
     Args:
-        server: to ask what is served.
+        server: to ask what is served; `model`: what that is.
         drafter: of the client: a checkpoint's path.
     """
 
-    def __init__(self, runner: asyncio.Runner, server: str, drafter: str) -> None:
+    def __init__(self, runner: asyncio.Runner, server: str, model: str, drafter: str) -> None:
         self.ledger: Ledger = {}
         self._runner = runner
-        self._device = load_split_device(runner, client_settings(server=server, drafter=drafter, mode="tree"))
+        settings = client_settings(server=server, model=model, drafter=drafter, mode="tree")
+        self._device = load_split_device(runner, settings)
 
     def all(self) -> list[Way]:
         """Who drafts: the server, the device, both; and the server for a call without a device."""

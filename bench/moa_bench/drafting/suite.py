@@ -112,7 +112,7 @@ def _measure(
         answered = answer_locally(local, asked, effort, task.advance)
     del local  # the server needs the memory
     prompts = [each.prompt for each in answered]
-    measure = partial(_over_links, serve, prompts, effort, int(files.config["vocab_size"]), own_cores, progress)
+    measure = partial(_over_links, model, serve, prompts, effort, int(files.config["vocab_size"]), own_cores, progress)
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         rows, traffic = measure(str(drafter_file(drafter, Path(folder))), links)
         useless, _ = measure(str(drafter_file(untrained, Path(folder))), find_links(UNTRAINED_LINKS), untrained=True)
@@ -128,6 +128,7 @@ def _measure(
 
 
 def _over_links(
+    model: str,
     serve: Callable[..., AbstractContextManager[Child]],
     prompts: Sequence[Sequence[int]],
     effort: DraftingEffort,
@@ -145,7 +146,7 @@ def _over_links(
     from moa_bench.network.network import Plan, run_plan
 
     with serve(drafter=drafter) as server, make_runner() as runner:
-        compared = DraftingWays(runner, server.address, drafter)
+        compared = DraftingWays(runner, server.address, model, drafter)
         ways = compared.of_server() if untrained else compared.all()
         plan = Plan(links, ways, [None], prompts, effort.answer_tokens, vocab_size, ignore_end_of_text=False)
         with progress.task(

@@ -95,7 +95,7 @@ class FleetRun:
         replicas = self._make_replicas(scenario.all(effort), path, stack)
         for each in replicas[: scenario.first(effort)]:
             each.start()
-        program = client_settings(server=replicas[0].address, drafter=path)
+        program = client_settings(server=replicas[0].address, model=self._model, drafter=path)
         devices = self._make_devices(runner, program)
         texts, alone_first_s = self._write_texts(replicas[0].address)
         stage = Stage(replicas, devices, self._questions, self._vocab_size, program)
@@ -140,7 +140,7 @@ class FleetRun:
             path = self._drafter_path(stack)
             fleet = stack.enter_context(ray_fleet(self._model, self._experiment.result["level"], path, effort))
             runner.run(fleet.look())
-            program = client_settings(server=fleet.members[0], drafter=path)
+            program = client_settings(server=fleet.members[0], model=self._model, drafter=path)
             devices = self._make_devices(runner, program)
             texts, alone_first_s = self._write_texts(fleet.members[0])
             clients = make_clients(fleet.connector(program), devices, self._questions, self._vocab_size)

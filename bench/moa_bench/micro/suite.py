@@ -90,10 +90,10 @@ class Bench:
             yield
         self.result.setdefault("seconds", {})[title] = round(time.monotonic() - began, 1)
 
-    def load_devices(self, runner: asyncio.Runner, address: str, drafter: str) -> None:
+    def load_devices(self, runner: asyncio.Runner, address: str, model: str, drafter: str) -> None:
         """What the client program holds in each of its modes; it needs a server to compare with."""
         for way, fields in SPLIT_WAYS.items():
-            settings = client_settings(server=address, **({"drafter": drafter} | fields))
+            settings = client_settings(server=address, model=model, **({"drafter": drafter} | fields))
             self.devices[way] = load_split_device(runner, settings)
 
     def ways(self, runner: asyncio.Runner, address: str) -> dict[str, Callable[[], AnswerClient]]:
@@ -127,7 +127,7 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool, lev
         _measure_forwards(bench, level)
         with make_runner() as runner:
             with running_server(model, level=level, drafter=drafter, cores=experiment.server_cores) as server:
-                bench.load_devices(runner, server.address, drafter)
+                bench.load_devices(runner, server.address, model, drafter)
                 _measure_serving(bench, runner, server.address)
             with bench.section("Overhead"):
                 experiment.result["overhead"] = measure_overhead(

@@ -32,13 +32,14 @@ class ComparedWays:
     """The clients that are compared; devices are loaded once.
 
     Args:
-        server: to ask what is served.
+        server: to ask what is served; `model`: what that is.
         drafter: of the client: a checkpoint's path, or "auto".
     """
 
-    def __init__(self, runner: asyncio.Runner, server: str, drafter: str, draft_ms: float) -> None:
+    def __init__(self, runner: asyncio.Runner, server: str, model: str, drafter: str, draft_ms: float) -> None:
         def load(**fields: Any) -> Device:
-            return load_split_device(runner, client_settings(server=server, **({"drafter": drafter} | fields)))
+            settings = client_settings(server=server, model=model, **({"drafter": drafter} | fields))
+            return load_split_device(runner, settings)
 
         self.runner, self.server = runner, server
         self.chain, self.tree, self.lookup = load(mode="chain"), load(mode="tree"), load(drafter="lookup")

@@ -123,7 +123,7 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, make_runner() as runner:
         served, drafter = both_ends(named_drafter, measured, Path(folder))
         with serve(drafter=served) as server:
-            ways = ComparedWays(runner, server.address, drafter, effort.draft_ms)
+            ways = ComparedWays(runner, server.address, model, drafter, effort.draft_ms)
             oracle = Plan(links, ways.oracle(), acceptances, sure, effort.answer_tokens, vocab_size)
             real = Plan(links, ways.real(), [None], open_questions, effort.answer_tokens, vocab_size)
             cells = []

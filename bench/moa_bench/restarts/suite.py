@@ -93,7 +93,7 @@ def run_restarts(
         server = Replica(address, lambda port: serve(port=port, flags=flags), effort.grace_s + effort.end_s)
         stack.callback(server.close)
         server.start()
-        program = client_settings(server=address, drafter=path)
+        program = client_settings(server=address, model=model, drafter=path)
         device = load_split_device(runner, program)
         make_device = None if held is None else device_maker(device, held)
         devices = [device if make_device is None else make_device() for _ in range(effort.clients)]

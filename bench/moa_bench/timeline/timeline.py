@@ -110,7 +110,7 @@ def _record(
             running_server(model, drafter=drafter, cores=server_cores) as server,
             linked(link, server.address, cores=own_cores) as running,
         ):
-            device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))
+            device = load_split_device(runner, client_settings(server=server.address, model=model, drafter=drafter))
             alone = dataclasses.replace(device, drafter=None)
             text: Sequence[int] = ()
             cost = ask_step_cost(runner, server.address)
