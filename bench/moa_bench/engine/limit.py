@@ -21,7 +21,7 @@ class StepBytes:
     """What a plain step reads.
 
     Args:
-        weights: bytes of all layers and the head, as they are in the file.
+        weights: bytes of all layers and the head, as they are in the file; of experts, those that a token goes to.
         position: bytes of keys and values of one position, in float16.
     """
 
@@ -35,13 +35,14 @@ class StepBytes:
 def step_bytes(files: ModelFiles) -> StepBytes:
     """The bytes that a step of this target reads."""
     from moa_shared.models.network.layers import stack_shape
+    from moa_shared.models.weights.idle_experts import idle_experts_nbytes
     from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 
     reader = WeightReader(files)
     read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD)]
     shape = stack_shape(files.config)
     layers = int(files.config["num_hidden_layers"])
-    weights = sum(map(reader.stored_bytes, [*read, HEAD]))
+    weights = sum(map(reader.stored_bytes, [*read, HEAD])) - idle_experts_nbytes(files)
     return StepBytes(weights, layers * shape.kv_heads * shape.head_dim * 2 * 2)
 
 

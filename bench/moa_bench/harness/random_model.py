@@ -73,7 +73,11 @@ def random_model(shape: str, stored: str, progress: Progress, cache_dir: Path | 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor to be written: its shape is [outputs, inputs], or [inputs] for a norm."""
+    """A tensor to be written.
+
+    Args:
+        shape: [outputs, inputs] of a matrix, [experts, outputs, inputs] of one for each expert, [width] of a norm.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -91,7 +95,9 @@ class _Tensor:
     def make(self, random: np.random.Generator) -> npt.NDArray[Any]:
         """Random bits with scales that make sense."""
         if self.kind is GGMLQuantizationType.F32:
-            return np.ones(self.shape, np.float32)
+            if len(self.shape) == 1:
+                return np.ones(self.shape, np.float32)
+            return STD * random.standard_normal(self.shape, np.float32)  # a router, whose choices vary
         blocks = np.frombuffer(random.bytes(self.nbytes), np.uint8).reshape(-1, GGML_QUANT_SIZES[self.kind][1]).copy()
         for place, scale in _SCALES[self.kind.name].items():
             blocks[:, place : place + 2] = np.array([STD * scale], "<f2").view(np.uint8)
@@ -102,7 +108,7 @@ class _Tensor:
 
 def _write(path: Path, shape: Shape, mixture: Mixture, vocabulary: GgufHeader) -> Iterator[int]:
     """Writes a file; yields the bytes of each tensor when it is written."""
-    writer, random = GGUFWriter(path, "llama"), np.random.default_rng(0)
+    writer, random = GGUFWriter(path, shape.architecture), np.random.default_rng(0)
     writer.add_name(path.stem)
     writer.add_file_type(mixture.number)
     writer.add_context_length(shape.context)
@@ -114,6 +120,12 @@ def _write(path: Path, shape: Shape, mixture: Mixture, vocabulary: GgufHeader) -
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
     writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.used)
+        writer.add_expert_feed_forward_length(shape.inner)
     writer.add_vocab_size(shape.vocab)
     for key, value in vocabulary.metadata.items():
         if isinstance(value, list):
@@ -140,15 +152,16 @@ def _write(path: Path, shape: Shape, mixture: Mixture, vocabulary: GgufHeader) -
 
 def _tensors(shape: Shape, mixture: Mixture) -> Iterator[_Tensor]:
     """All of them, in the order of the file."""
-    hidden, keys = shape.hidden, shape.kv_heads * shape.head_dim
+    hidden, queries, keys = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
 
-    def matrix(name: str, outputs: int, inputs: int, kind: str) -> _Tensor:
+    def matrix(name: str, outputs: int, inputs: int, kind: str, experts: int = 0) -> _Tensor:
         if inputs % GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0]:
             kind = _SHORT_ROWS[kind]
-        return _Tensor(f"{name}.weight", (outputs, inputs), GGMLQuantizationType[kind])
+        dimensions = (experts, outputs, inputs) if experts else (outputs, inputs)
+        return _Tensor(f"{name}.weight", dimensions, GGMLQuantizationType[kind])
 
-    def norm(name: str) -> _Tensor:
-        return _Tensor(f"{name}.weight", (hidden,), GGMLQuantizationType.F32)
+    def norm(name: str, width: int = hidden) -> _Tensor:
+        return _Tensor(f"{name}.weight", (width,), GGMLQuantizationType.F32)
 
     yield matrix("token_embd", shape.vocab, hidden, mixture.head if shape.tied else mixture.base)
     yield norm("output_norm")
@@ -160,14 +173,20 @@ def _tensors(shape: Shape, mixture: Mixture) -> Iterator[_Tensor]:
         important = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
         careful = mixture.more if important else mixture.base
         yield norm(f"{block}.attn_norm")
-        yield matrix(f"{block}.attn_q", hidden, hidden, mixture.base)
+        yield matrix(f"{block}.attn_q", queries, hidden, mixture.base)
         yield matrix(f"{block}.attn_k", keys, hidden, mixture.base)
         yield matrix(f"{block}.attn_v", keys, hidden, careful)
-        yield matrix(f"{block}.attn_output", hidden, hidden, mixture.base)
+        yield matrix(f"{block}.attn_output", hidden, queries, mixture.base)
+        if shape.experts:  # Qwen3's
+            yield norm(f"{block}.attn_q_norm", shape.head_dim)
+            yield norm(f"{block}.attn_k_norm", shape.head_dim)
         yield norm(f"{block}.ffn_norm")
-        yield matrix(f"{block}.ffn_gate", shape.inner, hidden, mixture.base)
-        yield matrix(f"{block}.ffn_up", shape.inner, hidden, mixture.base)
-        yield matrix(f"{block}.ffn_down", hidden, shape.inner, careful)
+        if shape.experts:
+            yield matrix(f"{block}.ffn_gate_inp", shape.experts, hidden, "F32")
+        end = "_exps" if shape.experts else ""
+        yield matrix(f"{block}.ffn_gate{end}", shape.inner, hidden, mixture.base, shape.experts)
+        yield matrix(f"{block}.ffn_up{end}", shape.inner, hidden, mixture.base, shape.experts)
+        yield matrix(f"{block}.ffn_down{end}", hidden, shape.inner, careful, shape.experts)
 
 
 def _vocabulary(size: int) -> GgufHeader:

@@ -1,4 +1,7 @@
-"""Shapes of published models (SmolLM2, Llama 3.2 and 3.1), and how llama.cpp mixes formats in files of a type. Pure."""
+"""Shapes of published models, and how llama.cpp mixes formats in files of a type. Pure.
+
+The shapes are those of SmolLM2-135M, Llama 3.2 (1B, 3B), Llama 3.1 (8B) and Qwen3-30B-A3B.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a Llama."""
+    """The sizes of a Llama, or of a Qwen3 with experts.
+
+    Args:
+        inner: width of the MLP, or of each expert's.
+        experts: of each layer, `used` of which a token has; 0: there are none.
+        wide_heads: numbers of a head, where heads together are wider than the hidden size; 0: they are not.
+    """
 
     hidden: int
     layers: int
@@ -17,10 +26,18 @@ class Shape:
     vocab: int
     context: int
     tied: bool = True
+    experts: int = 0
+    used: int = 0
+    wide_heads: int = 0
 
     @property
     def head_dim(self) -> int:
-        return self.hidden // self.heads
+        return self.wide_heads or self.hidden // self.heads
+
+    @property
+    def architecture(self) -> str:
+        """As llama.cpp calls it."""
+        return "qwen3moe" if self.experts else "llama"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +61,7 @@ SHAPES = {
     "1b": Shape(2048, 16, 8192, 32, 8, 128256, 131072),
     "3b": Shape(3072, 28, 8192, 24, 8, 128256, 131072),
     "8b": Shape(4096, 32, 14336, 32, 8, 128256, 131072, tied=False),
+    "30b-a3b": Shape(2048, 48, 768, 32, 4, 151936, 40960, tied=False, experts=128, used=8, wide_heads=128),
 }
 FORMATS = {
     "q4_0": Mixture(2, "Q4_0", "Q6_K", "Q4_0"),

@@ -8,6 +8,7 @@ from typing import Any
 from moa_kernels import GROUP, KernelError, variant_name
 from moa_shared.drafter import Checkpoint
 from moa_shared.models import ModelFiles, resolve
+from moa_shared.models.weights.idle_experts import idle_experts_nbytes
 from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, INT8
@@ -45,7 +46,11 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, 
     target = sized_target(settings, files, level)
     rooms = plan_rooms(budget, target.context_length, session_size(target, settings, files, drafters).largest)
     speed = measure_speed(load_execution(files, settings, progress)) if measures else None
-    estimate = None if measures else estimate_step(target, level, needed.weights, settings.threads)
+    estimate = (
+        None
+        if measures
+        else estimate_step(target, level, needed.weights - idle_experts_nbytes(files), settings.threads)
+    )
     return Capacity(files.target_id, level, needed, budget, rooms, settings.max_sessions, speed, estimate)
 
 

@@ -15,6 +15,7 @@ from moa_shared.drafter import Checkpoint
 from moa_shared.errors import MoaError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.weights.idle_experts import idle_experts_nbytes
 from moa_shared.programs.checks import Check, State
 from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
@@ -132,7 +133,8 @@ class Examination:
             return Check("speed", "skip", "not estimated: the model is not there")
         settings, level = self._settings, planned_level(self._settings, self._files.config)
         target = sized_target(settings, self._files, level)
-        return judge_estimate(level, estimate_step(target, level, self._needed.weights, settings.threads))
+        read = self._needed.weights - idle_experts_nbytes(self._files)
+        return judge_estimate(level, estimate_step(target, level, read, settings.threads))
 
     def _measure(self) -> Check:
         if self._files is None or self._memory == "fail":

@@ -28,6 +28,7 @@ TINY = Shape(hidden=256, layers=8, inner=512, heads=4, kv_heads=2, vocab=49160, 
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "tiny", TINY)
     monkeypatch.setitem(SHAPES, "narrow", replace(TINY, hidden=96, tied=False))
+    monkeypatch.setitem(SHAPES, "mixture", replace(TINY, tied=False, experts=8, used=2, wide_heads=128))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -68,11 +69,39 @@ def test_important_layers_have_more_bits() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "stored", "published_mb"),
-    [("1b", "q4_k_m", 807.7), ("1b", "q8_0", 1321.1), ("3b", "q4_k_m", 2019.4), ("8b", "q4_k_m", 4920.7)],
+    [
+        ("1b", "q4_k_m", 807.7),
+        ("1b", "q8_0", 1321.1),
+        ("3b", "q4_k_m", 2019.4),
+        ("8b", "q4_k_m", 4920.7),
+        ("30b-a3b", "q4_k_m", 18556.7),
+    ],
 )
 def test_sizes_are_those_of_published_files(shape: str, stored: str, published_mb: float) -> None:
     size = sum(tensor.nbytes for tensor in _tensors(SHAPES[shape], FORMATS[stored])) / 1e6
     assert size == pytest.approx(published_mb, rel=0.015)  # they hold a vocabulary too
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    header = read_header(random_model("mixture", "q4_k_m", SILENT, tmp_path))
+    assert header.architecture == "qwen3moe"
+    assert [header.integer(f"qwen3moe.{key}") for key in (
+        "expert_count", "expert_used_count", "expert_feed_forward_length", "attention.key_length",
+    )] == [8, 2, 512, 128]  # fmt: skip
+    layer = {
+        name.removeprefix("blk.0."): tensor for name, tensor in header.tensors.items() if name.startswith("blk.0.")
+    }
+    assert {name: tensor.shape for name, tensor in layer.items() if "attn_q" in name or "ffn" in name} == {
+        "attn_q.weight": (512, 256),
+        "attn_q_norm.weight": (128,),
+        "ffn_norm.weight": (256,),
+        "ffn_gate_inp.weight": (8, 256),
+        "ffn_gate_exps.weight": (8, 512, 256),
+        "ffn_up_exps.weight": (8, 512, 256),
+        "ffn_down_exps.weight": (8, 256, 512),
+    }
+    assert (layer["ffn_gate_inp.weight"].stored.name, layer["ffn_down_exps.weight"].stored.name) == ("f32", "q6_k")
 
 
 @pytest.mark.parametrize("kind", list(_SCALES))
