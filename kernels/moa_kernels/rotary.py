@@ -49,7 +49,7 @@ class Rotary:
                 raise ValueError("the scaling of its queries is no number above 0")
             if not (np.isfinite(self._frequencies).all() and math.isfinite(self._factor)):
                 raise ValueError("its angles are not finite")
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise KernelError(f"The rotary parameters {dict(parameters)} cannot be used ({error!r}).") from None
         self.head_dim = head_dim
         self._cosines: Table = np.empty((0, self.rotated // 2), np.float32)

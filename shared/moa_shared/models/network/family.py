@@ -6,6 +6,7 @@ what would be computed wrongly (position scaling that depends on how long the te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,18 @@ MOST_LAYERS = 1024  # the largest models have 126; a file that names a billion w
 MOST_SIZE = 1 << 24  # of other sizes: the widest models have a quarter of a million tokens, and MLPs of 53,248 numbers
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")  # absent or null where others say it
+_FACTORS = (
+    "attention_multiplier",
+    "embedding_multiplier",
+    "logits_scaling",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "query_pre_attn_scalar",
+    "residual_multiplier",
+    "rope_local_base_freq",
+    "rope_theta",
+)
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "rms_norm_eps")  # 0: none
 _MOST_SHOWN = 80  # characters of a wrong value in a message
 _LENGTH_DEPENDENT_ROPE = ("dynamic",)
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -34,21 +47,19 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
         ModelSourceError: another family, a sliding window, a rope that changes with the length, or impossible sizes.
     """
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ModelSourceError(
             f"{name} is of the model family {family!r}, which moa does not serve.",
             hint=f"Choose a model of one of the families {', '.join(FAMILIES)}.",
         )
     _check_sizes(config, name)
+    _check_numbers(config, name)
     layer_types = config.get("layer_types") or []
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     by_layer = isinstance(rope, Mapping) and bool(rope) and family not in EARLIEST and set(rope) <= set(_LAYER_TYPES)
     ropes = [each or {} for each in rope.values()] if by_layer else [rope]
     if not isinstance(layer_types, list) or not all(map(_is_rope, ropes)):
-        raise ModelSourceError(
-            f"The config.json of {name} has layer_types or rotary parameters that make no sense.",
-            hint="Fetch the model again.",
-        )
+        raise _senseless(name)
     if family in EARLIEST and (
         config.get("use_sliding_window") or any(kind != _LAYER_TYPES[0] for kind in layer_types)
     ):
@@ -58,12 +69,21 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
         )
     if family not in EARLIEST:
         _check_layers(config, name)
+    elif len(layer_types) not in (0, config["num_hidden_layers"]):
+        raise _senseless(name)
     rope_type = next((kind for kind in map(_rope_type, ropes) if kind in _LENGTH_DEPENDENT_ROPE), None)
     if rope_type is not None:
         raise ModelSourceError(
             f"{name} uses {rope_type!r} rotary scaling, under which cached keys depend on how long the text became.",
             hint="Choose a model with default, linear, yarn, llama3 or longrope rotary scaling.",
         )
+
+
+def _senseless(name: str) -> ModelSourceError:
+    return ModelSourceError(
+        f"The config.json of {name} has layer_types or rotary parameters that make no sense.",
+        hint="Fetch the model again.",
+    )
 
 
 def _check_sizes(config: Mapping[str, Any], name: str) -> None:
@@ -87,6 +107,21 @@ def _check_sizes(config: Mapping[str, Any], name: str) -> None:
             " which is no network.",
             hint="Fetch the model again.",
         )
+
+
+def _check_numbers(config: Mapping[str, Any], name: str) -> None:
+    """Refuses scalings that are no numbers."""
+    for key in (*_FACTORS, *_CAPS):
+        value = config.get(key)
+        if value is None:
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+        if not is_number or (value == 0 and key in _FACTORS):
+            raise ModelSourceError(
+                f"The config.json of {name} has {key} = {plain_line(repr(value), _MOST_SHOWN)}, expected a number"
+                f" {'above 0' if key in _FACTORS else 'of at least 0'}.",
+                hint="Fetch the model again.",
+            )
 
 
 def _check_layers(config: Mapping[str, Any], name: str) -> None:

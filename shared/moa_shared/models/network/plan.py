@@ -71,7 +71,7 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
     kinds = _layer_types(config, description)
     shape, rotaries = _shape(config, description), _rotaries(config, kinds, context)
     turned = _turned_layers(config, description)
-    window = int(config.get("sliding_window") or 0)
+    window = int(config["sliding_window"]) if _SLIDING in kinds else 0
     kind_numbers = {kind: number for number, kind in enumerate(rotaries)}
     layers = tuple(
         LayerPlan(
@@ -102,6 +102,8 @@ def _shape(config: Mapping[str, Any], description: Description) -> StackShape:
         activation = CLAMPED_SWIGLU  # which gpt-oss's config.json calls silu
     if activation != description.activation:
         raise KernelError(f"The activation {given!r} is not computed by the kernels.")
+    if "rms_norm_eps" not in config:
+        raise KernelError("The configuration does not set rms_norm_eps.")
     scale = float(config.get("attention_multiplier", 0.0))
     if description.scales_embeddings:  # Gemma's key; others that happen to have it mean nothing by it
         scale = float(config["query_pre_attn_scalar"]) ** -0.5
