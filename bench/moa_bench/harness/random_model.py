@@ -195,16 +195,16 @@ def _vocabulary(size: int) -> GgufHeader:
     Raises:
         ModelSourceError: it is not installed.
     """
-    path = find_installed(DEFAULT_MODEL)
-    if path is None:
+    paths = find_installed(DEFAULT_MODEL)
+    if paths is None:
         raise ModelSourceError(
             f"Models of random weights take the tokenizer of {DEFAULT_MODEL.target_id}, which is not installed.",
             hint=f"Install it with `{install_command(DEFAULT_MODEL)}`.",
         )
-    header = read_header(path)
+    header = read_header(paths[0])
     metadata = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
     tokens, kinds = header.texts(_TOKENS), header.integers(_KINDS)
     more = size - len(tokens)
     metadata[_TOKENS] = [*tokens, *(f"<|unused-{number}|>" for number in range(more))]
     metadata[_KINDS] = [*kinds, *[_UNUSED] * more]
-    return GgufHeader(path, metadata, {})
+    return GgufHeader(header.path, metadata, {})
