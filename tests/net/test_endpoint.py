@@ -19,6 +19,7 @@ from moa_client.web.runner import bind, serve
 from moa_server.access import rates
 from moa_server.access.caller import anonymous
 from moa_server.target import Target
+from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 from structlog.testing import capture_logs
@@ -90,6 +91,19 @@ async def test_a_chat_is_rendered_by_the_targets_template(target: Target) -> Non
     assert completion.choices[0].message.content == decode(expected)
     assert completion.usage is not None
     assert completion.usage.prompt_tokens == len(prompt)
+
+
+async def test_a_model_without_a_template_continues_raw_text(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise ModelSourceError("The target's tokenizer has no chat template.", hint="Ask for raw text.")
+
+    monkeypatch.setattr(Characters, "apply_chat_template", refuse)
+    monkeypatch.setattr(Characters, "chat_template", None)
+    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
+        completion = await client.completions.create(**{**ASKED, "stream": False})
+        assert completion.choices[0].text == plain(target)
+        with pytest.raises(openai.BadRequestError, match="no chat template"):
+            await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a cat"}])
 
 
 @pytest.mark.parametrize("reconcile", ["verify", "keep"])

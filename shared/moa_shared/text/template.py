@@ -25,20 +25,14 @@ class ChatTemplate:
     """Renders turns. What was rendered last is kept, so that it can be prepared on another thread.
 
     Args:
-        tokenizer: of the target, with a chat template.
+        tokenizer: of the target; one without a chat template can be asked for raw text, and renders nothing.
         system: the system prompt; None: the template's own default.
         context_tokens: the most that the target takes; what is far longer is refused.
 
-    Raises:
-        ModelSourceError: the tokenizer has no chat template; rendering raises it if the template refuses, and
-            ContextLengthError for what cannot fit.
+    Rendering raises ModelSourceError if there is no template or it refuses, and ContextLengthError for what cannot fit.
     """
 
     def __init__(self, tokenizer: Tokenizer, system: str | None = None, context_tokens: int = 1 << 31) -> None:
-        if not tokenizer.chat_template:
-            raise ModelSourceError(
-                "The target's tokenizer has no chat template.", hint="Serve a model that was trained for chat."
-            )
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
         self._first, self._next = lru_cache(1)(self._first_turn), lru_cache(1)(self._next_turn)

@@ -101,9 +101,10 @@ class Tokenizer:
             jinja2.TemplateError: the template refuses the conversation, makes no sense, or takes too much.
             ModelSourceError: there is no template.
         """
-        if self.chat_template is None:
+        if not self.chat_template:
             raise ModelSourceError(
-                "The target's tokenizer has no chat template.", hint="Serve a model that was trained for chat."
+                "The target's tokenizer has no chat template.",
+                hint="Serve a model that was trained for chat, or ask for raw text: POST /v1/completions.",
             )
         template, special = self.chat_template, self._special
         if sandbox.is_known(template):

@@ -38,9 +38,11 @@ def test_a_tokenizer_without_a_template_is_refused(default_model_files: ModelFil
     tokenizer.chat_template = None
     with raises(
         ModelSourceError,
-        snapshot("The target's tokenizer has no chat template. Serve a model that was trained for chat."),
+        snapshot(
+            "The target's tokenizer has no chat template. Serve a model that was trained for chat, or ask for raw text: POST /v1/completions."
+        ),
     ):
-        ChatTemplate(tokenizer)
+        ChatTemplate(tokenizer).first_turn("Hi")
 
 
 def test_a_template_that_refuses_is_quoted(default_model_files: ModelFiles) -> None:

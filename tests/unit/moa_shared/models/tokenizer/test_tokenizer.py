@@ -182,7 +182,9 @@ def test_a_special_token_may_be_an_object(files: ModelFiles) -> None:
 def test_without_a_template_there_is_no_conversation(tokenizer: Tokenizer) -> None:
     with raises(
         ModelSourceError,
-        snapshot("The target's tokenizer has no chat template. Serve a model that was trained for chat."),
+        snapshot(
+            "The target's tokenizer has no chat template. Serve a model that was trained for chat, or ask for raw text: POST /v1/completions."
+        ),
     ):
         tokenizer.apply_chat_template(MESSAGES)
 
