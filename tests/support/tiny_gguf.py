@@ -14,6 +14,7 @@ HIDDEN, LAYERS, HEADS, KV_HEADS, MLP = 32, 2, 4, 2, 64
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ċ Ċ", "h i"]
 TOKENS = SPECIALS + list(bytes_to_unicode().values()) + ["ĊĊ", "hi"]
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 GgufWriter = Callable[..., Path]
 
 
@@ -44,6 +45,7 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         add_bos: bool | None = None,
         add_space_prefix: bool | None = None,
         scores: bool = True,
+        template: str = TEMPLATE,
         sampling: Mapping[str, float] | None = None,
     ) -> Path:
         random = np.random.default_rng(seed)
@@ -82,7 +84,7 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         writer.add_eos_token_id(2)
         writer.add_unk_token_id(0)
         writer.add_pad_token_id(2)
-        writer.add_chat_template("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+        writer.add_chat_template(template)
 
         def add(tensor: str, *shape: int) -> None:
             if tensor == lacking:

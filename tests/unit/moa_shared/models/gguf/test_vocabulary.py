@@ -12,6 +12,7 @@ from moa_shared.programs.progress import SilentProgress
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
+from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.messages import raises
 from tests.support.tiny_gguf import SPECIALS, TOKENS, GgufWriter
 
@@ -142,6 +143,14 @@ def test_sentencepiece_is_as_llama_cpp_has_it(write_gguf: GgufWriter, cache: Pat
     assert ours.encode("<|im_start|>hi") == [1, SENTENCEPIECE.index("▁hi")]
     assert SENTENCEPIECE.index("▁hi") in ours.encode("hi hi")
     assert ours.with_bos([5]) == [1, 5]  # as llama.cpp has it, where the header does not say
+
+
+@pytest.mark.parametrize("family", FAMILY_TEMPLATES)
+def test_the_template_is_the_files(write_gguf: GgufWriter, cache: Path, family: str) -> None:
+    path = write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, template=FAMILY_TEMPLATES[family])
+    tokenizer = read(path, cache)
+    assert tokenizer.chat_template == FAMILY_TEMPLATES[family]
+    assert "hi" in tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True)
 
 
 def test_sentencepiece_without_a_space_in_front(write_gguf: GgufWriter, cache: Path) -> None:

@@ -15,6 +15,7 @@ from moa_shared.sandbox import chat_template
 from moa_shared.sandbox.child import text_child
 from moa_shared.sandbox.tokenizer_files import read_backend
 
+from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.hostile_tokenizers import write_hostile
 from tests.support.messages import raises
 from tests.support.tiny_gguf import TOKENS
@@ -96,7 +97,7 @@ TEMPLATES = [
 ]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", [*TEMPLATES, *FAMILY_TEMPLATES.values()])
 def test_templates_are_rendered_as_transformers_renders_them(files: ModelFiles, template: str) -> None:
     transformers = pytest.importorskip("transformers")
     (files.folder / "chat_template.jinja").write_text(template)
