@@ -73,6 +73,9 @@ def examine(model: LocalModel, root: Path) -> Examined:
             _examine_gguf(model.path, root, facts)
     except MoaError as error:
         refusal = error
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # of a config.json that nobody wrote
+        reason = f"{type(error).__name__}: {error}"
+        refusal = ModelSourceError(f"{model.path} makes no sense ({reason}).", hint="Fetch the model again.")
     except OSError as error:
         refusal = ModelSourceError(f"{model.path} cannot be read ({error.strerror or error}).")
     return Examined(model, **facts, refusal=refusal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import gguf
 import pytest
@@ -73,6 +74,8 @@ def test_folders(model_folder: Path, cache: Path) -> None:
         return refusal(model_folder, cache)
 
     said = [with_config(model_type="bert"), with_config(num_hidden_layers=9)]
+    said += [with_config(rms_norm_eps=None), with_config(rms_norm_eps=[]), with_config(model_type=[])]
+    said += [with_config(model_type="mistral", rms_norm_eps="small")]
     (model_folder / "config.json").write_text("{")
     said.append(refusal(model_folder, cache))
     with_config()
@@ -84,11 +87,26 @@ def test_folders(model_folder: Path, cache: Path) -> None:
         [
             "F32 bert: name is of the model family 'bert', which moa does not serve.",
             "F32 llama: The weights of name hold no tensor model.layers.8.self_attn.o_proj.weight.",
+            "F32 llama: TMP/tiny-llama makes no sense (KeyError: 'rms_norm_eps').",
+            "F32 llama: TMP/tiny-llama makes no sense (TypeError: float() argument must be a string or a real number, not 'list').",
+            "F32 -: name is of the model family [], which moa does not serve.",
+            "F32 mistral: TMP/tiny-llama makes no sense (ValueError: could not convert string to float: 'small').",
             "- -: TMP/tiny-llama/config.json is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1).",
             "F32 llama: The folder TMP/tiny-llama holds no tokenizer.json.",
             "- llama: The weights TMP/tiny-llama/model.safetensors cannot be read (a header of 120 bytes in a file of 1).",
         ]
     )
+
+
+def test_mutated_headers_never_end_a_list(write_gguf: GgufWriter, cache: Path) -> None:
+    path, random = write_gguf(), Random(0)
+    whole, header = path.read_bytes(), read_header(path)
+    for _ in range(300):
+        mutated = bytearray(whole)
+        for _ in range(random.choice((1, 2, 8))):
+            mutated[random.randrange(header.size)] = random.randrange(256)
+        path.write_bytes(mutated)
+        assert look(path, cache).nbytes == len(whole)
 
 
 def test_the_second_look_jumps_over_the_vocabulary(
