@@ -26,9 +26,12 @@ from moa_kernels import (
     Stack,
     StackShape,
     norm,
+    pack,
     set_threads,
+    tile_bytes,
 )
 from moa_kernels.library import FOLDER_VARIABLE, VARIANT_VARIABLE, explain, probe
+from moa_kernels.tiles import FROM_FLOATS
 from moa_kernels.variants import PROBE, library_file, variants_of
 
 FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -79,6 +82,7 @@ def exercise() -> None:
         for kv in KV_FORMATS:
             for reads_memory in (False, True):
                 exercise_stack(random, kv=kv, reads_memory=reads_memory)
+    exercise_packing(random)
     norm(random.normal(size=(3, 96)).astype(np.float32), np.ones(96, np.float32), 1e-5)
 
 
@@ -96,6 +100,17 @@ def exercise_linear(random: np.random.Generator, kind: str, outputs: int, inputs
     weights = [random_matrix(random, "q8_0" if kind == "plain" else kind, outputs, inputs)]
     bias = random.normal(size=outputs).astype(np.float32)
     Linear(weights, bias, plain=kind == "plain")(random.normal(size=(rows, inputs)).astype(np.float32))
+
+
+def exercise_packing(random: np.random.Generator) -> None:
+    """Floats as files hold them, with rows in pairs and a last tile that is not full."""
+    weights = random.normal(size=(36, 96)).astype(np.float32)
+    bfloats = (weights.view(np.uint32) >> 16).astype(np.uint16)
+    for stored, source in (("f32", weights), ("f16", weights.astype(np.float16)), ("bf16", bfloats)):
+        for kind in FROM_FLOATS:
+            into = np.empty(tile_bytes(kind, 36, 96) // 3, np.uint8)
+            rows = np.ascontiguousarray(source).view(np.uint8)
+            pack(kind, rows, 36, 96, into, stored=stored, heads=3, tiles=range(2, 3))
 
 
 def exercise_stack(random: np.random.Generator, *, kv: str, reads_memory: bool) -> None:
