@@ -1,7 +1,7 @@
 """Special tokens out of a GGUF file's metadata, and which of them end an answer, as llama.cpp decides it.
 
-Pure over the header. Many files name one end of text only, the wrong one among them: llama.cpp also ends an answer at
-tokens that are spelled as the ends of known families.
+Pure over the header. Many files name one end of text only, or the wrong one: llama.cpp also ends an answer at tokens
+that are spelled as the ends of known families.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _SPELLINGS = frozenset(
         "<|calls|>",
         "<end_of_turn>",
         "<|endoftext|>",
-        "</s>",
         "<|eom_id|>",
         "<EOT>",
         "_<EOT>",
@@ -40,8 +39,11 @@ _SPELLINGS = frozenset(
         "[e~[",
     }
 )
-# Where all of these are there, that one ends a part of an answer, or nothing (gpt-oss, Solar, Gemma 4).
-_UNLESS = (({"<|return|>", "<|call|>"}, _TURN), ({"<|calls|>", "<|flush|>"}, _TURN), ({"<|tool_response>"}, "</s>"))
+# Ends an answer only where it is a special token: in Gemma's vocabulary it is HTML (llama.cpp ends answers there too).
+_SENTENCE = "</s>"
+_CONTROL = 3  # of `tokenizer.ggml.token_type`
+# Where both of these are there, that one ends a part of an answer only (gpt-oss, Solar).
+_UNLESS = (({"<|return|>", "<|call|>"}, _TURN), ({"<|calls|>", "<|flush|>"}, _TURN))
 
 
 def special_ids(header: GgufHeader) -> dict[str, Any]:
@@ -58,7 +60,12 @@ def special_ids(header: GgufHeader) -> dict[str, Any]:
 
 
 def _ends(header: GgufHeader, tokens: list[str]) -> list[int]:
-    spelled = {token: index for index, token in enumerate(tokens) if token in _SPELLINGS}
+    kinds = header.integers("tokenizer.ggml.token_type") or [_CONTROL] * len(tokens)
+    spelled = {
+        token: index
+        for index, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
+        if token in _SPELLINGS or (token == _SENTENCE and kind == _CONTROL)
+    }
     ends = dict.fromkeys([*(_id(header, name, tokens) for name in _ENDS), *spelled.values()])
     for present, is_none in _UNLESS:
         if present <= spelled.keys():

@@ -30,11 +30,17 @@ def header(*tokens: str, **ids: int) -> GgufHeader:
         (("<|endoftext|>", "<|im_end|>"), {"eos": 5}, [5, 2, 4]),  # Qwen
         (("stop", "pause"), {"eos": 3, "eot": 4, "eom": 5}, [3, 4, 5, 2]),
         (("<|end|>", "<|return|>", "<|call|>"), {"eos": 5}, [5, 2, 6]),  # gpt-oss
-        (("<|tool_response>", "<turn|>"), {"eos": 5}, [5, 4]),  # Gemma 4
+        (("<|tool_response>", "<turn|>"), {"eos": 5}, [5, 2, 4]),  # Gemma 4
     ],
 )
 def test_ends_are_those_of_llama_cpp(tokens: tuple[str, ...], ids: dict[str, int], ends: int | list[int]) -> None:
     assert special_ids(header(*tokens, **ids))["eos_token_id"] == ends
+
+
+def test_a_tag_of_html_ends_nothing() -> None:
+    metadata = header("<eos>", eos=4).metadata
+    as_html = GgufHeader(Path("tiny.gguf"), {**metadata, "tokenizer.ggml.token_type": [3, 3, 4, 1, 3]}, {})
+    assert special_ids(as_html)["eos_token_id"] == 4
 
 
 def test_a_vocabulary_without_an_end() -> None:

