@@ -18,6 +18,21 @@ SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
 _OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, REPEAT_LAST_N)
+OPTION_NAMES = (  # in the order in which people are shown them
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "loop_guard",
+    "max_tokens",
+    "stop",
+)
 
 
 @dataclass(frozen=True, slots=True)

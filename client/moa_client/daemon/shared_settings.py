@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from moa_client.conversation.answer_options import OPTION_NAMES
 from moa_client.settings import ClientSettings
 
 OF_SURFACES = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "loop_guard",
-    "max_tokens",
-    "stop",
+    *OPTION_NAMES,
     "system",
     "json_events",
     "render",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from moa_client.conversation.answer_options import OPTION_NAMES
+
 
 class ChatCommand(NamedTuple):
     """One command.
@@ -19,23 +21,7 @@ class ChatCommand(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-SETTABLE = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "loop_guard",
-    "max_tokens",
-    "stop",
-    "system",
-    "render",
-)
+SETTABLE = (*OPTION_NAMES, "system", "render")
 SWITCHES = ("on", "off")
 SWITCHED = ("loop_guard", "render")
 TABLE = (
