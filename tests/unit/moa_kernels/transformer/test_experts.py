@@ -138,24 +138,25 @@ def test_each_of_these_changes_the_result(change: str) -> None:
 
 @pytest.mark.usefixtures("variant", "threads")
 @pytest.mark.parametrize("kind", ["float32", Q4_1, MXFP4])
+@pytest.mark.parametrize("kv", ["f16", "q8"])
 @pytest.mark.parametrize("scale", [3.0, 0.0], ids=["spread", "all rows to the same experts"])
-def test_a_row_has_the_same_bits_alone_in_a_batch_and_in_a_tree(kind: str, scale: float) -> None:
+def test_a_row_has_the_same_bits_alone_in_a_batch_and_in_a_tree(kind: str, scale: float, kv: str) -> None:
     one = stack(kind, scale=scale, sinks=True)
     rows = rows_of(200)  # more rows to one expert than a block of its rows holds
-    caches = [one.new_cache(kv="f16") for _ in range(3)]
+    caches = [one.new_cache(kv=kv) for _ in range(3)]
     segments = [Segment.chain(caches[0], 5), Segment.tree(caches[1], TREE), Segment.chain(caches[2], 187)]
     together, _ = one.run(rows, segments)
-    alone = one.new_cache(kv="f16")
+    alone = one.new_cache(kv=kv)
     for row in range(3):
         out, _ = one.run(rows[row : row + 1], [Segment.chain(alone, 1)])
         alone.length += 1
         assert out.tobytes() == together[row].tobytes()
-    path = one.new_cache(kv="f16")
+    path = one.new_cache(kv=kv)
     for node in (0, 2, 5, 6):
         out, _ = one.run(rows[5 + node : 6 + node], [Segment.chain(path, 1)])
         path.length += 1
         assert out.tobytes() == together[5 + node].tobytes()
-    chain = one.new_cache(kv="f16")
+    chain = one.new_cache(kv=kv)
     for start, stop in ((13, 20), (20, 120), (120, 200)):
         out, _ = one.run(rows[start:stop], [Segment.chain(chain, stop - start)])
         chain.length += stop - start
