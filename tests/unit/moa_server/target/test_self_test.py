@@ -44,6 +44,20 @@ def test_the_kernels_pass_and_are_measured() -> None:
     assert measure_times(target).step_ms > 0
 
 
+def test_the_rows_that_are_measured_differ() -> None:
+    """Rows of the same token have the same experts: those of a mixture would seem to cost nothing."""
+    read: list[list[int]] = []
+
+    class Watched(KernelTarget):
+        def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+            read.extend(list(request.tokens) for request in requests)
+            return super()._run(requests, depths)
+
+    measure_times(Watched(tiny_kernel_target(tiny_model()).network, 128))
+    assert max(map(len, read)) == len(PARENTS)
+    assert all(len(set(tokens)) == len(tokens) for tokens in read)
+
+
 def test_the_path_is_one_of_the_tree_and_no_chain() -> None:
     assert [PARENTS[node] for node in PATH] == [-1, *PATH[:-1]]
     assert not is_chain(PARENTS)
