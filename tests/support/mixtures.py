@@ -71,6 +71,11 @@ class MixtureWeights(ModelWeights):
             }  # fmt: skip
 
 
+def weights_of(model: PreTrainedModel) -> ModelWeights:
+    """The tensors of any model, with experts or without."""
+    return (MixtureWeights if any(".experts." in name for name in model.state_dict()) else ModelWeights)(model)
+
+
 def _apart(name: str, tensor: Floats, *, turned: bool) -> dict[str, Floats]:
     """One tensor of all experts as one for each; `turned`: gpt-oss's, [inputs, outputs], gate and up in turn."""
     prefix, stem = name.rsplit(".", 1)

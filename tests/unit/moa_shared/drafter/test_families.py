@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels.library import library
+from moa_server.target.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.drafting.chain import draft_chain
+from moa_shared.models.network.network import Network
 from moa_shared.sampling.settings import Sampling
 from transformers import PreTrainedModel
 
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
-from tests.support.tiny_models import SIZES, tiny_kernel_target
+from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
+from tests.support.tiny_models import SIZES
 
 LENGTH, PREDICTED, DRAFT = 40, 3, 4
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(LENGTH)]
@@ -30,11 +33,16 @@ KINDS: dict[str, dict[str, Any]] = {
 pytestmark = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
 
 
+def tiny(family: str, **changes: Any) -> PreTrainedModel:
+    """A model with experts or without."""
+    return tiny_dense(family, **changes) if family in DENSE_FAMILIES else tiny_mixture(family, **changes)
+
+
 class TargetWeights(ArrayWeights):
     """A model's weights, with its config.json, as `WeightReader` has them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+        super().__init__(weights_of(model).tensors)
         self.config = model.config.to_dict()
 
 
@@ -52,11 +60,12 @@ def drafter(model: PreTrainedModel, **changes: Any) -> Checkpoint:
     return Checkpoint(own, fresh_tensors(own, seed=0), "")
 
 
-@pytest.mark.parametrize("family", DENSE_FAMILIES)
+@pytest.mark.parametrize("family", [*DENSE_FAMILIES, *MIXTURES])
 def test_reused_layers_compute_what_the_target_does(family: str) -> None:
-    model: Any = tiny_dense(family, max_position_embeddings=64)
+    model: Any = tiny(family, max_position_embeddings=64)
     output = model(torch.tensor([TEXT]), output_hidden_states=True)
-    states = output.hidden_states[1][0].numpy()  # which enter the first of two reused layers
+    first = model.config.num_hidden_layers - 2
+    states = output.hidden_states[first][0].numpy()  # which enter the first of two reused layers
     decoder = drafter(model, reused_layers=2).decoder(TargetWeights(model), "float32")
     assert decoder.reused is not None
     layers = ReusedLayers(decoder, decoder.reused)
@@ -68,10 +77,11 @@ def test_reused_layers_compute_what_the_target_does(family: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", DENSE_FAMILIES)
+@pytest.mark.parametrize("family", [*DENSE_FAMILIES, *MIXTURES])
 def test_every_kind_drafts(family: str, kind: str) -> None:
-    model = tiny_dense(family)
-    target, checkpoint = tiny_kernel_target(model), drafter(model, **KINDS[kind])
+    model = tiny(family)
+    network = Network(weights_of(model), model.config.to_dict())
+    target, checkpoint = KernelTarget(network, SIZES["max_position_embeddings"]), drafter(model, **KINDS[kind])
     config, cache = checkpoint.config, target.new_cache()
     first = config.target_layers - config.reused_layers
     output = target.forward(cache, TEXT, want_state_layer=first if config.reused_layers else None)
