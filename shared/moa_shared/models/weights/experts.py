@@ -52,6 +52,11 @@ def known_name(name: str) -> str:
     return name
 
 
+def is_of_expert(name: str) -> bool:
+    """Whether a tensor is one expert's, by the name by which it is served."""
+    return ".mlp.experts." in name
+
+
 def expert_parts(name: str, shape: tuple[int, ...], *, turned: bool) -> Iterator[Part]:
     """The experts' parts of a tensor; none: it does not hold several experts.
 

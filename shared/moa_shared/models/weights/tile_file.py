@@ -27,6 +27,7 @@ from moa_shared.models.sources.digest import combine
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import Floats
 from moa_shared.models.tensors.safetensors import map_file
+from moa_shared.models.weights.experts import is_of_expert
 from moa_shared.models.weights.packing import PAGE, Place, pack_places, plan_places, total_bytes
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 from moa_shared.programs.atomic import whole_file
@@ -138,10 +139,14 @@ def _read_or_make(
 
 
 def _bring_in(tiles: Mapping[str, Tiles], files: ModelFiles, progress: Progress) -> None:
-    """Reads all pages now, in order, rather than one by one in the first forward."""
-    total = sum(each.memory.nbytes for each in tiles.values())
+    """Reads the pages that every forward needs now, in order, rather than one by one in the first.
+
+    Those of experts are left alone: rows choose a few, and a model may be larger than the memory.
+    """
+    needed = [each for name, each in tiles.items() if not is_of_expert(name)]
+    total = sum(each.memory.nbytes for each in needed)
     with progress.task(f"Mapping {files.target_id}", total, is_bytes=True) as task:
-        for each in tiles.values():
+        for each in needed:
             populate(each.memory)
             task.advance(each.memory.nbytes)
 

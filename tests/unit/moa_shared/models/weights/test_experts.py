@@ -15,6 +15,7 @@ from moa_server.target.kernel_target import KernelTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.network.network import Network
+from moa_shared.models.weights import tile_file
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles
 from moa_shared.programs.progress import SilentProgress
 from safetensors.torch import load_file, save_file
@@ -127,6 +128,19 @@ def test_a_file_of_tiles_holds_the_experts(family: str, tmp_path: Path, cache: P
         tiles
     )
     assert logits_of(files, TiledWeights(WeightReader(files), tiles)).tobytes() == logits_of(files).tobytes()
+
+
+@needs_kernels
+def test_only_what_every_row_needs_is_read_at_a_start(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = resolve(str(saved(tmp_path / "tiny", tiny_mixture("qwen 3 with dense layers"))), cache)
+    read: list[int] = []
+    monkeypatch.setattr(tile_file, "populate", lambda data: read.append(data.ctypes.data))
+    tiles = map_tiles(files, cache, SilentProgress())
+    expected = {each.memory.ctypes.data for name, each in tiles.items() if ".experts." not in name}
+    assert set(read) == expected
+    assert len(expected) < len(tiles)
 
 
 @needs_kernels
