@@ -87,7 +87,7 @@ class Network:
         return self.stack.new_cache(kv=kv)
 
     def different_layers(self) -> list[int]:
-        """The first layer of each kind (window, angles, norms), and the last."""
+        """The first layer of each kind (window, angles, norms, experts), and the last."""
         kinds: dict[tuple[bool, ...], int] = {}
         for index, layer in enumerate(self.stack.layers):
             norms = (
@@ -98,7 +98,8 @@ class Network:
                 layer.query_norm,
             )
             has_norms = tuple(norm is not None for norm in norms)
-            kinds.setdefault((layer.window > 0, layer.rotary is None, layer.rotary == 0, *has_norms), index)
+            angles = layer.rotary is None, layer.rotary == 0
+            kinds.setdefault((layer.window > 0, *angles, layer.experts is not None, *has_norms), index)
         return sorted({*kinds.values(), self.layer_count - 1})
 
     def shortened(self) -> Network:

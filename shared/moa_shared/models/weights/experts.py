@@ -29,6 +29,7 @@ _RENAMED = (
     (".sinks.weight", ".sinks"),
 )
 _PAIRS = 16  # bytes of 32 codes
+ROUTER_END = ".mlp.gate.weight"  # of the names of routers, which are computed in float32
 BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors in MXFP4 end
 
 
