@@ -110,7 +110,7 @@ def test_a_name_of_the_list_is_served(places: dict[str, Path], write_gguf: GgufW
     put_into_hub(places["hub"], "old", {name: folder / name for name in hub})
     assert resolve("old").target_id == "old"
     assert run("capacity", "tinier") == snapshot(
-        "There is no model 'tinier': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default', a hub id (owner/name), a local folder, a .gguf file or a name of that list."
+        "There is no model 'tinier': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list."
     )
 
 

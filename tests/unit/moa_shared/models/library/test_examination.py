@@ -37,7 +37,8 @@ def test_a_gguf_file_is_what_loading_says_it_is(write_gguf: GgufWriter, cache: P
     found = look(path, cache)
     assert (found.stored, found.family, found.nbytes) == ("Q4_1", "qwen3", path.stat().st_size)
     assert found.files == (path,)
-    assert found.config == resolve(str(path), cache).config
+    loaded = resolve(str(path), cache).config  # which has read the vocabulary, and so knows more ends of a text
+    assert found.config | {"eos_token_id": loaded["eos_token_id"]} == loaded
 
 
 def test_what_is_not_served_says_why(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
@@ -87,10 +88,10 @@ def test_folders(model_folder: Path, cache: Path) -> None:
         [
             "F32 bert: name is of the model family 'bert', which moa does not serve.",
             "F32 llama: The weights of name hold no tensor model.layers.8.self_attn.o_proj.weight.",
-            "F32 llama: TMP/tiny-llama makes no sense (KeyError: 'rms_norm_eps').",
-            "F32 llama: TMP/tiny-llama makes no sense (TypeError: float() argument must be a string or a real number, not 'list').",
+            "F32 llama: yes",
+            "F32 llama: The config.json of name has rms_norm_eps = [], expected a number of at least 0.",
             "F32 -: name is of the model family [], which moa does not serve.",
-            "F32 mistral: TMP/tiny-llama makes no sense (ValueError: could not convert string to float: 'small').",
+            "F32 mistral: The config.json of name has rms_norm_eps = 'small', expected a number of at least 0.",
             "- -: TMP/tiny-llama/config.json is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1).",
             "F32 llama: The folder TMP/tiny-llama holds no tokenizer.json.",
             "- llama: The weights TMP/tiny-llama/model.safetensors cannot be read (a header of 120 bytes in a file of 1).",
