@@ -29,7 +29,7 @@ def require_family(header: GgufHeader) -> None:
     if header.architecture not in FAMILIES:
         raise ModelSourceError(
             f"{header.path} is of the model family {header.architecture!r}, which moa does not read from GGUF.",
-            hint=f"Use a folder of safetensors, or a GGUF file of one of the families {', '.join(FAMILIES)}.",
+            hint=f"Choose a model of one of the families {', '.join(FAMILIES)}.",
         )
 
 
