@@ -82,7 +82,7 @@ def run_products(*, quick: bool, json_file: Path | None, pin: bool) -> None:
         for kind in FORMATS:
             speeds += measure_format(kind, effort, partial(time_reading, array))
             task.advance(1)
-    experiment.result |= {"variant": variant, "products": speeds}
+    experiment.result |= {"target": "random weights", "variant": variant, "products": speeds}
     experiment.publish(render_products(experiment.result), name=f"products-{variant}", page=ENGINE)
 
 

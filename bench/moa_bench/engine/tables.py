@@ -91,7 +91,7 @@ def render_products(result: Mapping[str, Any]) -> str:
     ]
     note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
     head = ["format", "bits", "rows", "GMAC/s", "of the instructions alone", "GB/s of weights", "of reading memory"]
-    return "\n".join([facts_line(result), note, table(head, speeds)])
+    return "\n".join([machine_line(result), note, table(head, speeds)])
 
 
 def render_sizes(result: Mapping[str, Any]) -> str:

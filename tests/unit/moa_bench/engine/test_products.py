@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
-from moa_bench.engine.products import INPUTS, ProductsEffort, measure_format, random_tiles
-from moa_kernels import FORMATS, Linear, variant_name
+from moa_bench.engine.products import INPUTS, ProductsEffort, measure_format, random_tiles, run_products
+from moa_kernels import FORMATS, Linear, set_threads, threads, variant_name
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
@@ -26,3 +30,19 @@ def test_a_format_is_measured_beside_the_instructions_and_memory() -> None:
         assert each.gmacs.median > 0
         assert each.of_memory.median > 0
         assert 0 < each.of_peak.median < 2
+
+
+@pytest.fixture
+def _same_threads() -> Iterator[None]:
+    before = threads()
+    yield
+    set_threads(before)
+
+
+@pytest.mark.usefixtures("_same_threads")
+def test_all_formats_are_measured_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_products(quick=True, json_file=tmp_path / "result.json", pin=False)
+    assert {each["kind"] for each in json.loads((tmp_path / "result.json").read_text())["products"]} == set(FORMATS)
+    shown = capsys.readouterr().out
+    assert "random weights" in shown
+    assert all(f"| {kind} |" in shown for kind in FORMATS)

@@ -38,7 +38,7 @@ def test_a_gguf_file_is_what_loading_says_it_is(write_gguf: GgufWriter, cache: P
     assert (found.stored, found.family, found.nbytes) == ("Q4_1", "qwen3", path.stat().st_size)
     assert found.files == (path,)
     loaded = resolve(str(path), cache).config  # which has read the vocabulary, and so knows more ends of a text
-    assert found.config | {"eos_token_id": loaded["eos_token_id"]} == loaded
+    assert {**found.config, "eos_token_id": loaded["eos_token_id"]} == loaded
 
 
 def test_what_is_not_served_says_why(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
