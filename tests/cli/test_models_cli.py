@@ -62,7 +62,7 @@ mine                  folder   89.0 kB  F32     llama   -              yes
 mine/cut.gguf         folder   4 bytes  -       -       -              no: it ends within its header
 """)
     told = {each["name"]: each for each in json.loads(run("models", "mine", "--json"))}
-    assert told["owner/Bert-GGUF:Q8_0"].pop("hint").startswith("Use a folder of safetensors")
+    assert told["owner/Bert-GGUF:Q8_0"].pop("hint").startswith("Choose a model of one of the families")
     assert steady(json.dumps(told["owner/Bert-GGUF:Q8_0"], indent=1)) == snapshot("""\
 {
  "name": "owner/Bert-GGUF:Q8_0",

@@ -15,7 +15,7 @@ from moa_shared.programs.progress import Progress
 from moa_shared.text.json_text import parse_json
 
 MANIFEST = "manifest.json"
-FORMAT = 7  # raise when what an entry holds changes: older entries are then no longer found
+FORMAT = 8  # raise when what an entry holds changes: older entries are then no longer found
 
 
 def write_manifest(folder: Path, target_id: str, source: str) -> None:

@@ -105,7 +105,7 @@ def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWrit
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/tiny.gguf, from which TMP/cache/models/gguf-DIGEST-v7 was made, is no longer there. Name the file."
+            "TMP/tiny.gguf, from which TMP/cache/models/gguf-DIGEST-v8 was made, is no longer there. Name the file."
         ),
     ):
         describe_entry(files.folder, cache)
@@ -115,7 +115,7 @@ def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWrit
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/moved.gguf holds another model than TMP/cache/models/gguf-DIGEST-v7 was made from. Name the file."
+            "TMP/moved.gguf holds another model than TMP/cache/models/gguf-DIGEST-v8 was made from. Name the file."
         ),
     ):
         describe_entry(files.folder, cache)
@@ -186,7 +186,7 @@ def test_the_default_model_reads_as_transformers_read_it(default_model_files: Mo
     assert files.config["rope_parameters"] == {"rope_theta": 100000.0, "rope_type": "default"}
     assert {key: files.config[f"{key}_token_id"] for key in ("bos", "eos", "pad", "unk")} == {
         "bos": 1,
-        "eos": 2,
+        "eos": [2, 0],  # as llama.cpp: <|endoftext|> ends a text too
         "pad": 2,
         "unk": 0,
     }

@@ -123,7 +123,7 @@ def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf: GgufWriter, 
     with raises(
         ChecksumError,
         snapshot(
-            "TMP/cache/models/gguf-DIGEST-v7/config.json has the sha256 DIGEST, expected DIGEST. Delete TMP/cache/models/gguf-DIGEST-v7; it is built again at the next start."
+            "TMP/cache/models/gguf-DIGEST-v8/config.json has the sha256 DIGEST, expected DIGEST. Delete TMP/cache/models/gguf-DIGEST-v8; it is built again at the next start."
         ),
     ):
         resolve(str(path), cache)
