@@ -15,6 +15,7 @@ from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.xdist_group("client command line")
 TOKENS = 1200  # the answer must not end before the chat is killed
+FEW = 40  # of the next one
 
 
 def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) -> None:
@@ -22,9 +23,8 @@ def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) ->
     question = template.first_turn("w10")
     answer = alone(served, question, max_tokens=TOKENS)
     environment = ENVIRONMENT | {"MOA_CLIENT_HISTORY": "true", "XDG_DATA_HOME": str(tmp_path / "data")}
-    command = [*CHAT, *options(served, max_tokens=TOKENS)]
 
-    chat = Terminal(command, environment)
+    chat = Terminal([*CHAT, *options(served, max_tokens=TOKENS)], environment)
     try:
         chat.wait_for("Talking to tiny")
         chat.at_prompt("w10\r")
@@ -36,7 +36,7 @@ def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) ->
     assert words(answer[:4]) in " ".join(shown.split())
     assert "(a server is still to check and complete this answer)" in shown
 
-    chat = Terminal([*command, "--continue"], environment)
+    chat = Terminal([*CHAT, *options(served, max_tokens=FEW), "--continue"], environment)
     try:
         chat.wait_for(words(answer[:4]))
         chat.at_prompt("w11\r")
@@ -50,4 +50,4 @@ def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) ->
     assert first["tokens"] == answer
     assert first["standing"] == "decided"
     before = [*question, *answer]
-    assert second["tokens"] == alone(served, [*before, *template.next_turn("w11", before)], max_tokens=TOKENS)
+    assert second["tokens"] == alone(served, [*before, *template.next_turn("w11", before)], max_tokens=FEW)
