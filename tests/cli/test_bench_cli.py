@@ -296,10 +296,11 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
 @pytest.mark.timeout(600)
 def test_quality_is_held_against_float32(measure: Measure) -> None:
     result, _ = measure("quality")
-    float32, int8, bf16 = result["levels"]
+    float32, int8, bf16, eight_bits = result["levels"]
     assert (float32["level"], float32["divergence"], float32["agreement"]) == ("float32", 0.0, 1.0)
     assert 0 < int8["divergence"] < 0.05  # a scale in the wrong place costs far more
     assert 0 < bf16["divergence"] < 0.05
+    assert 0 < eight_bits["divergence"] < 0.05
 
 
 @pytest.mark.timeout(600)

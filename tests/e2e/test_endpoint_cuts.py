@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("real target"), 
 QUESTION = "Explain to a child, in four long paragraphs, why the sky is blue."
 CUTS_S = (0.7, 2.0, 0.4)
 LENGTH = 320
+PLAIN = {"repeat_penalty": 1.0}  # as `over_a_wire` asks, not as the model's defaults say
 SEED = 10  # whose answer is long: after each cut the server is 64 tokens ahead at once
 
 
@@ -63,9 +64,11 @@ def test_three_cuts_leave_the_text_as_over_a_wire(
         model="default",
         messages=[{"role": "user", "content": QUESTION}],
         temperature=temperature,
+        top_p=1,
         seed=SEED,
         max_tokens=LENGTH,
         stream=True,
+        extra_body=PLAIN,
     )
     for chunk in stream:
         if chunk.choices and chunk.choices[0].delta.content:
@@ -83,7 +86,11 @@ async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_
         answers = await asyncio.gather(
             *(
                 client.chat.completions.create(
-                    model="default", messages=[{"role": "user", "content": question}], temperature=0, max_tokens=24
+                    model="default",
+                    messages=[{"role": "user", "content": question}],
+                    temperature=0,
+                    max_tokens=24,
+                    extra_body=PLAIN,
                 )
                 for question in questions
             )
