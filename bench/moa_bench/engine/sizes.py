@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moa_kernels import variant_name
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 
@@ -20,7 +21,6 @@ from moa_bench.engine.limit import READ_BYTES, make_array, step_bytes, time_read
 from moa_bench.engine.subjects import Subject, Worker, llama_subject, our_subject, running_workers
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.random_model import random_model
-from moa_bench.harness.targets import variants_here
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.report import ENGINE
@@ -118,7 +118,7 @@ def _measure(
     cores: set[int] | None,
     progress: Progress,
 ) -> list[SizedCost]:
-    variant, path = variants_here()[0], files.weights[0]
+    variant, path = variant_name(), files.weights[0]
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as cache:  # where nothing is packed yet
         subjects = [our_subject(str(path), f"kernels, {variant}", INT8, {"MOA_CACHE_DIR": cache})]
         if llama_cpp is not None:
