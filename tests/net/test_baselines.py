@@ -11,22 +11,16 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import connect
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafter import fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.memory_codec import Codec
-from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import arrays_of, checkpoint
-from tests.net.server_peer import IDENTITY, VOCAB, make_host, plain_text, serving
-from tests.net.test_client_engine import PROMPT, ask
+from tests.net.drafted_texts import check_texts
+from tests.net.server_peer import IDENTITY, make_host
 
 
 def drafter_of(kind: str) -> Checkpoint:
@@ -62,14 +56,5 @@ async def test_the_text_is_the_targets_own(target: TorchTarget, kind: str, round
     if not width:
         identity.drafter_fingerprint = b""
     device = Device(cast(Any, None), cast(Any, None), identity, drafter, width, 0)
-    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-        engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(rounds=rounds))
-        try:
-            for temperature in (0.0, 0.7):
-                settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)
-                expected, _ = plain_text(target, PROMPT, settings)
-                engine.reset()
-                assert await ask(engine, PROMPT, settings) == expected
-        finally:
-            await engine.close()
+    await check_texts(host, device, target, rounds=rounds)
     assert set(rows_seen) == ({width} if width else set())

@@ -9,9 +9,6 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import connect
 from moa_kernels.library import library
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
@@ -20,12 +17,9 @@ from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
 from moa_shared.models.network.network import Network
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.memory_codec import Codec
-from moa_shared.sampling.settings import Sampling
 
-from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host, plain_text, serving
-from tests.net.test_client_engine import PROMPT, ask
+from tests.net.drafted_texts import check_texts
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host
 from tests.support.mixtures import MixtureWeights, tiny_mixture
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
@@ -66,13 +60,4 @@ async def test_the_text_is_the_targets_own(family: str, kind: str, rounds: bool)
     identity.drafter_fingerprint = source.fingerprint
     device = Device(cast(Any, None), cast(Any, None), identity, drafter, made.config.memory_width, 0)
     host = make_host(target, stepper=Stepper(target, [source]))
-    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-        engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(rounds=rounds))
-        try:
-            for temperature in (0.0, 0.7):
-                settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)
-                expected, _ = plain_text(target, PROMPT, settings)
-                engine.reset()
-                assert await ask(engine, PROMPT, settings) == expected
-        finally:
-            await engine.close()
+    await check_texts(host, device, target, rounds=rounds)
