@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.finish_rule import MAX_STOP_STRINGS, AnswerSettings, Finish, FinishRule
 
 LETTERS = "abcdefghij"
 
@@ -29,7 +29,7 @@ def test_each_reason_ends_the_answer_at_its_token() -> None:
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=30),
     st.integers(0, 12),
-    st.lists(st.sampled_from(["ab", "cde", "jj"])),
+    st.lists(st.sampled_from(["ab", "cde", "jj"]), max_size=MAX_STOP_STRINGS),
     st.data(),
 )
 def test_paths_end_where_single_steps_would(tokens: list[int], most: int, stop: list[str], data: st.DataObject) -> None:
