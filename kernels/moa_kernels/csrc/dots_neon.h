@@ -4,6 +4,7 @@
 #pragma once
 
 #define PART_LANES 8
+#define PARTS 1
 typedef struct { float32x4_t q[2]; } pvec;
 #define P_BOTH(expression) ((pvec){{expression(0), expression(1)}})
 
@@ -62,7 +63,7 @@ INLINE int8x16_t integers(int kind, const uint8_t *planes, int k) {
 }
 
 INLINE void dot_group(int kind, int rows, const uint8_t *planes, const uint8_t *subs, const int8_t *inputs,
-                      const int16_t *totals, pvec *dots) {
+                      const int16_t *totals, pvec dots[][PARTS]) {
     const int halves = FORMATS[kind].halves, span = halves ? 4 : 8;
     (void)totals;
     UNROLL for (int half = 0; half <= halves; half++) {
@@ -83,8 +84,8 @@ INLINE void dot_group(int kind, int rows, const uint8_t *planes, const uint8_t *
         }
         UNROLL for (int r = 0; r < rows; r++) {
             pvec exact = {{vcvtq_f32_s32(sum[r][0]), vcvtq_f32_s32(sum[r][1])}};
-            if (halves) exact = half ? p_fma(exact, factor, dots[r]) : p_mul(exact, factor);
-            dots[r] = exact;
+            if (halves) exact = half ? p_fma(exact, factor, dots[r][0]) : p_mul(exact, factor);
+            dots[r][0] = exact;
         }
     }
 }

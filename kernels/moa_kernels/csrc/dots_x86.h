@@ -1,4 +1,4 @@
-// Sums over a group of 32 inputs, for a part of a tile (8 outputs in AVX2, all 16 in AVX-512) and a few rows.
+// Sums over a group of 32 inputs, for the 16 outputs of a tile (two parts in AVX2) and a few rows.
 //
 // The instructions multiply unsigned codes by signed inputs. What a code lies above its weight (`bias`) times the sum of
 // the inputs is taken off the sum, all in integers: below 2**24, so that it is exact in float32 too.
@@ -6,6 +6,7 @@
 
 #if defined(MOA_VARIANT_AVX512) || defined(MOA_VARIANT_AMX)
 #define PART_LANES 16
+#define PARTS 1  // computed at once
 typedef __m512i ivec;
 typedef __m512 pvec;
 #define I_OP(name) _mm512_##name
@@ -22,6 +23,7 @@ INLINE ivec dot(ivec sum, ivec weights, ivec inputs) { return _mm512_dpbusd_epi3
 #define BIASED 1
 #else
 #define PART_LANES 8
+#define PARTS 2  // computed at once: the inputs are loaded once for both
 typedef __m256i ivec;
 typedef __m256 pvec;
 #define I_OP(name) _mm256_##name
@@ -94,28 +96,35 @@ INLINE ivec fours(int kind, const uint8_t *planes, int k) {
 
 #if BIASED
 INLINE void dot_group(int kind, int rows, const uint8_t *planes, const uint8_t *subs, const int8_t *inputs,
-                      const int16_t *totals, pvec *dots) {
+                      const int16_t *totals, pvec dots[][PARTS]) {
     const int halves = FORMATS[kind].halves, bias = bias_of(kind), span = halves ? 4 : 8;
     UNROLL for (int half = 0; half <= halves; half++) {
-        ivec sum[ROWS_MOST];
-        pvec factor;
-        if (halves) factor = FORMATS[kind].minima ? p_low_nibbles(subs + 16 * half) : p_signed_bytes(subs + 16 * half);
+        ivec sum[ROWS_MOST][PARTS];
         UNROLL for (int r = 0; r < rows; r++) {
             int total = halves ? totals[2 * r + half] : totals[2 * r] + totals[2 * r + 1];
-            sum[r] = I_OP(set1_epi32)(-bias * total);
+            UNROLL for (int p = 0; p < PARTS; p++) sum[r][p] = I_OP(set1_epi32)(-bias * total);
         }
         UNROLL for (int i = 0; i < span; i++) {
             const int k = 4 * half + i;
-            ivec codes = fours(kind, planes, k);
+            ivec codes[PARTS];
+            UNROLL for (int p = 0; p < PARTS; p++) codes[p] = fours(kind, planes + 4 * PART_LANES * p, k);
             UNROLL for (int r = 0; r < rows; r++) {
-                sum[r] = dot(sum[r], codes, four_inputs(inputs + r * MOA_GROUP + 4 * k));
-                HOLD(sum[r]);
+                ivec four = four_inputs(inputs + r * MOA_GROUP + 4 * k);
+                UNROLL for (int p = 0; p < PARTS; p++) {
+                    sum[r][p] = dot(sum[r][p], codes[p], four);
+                    HOLD(sum[r][p]);
+                }
             }
         }
-        UNROLL for (int r = 0; r < rows; r++) {
-            pvec exact = I_OP(cvtepi32_ps)(sum[r]);
-            if (halves) exact = half ? p_fma(exact, factor, dots[r]) : p_mul(exact, factor);
-            dots[r] = exact;
+        UNROLL for (int p = 0; p < PARTS; p++) {
+            const uint8_t *at = subs + 16 * half + PART_LANES * p;
+            pvec factor;
+            if (halves) factor = FORMATS[kind].minima ? p_low_nibbles(at) : p_signed_bytes(at);
+            UNROLL for (int r = 0; r < rows; r++) {
+                pvec exact = I_OP(cvtepi32_ps)(sum[r][p]);
+                if (halves) exact = half ? p_fma(exact, factor, dots[r][p]) : p_mul(exact, factor);
+                dots[r][p] = exact;
+            }
         }
     }
 }
@@ -129,42 +138,56 @@ INLINE int sums_in_16_bits(int kind) {
 }
 
 INLINE void dot_group(int kind, int rows, const uint8_t *planes, const uint8_t *subs, const int8_t *inputs,
-                      const int16_t *totals, pvec *dots) {
+                      const int16_t *totals, pvec dots[][PARTS]) {
     const int halves = FORMATS[kind].halves, bias = bias_of(kind);
     const int run = halves && sums_in_16_bits(kind) > 4 ? 4 : sums_in_16_bits(kind);
-    ivec sum[ROWS_MOST], words[ROWS_MOST], factor = _mm256_set1_epi16(1), factors[2];
-    if (halves)
-        UNROLL for (int half = 0; half < 2; half++)
-            factors[half] = FORMATS[kind].minima ? i_and(i_bytes(subs + 16 * half), _mm256_set1_epi32(15))
-                                                 : i_signed_bytes(subs + 16 * half);
+    ivec sum[ROWS_MOST][PARTS], words[ROWS_MOST][PARTS], factor[PARTS], factors[2][PARTS];
+    UNROLL for (int p = 0; p < PARTS; p++) {
+        factor[p] = _mm256_set1_epi16(1);
+        if (halves)
+            UNROLL for (int half = 0; half < 2; half++) {
+                const uint8_t *at = subs + 16 * half + PART_LANES * p;
+                factors[half][p] = FORMATS[kind].minima ? i_and(i_bytes(at), _mm256_set1_epi32(15)) : i_signed_bytes(at);
+            }
+    }
     UNROLL for (int k = 0; k < 8; k++) {
-        if (halves && k % 4 == 0)  // the factor of a half, for both words of a sum
-            factor = i_or(i_and(factors[k / 4], _mm256_set1_epi32(0xffff)), _mm256_slli_epi32(factors[k / 4], 16));
-        ivec codes = fours(kind, planes, k), size = is_signed(kind) ? _mm256_abs_epi8(codes) : codes;
+        ivec codes[PARTS], size[PARTS];
+        UNROLL for (int p = 0; p < PARTS; p++) {
+            if (halves && k % 4 == 0)  // the factor of a half, for both words of a sum
+                factor[p] = i_or(i_and(factors[k / 4][p], _mm256_set1_epi32(0xffff)),
+                                 _mm256_slli_epi32(factors[k / 4][p], 16));
+            codes[p] = fours(kind, planes + 4 * PART_LANES * p, k);
+            size[p] = is_signed(kind) ? _mm256_abs_epi8(codes[p]) : codes[p];
+        }
         UNROLL for (int r = 0; r < rows; r++) {
             ivec four = four_inputs(inputs + r * MOA_GROUP + 4 * k);
-            if (is_signed(kind)) four = _mm256_sign_epi8(four, codes);  // inputs are never -128, codes may be
-            ivec products = _mm256_maddubs_epi16(size, four);
-            words[r] = k % run ? _mm256_add_epi16(words[r], products) : products;
-            HOLD(words[r]);
-            if (k % run == run - 1) {
-                ivec wide = _mm256_madd_epi16(words[r], factor);
-                sum[r] = k >= run ? _mm256_add_epi32(sum[r], wide) : wide;
-                HOLD(sum[r]);
+            UNROLL for (int p = 0; p < PARTS; p++) {
+                // inputs are never -128, codes may be
+                ivec products = _mm256_maddubs_epi16(size[p], is_signed(kind) ? _mm256_sign_epi8(four, codes[p]) : four);
+                words[r][p] = k % run ? _mm256_add_epi16(words[r][p], products) : products;
+                HOLD(words[r][p]);
+                if (k % run == run - 1) {
+                    ivec wide = _mm256_madd_epi16(words[r][p], factor[p]);
+                    sum[r][p] = k >= run ? _mm256_add_epi32(sum[r][p], wide) : wide;
+                    HOLD(sum[r][p]);
+                }
             }
         }
     }
-    if (bias) {
+    UNROLL for (int p = 0; p < PARTS; p++) {
         ivec both = _mm256_set1_epi32(bias * 0x10001);  // for the totals of the two halves
-        if (halves)
-            both = _mm256_mullo_epi16(i_or(i_and(factors[0], _mm256_set1_epi32(0xffff)), _mm256_slli_epi32(factors[1], 16)),
-                                      _mm256_set1_epi16((short)bias));
+        if (bias && halves)
+            both = _mm256_mullo_epi16(
+                i_or(i_and(factors[0][p], _mm256_set1_epi32(0xffff)), _mm256_slli_epi32(factors[1][p], 16)),
+                _mm256_set1_epi16((short)bias));
         UNROLL for (int r = 0; r < rows; r++) {
-            int32_t pair;
-            memcpy(&pair, totals + 2 * r, 4);
-            sum[r] = _mm256_sub_epi32(sum[r], _mm256_madd_epi16(both, _mm256_set1_epi32(pair)));
+            if (bias) {
+                int32_t pair;
+                memcpy(&pair, totals + 2 * r, 4);
+                sum[r][p] = _mm256_sub_epi32(sum[r][p], _mm256_madd_epi16(both, _mm256_set1_epi32(pair)));
+            }
+            dots[r][p] = _mm256_cvtepi32_ps(sum[r][p]);
         }
     }
-    UNROLL for (int r = 0; r < rows; r++) dots[r] = _mm256_cvtepi32_ps(sum[r]);
 }
 #endif

@@ -51,6 +51,7 @@ static inline int subs_at(int kind) {
     return scales_at(kind) + (FORMATS[kind].exponent ? 16 : 32) + (FORMATS[kind].minima ? 32 : 0);
 }
 static inline int unit_bytes(int kind) { return subs_at(kind) + 16 * FORMATS[kind].sub * unit_groups(kind); }
+static inline int bytes_a_group(int kind) { return unit_bytes(kind) / unit_groups(kind); }
 static inline size_t tile_bytes(int kind, int inputs) {
     if (kind == MOA_FLOAT32) return (size_t)inputs * MOA_LANES * sizeof(float);
     return (size_t)(inputs / FORMATS[kind].values) * unit_bytes(kind);

@@ -4,7 +4,7 @@
 #pragma once
 
 #define BATCH_ROWS 64          // 36 kB of codes for 576 inputs
-#define PREFETCH 3072        // bytes ahead: about what the memory delivers while it takes to fetch a line
+#define PREFETCH 3072  // bytes ahead: about what the memory delivers while it takes to fetch a line
 
 #define ROWS_OVER 16         // AMX reads whole blocks of rows; what it makes of the rows behind the last is dropped
 
@@ -57,6 +57,10 @@ static void quantise_row(int inputs, const float *x, const activations_t *to, in
     }
 }
 
+INLINE void prefetch(const uint8_t *p, int bytes) {
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(p + line);
+}
+
 // The rows' results of a part of a tile, of which `outputs` are wanted.
 INLINE void store_rows(int rows, const pvec *sums, const float *bias, int outputs, float *y, long stride) {
     if (outputs >= PART_LANES) {
@@ -76,7 +80,8 @@ INLINE void store_rows(int rows, const pvec *sums, const float *bias, int output
 // of 11 bits times integers of 6 are exact.
 typedef struct { pvec scale, minimum; } factors_t;
 
-INLINE factors_t unit_factors(int kind, const uint8_t *scales) {
+INLINE factors_t unit_factors(int kind, const uint8_t *unit, int lane) {
+    const uint8_t *scales = unit + scales_at(kind) + lane * (FORMATS[kind].exponent ? 1 : 2);
     factors_t f;
     f.scale = FORMATS[kind].exponent ? p_exponent(scales) : p_half(scales);
     f.minimum = FORMATS[kind].minima ? p_half(scales + 32) : f.scale;
@@ -105,33 +110,39 @@ INLINE pvec add_group(int kind, pvec dots, factors_t f, const uint8_t *subs, con
     return FORMATS[kind].sub ? p_fnma(p_set(a->sums[at]), f.minimum, sum) : p_fma(p_set(a->sums[at]), f.minimum, sum);
 }
 
-// A part of a tile for up to ROWS_MOST rows: a whole row's groups, so that the sums stay in registers.
-INLINE void quantised_part(int kind, int rows, int inputs, const uint8_t *tile, int part, const activations_t *a, int row,
-                           int prefetch, pvec *sums) {
-    const int lane = part * PART_LANES;
-    UNROLL for (int r = 0; r < rows; r++) sums[r] = p_set(0.f);
+// Some parts of a tile, from output `lane` on, for up to ROWS_MOST rows: a whole row's groups, so that the sums stay in
+// registers. With each group `step` more bytes of what comes next are fetched, from `ahead` on.
+INLINE void quantised_parts(int kind, int rows, int inputs, const uint8_t *tile, int lane, const activations_t *a, int row,
+                            const uint8_t *ahead, int step, pvec sums[][PARTS]) {
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < PARTS; p++) sums[r][p] = p_set(0.f);
     for (int unit = 0; unit < inputs / FORMATS[kind].values; unit++, tile += unit_bytes(kind)) {
-        factors_t of_unit = unit_factors(kind, tile + scales_at(kind) + lane * (FORMATS[kind].exponent ? 1 : 2));
-        for (int g = 0; g < unit_groups(kind); g++, row += a->rows) {
-            const uint8_t *planes = tile + g * group_bytes(kind);
+        factors_t of_unit[PARTS];
+        UNROLL for (int p = 0; p < PARTS; p++) of_unit[p] = unit_factors(kind, tile, lane + PART_LANES * p);
+        for (int g = 0; g < unit_groups(kind); g++, row += a->rows, ahead += step) {
+            const uint8_t *planes = tile + g * group_bytes(kind) + 4 * lane;
             const uint8_t *subs = tile + subs_at(kind) + 16 * FORMATS[kind].sub * g + lane;
-            pvec dots[ROWS_MOST];
-            if (prefetch)
-                for (int line = 0; line < unit_bytes(kind) / unit_groups(kind); line += 64)
-                    __builtin_prefetch(planes + PREFETCH + line);
-            dot_group(kind, rows, planes + 4 * lane, subs, a->codes + (size_t)row * MOA_GROUP, a->totals + 2 * row, dots);
-            factors_t f = group_factors(kind, of_unit, subs);
-            UNROLL for (int r = 0; r < rows; r++) sums[r] = add_group(kind, dots[r], f, subs, a, row + r, sums[r]);
+            pvec dots[ROWS_MOST][PARTS];
+            prefetch(ahead, step);
+            dot_group(kind, rows, planes, subs, a->codes + (size_t)row * MOA_GROUP, a->totals + 2 * row, dots);
+            UNROLL for (int p = 0; p < PARTS; p++, subs += PART_LANES) {
+                factors_t f = group_factors(kind, of_unit[p], subs);
+                UNROLL for (int r = 0; r < rows; r++)
+                    sums[r][p] = add_group(kind, dots[r][p], f, subs, a, row + r, sums[r][p]);
+            }
         }
     }
 }
 
-INLINE void float_part(int rows, int inputs, const float *tile, const float *x, pvec *sums) {
-    UNROLL for (int r = 0; r < rows; r++) sums[r] = p_set(0.f);
-    for (int i = 0; i < inputs; i++, tile += MOA_LANES) {
-        pvec weights = p_load(tile);
-        UNROLL for (int r = 0; r < rows; r++) sums[r] = p_fma(weights, p_set(x[(size_t)r * inputs + i]), sums[r]);
-    }
+INLINE void float_parts(int rows, int inputs, const float *tile, const float *x, pvec sums[][PARTS]) {
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < PARTS; p++) sums[r][p] = p_set(0.f);
+    for (int i = 0; i < inputs; i++, tile += MOA_LANES)
+        UNROLL for (int p = 0; p < PARTS; p++) {
+            pvec weights = p_load(tile + PART_LANES * p);
+            UNROLL for (int r = 0; r < rows; r++)
+                sums[r][p] = p_fma(weights, p_set(x[(size_t)r * inputs + i]), sums[r][p]);
+        }
 }
 
 #ifdef MOA_VARIANT_AMX
@@ -152,25 +163,37 @@ typedef struct {
     int offset, first, stop;
 } tile_range_t;
 
-INLINE void one_block(const product_t *p, int kind, int rows, const tile_range_t *range, int tile, int row) {
+// Rows of a tile, in one of `blocks` blocks. Memory delivers while all of them compute: each pass over the tile fetches its
+// share of the next tile, and where there is one pass only, what comes a little later.
+INLINE void one_block(const product_t *p, int kind, int rows, const tile_range_t *range, int tile, int row, int block,
+                      int blocks) {
     const moa_linear_t *l = p->linear;
-    const uint8_t *weights = range->part->tiles + (size_t)tile * tile_bytes(kind, l->inputs);
-    for (int part = 0; part < MOA_LANES / PART_LANES; part++) {
-        int output = tile * MOA_LANES + part * PART_LANES, at = range->offset + output;
-        pvec sums[ROWS_MOST];
-        if (output >= range->part->outputs) break;
+    const int lanes = PART_LANES * PARTS, passes = blocks * (MOA_LANES / lanes);
+    const size_t bytes = tile_bytes(kind, l->inputs);
+    const uint8_t *weights = range->part->tiles + tile * bytes;
+    for (int lane = 0; lane < MOA_LANES; lane += lanes) {
+        pvec sums[ROWS_MOST][PARTS];
         if (kind == MOA_FLOAT32)
-            float_part(rows, l->inputs, (const float *)weights + part * PART_LANES, p->x + (size_t)row * l->inputs, sums);
-        else
-            quantised_part(kind, rows, l->inputs, weights, part, p->codes, row, row == 0 && part == 0, sums);
-        store_rows(rows, sums, l->bias ? l->bias + at : NULL, range->part->outputs - output,
-                   p->y + (size_t)row * l->outputs + at, l->outputs);
+            float_parts(rows, l->inputs, (const float *)weights + lane, p->x + (size_t)row * l->inputs, sums);
+        else {
+            int pass = block * (MOA_LANES / lanes) + lane / lanes;
+            const uint8_t *ahead = weights + (passes == 1 ? PREFETCH : bytes + pass * (bytes / passes));
+            quantised_parts(kind, rows, l->inputs, weights, lane, p->codes, row, ahead, bytes_a_group(kind) / passes, sums);
+        }
+        UNROLL for (int n = 0; n < PARTS; n++) {
+            int output = tile * MOA_LANES + lane + PART_LANES * n, at = range->offset + output;
+            pvec of_part[ROWS_MOST];
+            if (output >= range->part->outputs) return;
+            UNROLL for (int r = 0; r < rows; r++) of_part[r] = sums[r][n];
+            store_rows(rows, of_part, l->bias ? l->bias + at : NULL, range->part->outputs - output,
+                       p->y + (size_t)row * l->outputs + at, l->outputs);
+        }
     }
 }
 
 #define ROWS_OF(kind, rows)                               \
     case rows:                                            \
-        one_block(p, kind, rows, range, tile, row);       \
+        one_block(p, kind, rows, range, tile, row, block, blocks);       \
         break;
 #if ROWS_MOST > 4
 #define EACH_ROWS(kind)                                                                   \
