@@ -81,11 +81,10 @@ async def test_llm(server: WebServer, tmp_path: Path) -> None:
     for options in (["--no-stream"], [], ["-o", "temperature", "0", "-s", "Be brief."]):
         code, out, err = await run(sys.executable, "-m", "llm", "-m", "moa", *options, "Hi", **environment)
         assert (code, out) == (0, "Good day.\n"), err
-    code, _, err = await run(
-        sys.executable, "-m", "llm", "-m", "moa", "-o", "presence_penalty", "1", "Hi", **environment
-    )
+    refused = ["-o", "json_object", "1"]
+    code, _, err = await run(sys.executable, "-m", "llm", "-m", "moa", *refused, "Hi", **environment)
     assert code == 1
-    assert "presence_penalty is not supported" in err
+    assert "response_format is not supported" in err, err
 
 
 NODE = """
