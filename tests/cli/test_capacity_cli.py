@@ -74,16 +74,22 @@ Idle sessions keep only their text; --max-sessions holds 1024 in all.
 
 def test_a_speed_is_estimated_where_kernels_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "memory_bytes_per_s", lambda _: 8e6)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+    }
     model = save_tiny_model(tmp_path / "tiny", seed=1, **{**SMALL, **sizes}, max_position_embeddings=1024)
     options = [model, "--drafter", "none", "--execution", "int8", "--memory", 10**9]
     assert capacity(*options).partition("in all.\n")[2] == snapshot("""\
 
-Speed of one user here: at most about 41.1 tokens/s; a plain step reads 194.8 kB, and memory here gives 0.008 GB/s (an estimate).
+Speed of one user here: at most about 15.4 tokens/s; a plain step reads 519.1 kB, and memory here gives 0.008 GB/s (an estimate).
 --measure loads the model and measures.
 """)
     assert json.loads(capacity(*options, "--json"))["estimated"] == snapshot(
-        {"step_ms": 24.35, "step_bytes": 194820, "memory_bytes_per_s": 8000000}
+        {"step_ms": 64.89, "step_bytes": 519108, "memory_bytes_per_s": 8000000}
     )
 
 

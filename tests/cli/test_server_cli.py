@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import gguf
 import grpc
 import pytest
 import structlog
@@ -28,6 +29,8 @@ from moa_shared.errors import ConfigError
 from moa_shared.models.gguf.header import read_header
 from moa_shared.programs.config import settings_of
 
+from tests.support.dense_families import tiny_dense
+from tests.support.dense_gguf import write_dense_gguf
 from tests.support.messages import steady
 from tests.support.programs import environment, started
 from tests.support.tiny_gguf import GgufWriter
@@ -247,14 +250,16 @@ def test_drafters_that_cannot_be_used(
 def test_a_gguf_file_with_weights_that_are_no_numbers(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    write_gguf: GgufWriter,
+    tmp_path: Path,
     kind: str,
     level: str,
 ) -> None:
+    model, path = tiny_dense("llama"), tmp_path / "tiny.gguf"
     if kind == "F32":
-        path = write_gguf(poison=float("nan"))
+        model.get_submodule("model.layers.1.mlp.up_proj").weight[0, 0] = float("nan")
+        write_dense_gguf(model, path)
     else:
-        path = write_gguf()
+        write_dense_gguf(model, path, gguf.GGMLQuantizationType[kind])
         entry = read_header(path).tensors["blk.1.ffn_up.weight"]
         with path.open("r+b") as file:  # the scale of the first block
             file.seek(entry.offset)

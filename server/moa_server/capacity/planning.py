@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from moa_kernels import GROUP, KernelError, variant_name
 from moa_shared.drafter import Checkpoint
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.weights.idle_experts import idle_experts_nbytes
 from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.levels import BF16, INT8
 
 from moa_server.capacity.estimate import estimate_step
 from moa_server.capacity.plan import Needed, kv_budget, plan_rooms
@@ -21,7 +18,8 @@ from moa_server.engine.session_size import SessionSize
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
 from moa_server.settings import ServerSettings
-from moa_server.target.execution_level import AUTO, CUDA, NUMPY, check_kv, load_execution
+from moa_server.target.execution_level import check_kv, load_execution
+from moa_server.target.level_choice import choose_level
 from moa_server.target.sized_target import SizedTarget
 from moa_server.target.weights_bytes import PROCESS_BYTES, weights_nbytes
 
@@ -38,7 +36,7 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, 
     """
     files = resolve(settings.model, settings.cache_dir, progress)
     check_context_length(settings, files)
-    level = planned_level(settings, files.config)
+    level, _ = choose_level(settings, files.config, files.target_id)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     drafters = [check_drafter(path, files) for _, path in paths]
     needed = needed_memory(files, level, drafters, settings.weights)
@@ -72,20 +70,6 @@ def session_size(
     if settings.drafts_here:
         sources = with_drafters(sources, drafters, files, load_first=False)
     return SessionSize(Stepper(target, sources), settings.draft_nodes)
-
-
-def planned_level(settings: ServerSettings, config: Mapping[str, Any]) -> str:
-    """The level on which a model with this configuration would run here; see `load_execution`."""
-    if settings.execution != AUTO:
-        return settings.execution
-    head_dim = config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"])
-    widths = (config["hidden_size"], config.get("intermediate_size", 0), config.get("moe_intermediate_size") or 0)
-    whole = all(int(width) % GROUP == 0 for width in (*widths, head_dim))
-    try:
-        runs = variant_name() != NUMPY
-    except KernelError:
-        runs = False
-    return INT8 if settings.device != CUDA and runs and whole else BF16
 
 
 def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint], weights: str = "q8") -> Needed:

@@ -23,7 +23,7 @@ from rich.filesize import decimal
 
 from moa_server.capacity.estimate import estimate_step
 from moa_server.capacity.plan import Needed
-from moa_server.capacity.planning import needed_memory, planned_level, session_size, sized_target
+from moa_server.capacity.planning import needed_memory, session_size, sized_target
 from moa_server.capacity.speed import measure_speed
 from moa_server.doctor.machine import read_machine
 from moa_server.doctor.machine_judgements import (
@@ -43,6 +43,7 @@ from moa_server.loading import check_context_length, check_drafter, drafter_path
 from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
 from moa_server.settings import ServerSettings
 from moa_server.target.execution_level import load_execution
+from moa_server.target.level_choice import choose_level
 
 
 class Examination:
@@ -62,6 +63,7 @@ class Examination:
         self._waiting = waiting
         self._machine = read_machine()
         self._files: ModelFiles | None = None
+        self._level = ""
         self._drafters: list[Checkpoint] | None = None
         self._needed: Needed | None = None
         self._memory: State = "skip"
@@ -97,6 +99,7 @@ class Examination:
     def _find_model(self) -> Check:
         files = resolve(self._settings.model, self._settings.cache_dir, self._progress)
         check_context_length(self._settings, files)
+        self._level, _ = choose_level(self._settings, files.config, files.target_id)
         self._files = files
         size = decimal(sum(path.stat().st_size for path in files.weights))
         return Check("model", "ok", f"{files.target_id}, {size}, checked, in {files.folder}")
@@ -117,7 +120,7 @@ class Examination:
     def _plan_memory(self) -> Check:
         if self._files is None or self._drafters is None:
             return Check("memory", "skip", "not planned: model or drafter failed")
-        settings, files, level = self._settings, self._files, planned_level(self._settings, self._files.config)
+        settings, files, level = self._settings, self._files, self._level
         self._needed = needed_memory(files, level, self._drafters, settings.weights)
         target = sized_target(settings, files, level)
         longest = (
@@ -131,7 +134,7 @@ class Examination:
     def _estimate(self) -> Check:
         if self._files is None or self._needed is None:
             return Check("speed", "skip", "not estimated: the model is not there")
-        settings, level = self._settings, planned_level(self._settings, self._files.config)
+        settings, level = self._settings, self._level
         target = sized_target(settings, self._files, level)
         read = self._needed.weights - idle_experts_nbytes(self._files)
         return judge_estimate(level, estimate_step(target, level, read, settings.threads))

@@ -18,7 +18,8 @@ from moa_kernels import ARITHMETIC, F16, Q4_1, Q8_0, KernelError, explain, set_t
 from moa_kernels.bindings import STORED_FLOATS
 from moa_shared.errors import ConfigError, DiskFullError, MoaError
 from moa_shared.models import ModelFiles
-from moa_shared.models.network.network import Network, unsupported
+from moa_shared.models.network.network import Network
+from moa_shared.models.network.served import has_torch, is_for_torch, unsupported
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import canonical_json
 from moa_shared.models.weights.packing import conversions, plan_places
@@ -31,6 +32,7 @@ from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.float32_test import compare_with_float32
 from moa_server.target.kernel_target import KernelTarget
+from moa_server.target.level_choice import CUDA, TORCH_HINT, choose_level
 from moa_server.target.memory_check import require_memory
 from moa_server.target.self_test import SelfTest, compare_tree, measure_times
 
@@ -38,12 +40,6 @@ if TYPE_CHECKING:
     from moa_server.target.parallel.group import Group
 
 log = structlog.get_logger()
-
-AUTO = "auto"
-CUDA = "cuda"
-NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
-_TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
-_TORCH_HINT = "Install moa with its torch extra: pip install 'moa[server,torch]'."
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,40 +99,23 @@ def load_execution(
         ModelSourceError: weights that cannot be read, or that the level does not compute.
         ConfigError: a level that needs a missing installation, or a failed test at the start.
     """
-    level: str = settings.execution
-    if level == AUTO and settings.device == CUDA:
-        level = BF16
-    if level in (FLOAT32, BF16):
-        return _on_torch(files, settings, level, progress, group)
-    if group is not None:
+    if group is not None and settings.execution not in (FLOAT32, BF16) and settings.device != CUDA:
         raise ConfigError(
             "The level int8 is computed in one process: its kernels do not share a target.",
             hint="Give --execution float32 or bf16, or start moa-server without torchrun.",
         )
-    if settings.device == CUDA:
-        raise ConfigError("The level int8 is computed on CPUs only.", hint="Leave --device out, or --execution.")
-    try:
-        has_kernels = variant_name() != NUMPY
-    except KernelError as error:
-        raise ConfigError(str(error), hint=_TORCH_LEVELS) from error
+    level, reason = choose_level(settings, files.config, files.target_id)
     if level == INT8:
-        if not has_kernels:
-            raise ConfigError(f"The level int8 needs kernels. {explain()}", hint=_TORCH_LEVELS)
         require_memory(files, settings, INT8)
-        return _on_kernels(files, settings, progress)
-    reason = explain()
-    if has_kernels:
-        require_memory(files, settings, INT8)  # the level below takes twice as much
         try:
             return _on_kernels(files, settings, progress)
         except MoaError as error:
-            if not _has_torch():
+            if settings.execution == INT8 or not (has_torch() and is_for_torch(files.config)):
                 raise
-            reason = error.message
-    elif not _has_torch():
-        raise ConfigError(f"This machine can run no level of execution. {reason}", hint=_TORCH_HINT)
-    log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
-    return _on_torch(files, settings, BF16, progress)
+            level, reason = BF16, error.message
+    if reason:
+        log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
+    return _on_torch(files, settings, level, progress, group)
 
 
 def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
@@ -144,7 +123,7 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     trained = int(files.config["max_position_embeddings"])
     context = min(settings.context_length or trained, trained)
     reader = WeightReader(files)
-    floats = _floats(reader, settings)
+    floats = _floats(reader, files, settings)
     weights = _tiled(reader, files, settings, progress, floats)
     network = Network(weights, files.config, progress, context=context)
     target = KernelTarget(network, trained, settings.context_length or None, kv=settings.kv)
@@ -176,13 +155,13 @@ def check_kv(kv: str, level: str) -> None:
         )
 
 
-def _floats(reader: WeightReader, settings: ServerSettings) -> str:
+def _floats(reader: WeightReader, files: ModelFiles, settings: ServerSettings) -> str:
     """What weights in floats are packed as; the log says what other conversions cost."""
     floats = Q4_1 if settings.weights == "q4" else Q8_0
     try:
         found = conversions(reader, plan_places(reader, floats))
     except KernelError as error:
-        raise unsupported(error) from error
+        raise unsupported(error, files.config) from error
     if floats == Q4_1 and not any(stored in STORED_FLOATS for stored in found):
         log.warning("--weights q4 changes nothing: the model has no weights in F16, BF16 or F32")
         floats = Q8_0
@@ -211,14 +190,14 @@ def _tiled(
             log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
             return TiledWeights(reader, tiles_in_memory(files, progress, floats))
     except KernelError as error:
-        raise unsupported(error) from error
+        raise unsupported(error, files.config) from error
 
 
 def _on_torch(
     files: ModelFiles, settings: ServerSettings, level: str, progress: Progress, group: Group | None = None
 ) -> Execution:
-    if not _has_torch():
-        raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=_TORCH_HINT)
+    if not has_torch():
+        raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=TORCH_HINT)
     import torch
 
     from moa_server.target.torch_loading import load_torch_target
@@ -235,9 +214,3 @@ def _on_torch(
     device = target.device.type
     details = target.details if device == CUDA else f"{target.details}, {torch.get_num_threads()} threads"
     return Execution(level, target, details, before, device=device, shares=group.rank.count if group is not None else 1)
-
-
-def _has_torch() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("torch") is not None and find_spec("transformers") is not None

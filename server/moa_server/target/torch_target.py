@@ -14,9 +14,8 @@ from typing import Any, cast
 
 import torch
 from moa_shared.drafter import Checkpoint
-from moa_shared.errors import InternalError, ModelSourceError
-from moa_shared.models.network.description import EARLIEST
-from moa_shared.models.network.family import check_family
+from moa_shared.errors import InternalError
+from moa_shared.models.network.served import check_torch
 from moa_shared.models.weights.packed_linear import pack_linears
 from moa_shared.programs.free_memory import free_memory_bytes
 from torch import nn
@@ -65,7 +64,7 @@ class TorchTarget(Target):
         make_pool: Callable[..., PagePool] = PagePool,
     ) -> None:
         config = model.config
-        _check_layers(config.to_dict(), type(model).__name__)
+        check_torch(config.to_dict(), type(model).__name__)
         attention.register()
         model.set_attn_implementation(attention.NAME)
         self.model = model
@@ -162,23 +161,6 @@ class TorchTarget(Target):
     def over_arrays(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Rows], Rows]:
         """Wraps a function over tensors of the target's dtype and device as one over float32 arrays."""
         return over_arrays(function, self.dtype, self.device)
-
-
-def _check_layers(config: dict[str, Any], name: str) -> None:
-    """Refuses families whose layers are not all of Llama's form: attention over pages has no windows and no caps."""
-    check_family(config, name)
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    is_long = "longrope" in (rope.get("rope_type"), rope.get("type"))
-    if is_long and rope.get("short_factor") != rope.get("long_factor"):  # a GGUF file of a Llama 3 has one list
-        raise ModelSourceError(
-            f"{name} uses 'longrope' rotary scaling, which the torch levels choose again as a text grows.",
-            hint="Give --execution int8.",
-        )
-    if config["model_type"] not in EARLIEST:
-        raise ModelSourceError(
-            f"{name} is of the family {config['model_type']}, which the torch levels do not compute.",
-            hint="Give --execution int8.",
-        )
 
 
 def free_kv_bytes(device: torch.device) -> int:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moa_kernels import KernelError
-
 from moa_shared.errors import MoaError, ModelSourceError
 from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.file_type import file_type
@@ -22,10 +20,7 @@ from moa_shared.models.gguf.header import GgufHeader
 from moa_shared.models.gguf.parts import find_parts, join_headers, read_parts
 from moa_shared.models.gguf.vocabulary import check_vocabulary
 from moa_shared.models.library.local_model import LocalModel
-from moa_shared.models.network.description import EARLIEST
-from moa_shared.models.network.family import check_family
-from moa_shared.models.network.network import unsupported
-from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.served import check_served
 from moa_shared.models.sources.digest import recall, remember
 from moa_shared.models.sources.files import ModelFiles, find_weights, read_config
 from moa_shared.models.tensors.safetensors import map_tensors
@@ -90,7 +85,7 @@ def _examine_gguf(path: Path, root: Path, facts: dict[str, Any]) -> None:
     facts |= {"stored": file_type(header), "family": header.architecture}
     config = make_config(header)
     check_vocabulary(header)
-    _check_plan(config)
+    check_served(config, path.name)
     facts["config"] = config
 
 
@@ -106,23 +101,14 @@ def _examine_folder(model: LocalModel, facts: dict[str, Any]) -> None:
         for tensor in map_tensors(path).values():
             sizes[tensor.dtype] += tensor.data.nbytes
     facts["stored"] = sizes.most_common(1)[0][0] if sizes else ""
-    check_family(config, model.name)
+    check_served(config, model.name)
     if not (folder / _TOKENIZER).is_file():
         raise ModelSourceError(f"The folder {folder} holds no {_TOKENIZER}.")
     reader = WeightReader(ModelFiles(model.name, folder, config, paths, "", ""))
     last = f"model.layers.{int(config['num_hidden_layers']) - 1}.self_attn.o_proj.weight"
     for name in (EMBEDDINGS, FINAL_NORM, HEAD, last):  # drafters for a model look like one, and lack these
         reader.shape(name)
-    _check_plan(config)
     facts["config"] = config
-
-
-def _check_plan(config: Mapping[str, Any]) -> None:
-    try:
-        plan_of(config)
-    except KernelError as error:
-        if config["model_type"] not in EARLIEST:  # which torch computes
-            raise unsupported(error) from error
 
 
 def _headers(paths: tuple[Path, ...], root: Path) -> list[GgufHeader]:

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import F16, Cache, KernelError, Linear, Segment, Stack, norm
 
-from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.layers import Rows, Weights, offset_norm, read_layer, read_matrix
 from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.served import unsupported
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from moa_shared.programs.progress import Progress, SilentProgress
 
@@ -73,7 +73,7 @@ class Network:
                 self._head = make_linear([read_matrix(weights, HEAD)])
                 task.advance(1)
             except KernelError as error:
-                raise unsupported(error) from error
+                raise unsupported(error, config) from error
         self._weights = weights
         self._norm = offset_norm(weights.array(FINAL_NORM), plan.description)
         self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
@@ -146,11 +146,3 @@ class Network:
     def normed(self, rows: Rows) -> Rows:
         """The final norm of what leaves the last layer, [rows, hidden size]: what the head takes."""
         return norm(rows, self._norm, self.stack.shape.eps)
-
-
-def unsupported(error: KernelError) -> ModelSourceError:
-    """The error for a user whose target the kernels do not take."""
-    return ModelSourceError(
-        f"The int8 kernels do not compute this target: {error}",
-        hint="If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes.",
-    )

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_kernels.library import library
 from moa_server.capacity.plan import Needed, kv_budget, plan_rooms, session_lengths
-from moa_server.capacity.planning import plan_capacity, planned_level
+from moa_server.capacity.planning import plan_capacity
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import ConfigError
-from moa_shared.models import resolve
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 
@@ -60,15 +58,6 @@ def test_weights_are_counted_as_they_are_packed(tmp_path: Path) -> None:
     for execution, each in (("float32", 4), ("bf16", 2)):
         settings = ServerSettings(model=str(folder), execution=execution, drafter="none")  # type: ignore[arg-type]
         assert plan_capacity(settings, BUDGET, SilentProgress()).needed.weights == each * numbers
-
-
-def test_a_model_that_the_kernels_do_not_take_is_planned_in_torch(tmp_path: Path) -> None:
-    folder = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
-    assert planned_level(ServerSettings(), resolve(str(folder)).config) == "bf16"
-    assert planned_level(ServerSettings(execution="float32"), {}) == "float32"
-    gpt_oss = {"hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64, "head_dim": 64}
-    assert planned_level(ServerSettings(), gpt_oss) == ("int8" if library() is not None else "bf16")
-    assert planned_level(ServerSettings(), gpt_oss | {"moe_intermediate_size": 720}) == "bf16"
 
 
 @given(st.integers(1, 1 << 20))

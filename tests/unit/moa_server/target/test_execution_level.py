@@ -21,6 +21,7 @@ from moa_server.target.parallel.group import Group
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve
+from moa_shared.models.network import served
 from moa_shared.models.weights.packing import Conversion
 from moa_shared.programs.progress import SilentProgress
 from safetensors.torch import load_file, save_file
@@ -123,7 +124,7 @@ def test_kernels_that_are_forced_and_cannot_be_had(load: Load, level: str, monke
 @needs_kernels
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"head_dim": 48}, "head dimension is 48"), ({"intermediate_size": 40}, "mlp.down_proj: It has 40 inputs")],
+    [({"head_dim": 48}, "head dimension is 48"), ({"intermediate_size": 40}, "MLP width is 40")],
 )
 def test_sizes_that_the_kernels_do_not_take(
     load: Load, tmp_path: Path, changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
@@ -135,7 +136,7 @@ def test_sizes_that_the_kernels_do_not_take(
     loaded, logs = load(other=other)
     assert loaded.level == "bf16"
     assert words in warnings(logs)[0]["reason"]
-    monkeypatch.setattr(execution_level, "_has_torch", lambda: False)
+    monkeypatch.setattr(served, "find_spec", lambda _: None)
     with pytest.raises(ModelSourceError, match=words):
         load(other=other)
 
@@ -215,7 +216,7 @@ def test_without_the_cache_weights_are_packed_in_memory(load: Load, tmp_path: Pa
 
 
 def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution_level, "_has_torch", lambda: False)
+    monkeypatch.setattr(served, "find_spec", lambda _: None)
     with raises(
         ConfigError,
         snapshot(

@@ -88,7 +88,7 @@ def test_folders(model_folder: Path, cache: Path) -> None:
         [
             "F32 bert: name is of the model family 'bert', which moa does not serve.",
             "F32 llama: The weights of name hold no tensor model.layers.8.self_attn.o_proj.weight.",
-            "F32 llama: yes",
+            "F32 llama: name cannot be computed: The configuration does not set rms_norm_eps.",
             "F32 llama: The config.json of name has rms_norm_eps = [], expected a number of at least 0.",
             "F32 -: name is of the model family [], which moa does not serve.",
             "F32 mistral: The config.json of name has rms_norm_eps = 'small', expected a number of at least 0.",

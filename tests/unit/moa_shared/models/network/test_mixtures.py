@@ -181,35 +181,35 @@ def test_configurations_that_make_no_sense_are_refused(family: str, changes: dic
             "mlp.gate.weight",
             (9, 64),
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1.mlp.gate scores 9 experts, expected 10. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1.mlp.gate scores 9 experts, expected 10. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             "mlp.experts.7.up_proj.weight",
             (64, 64),
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 7 has the shapes [96, 64] and [64, 32], expected [64, 64] and [64, 32]. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 7 has the shapes [96, 64] and [64, 32], expected [64, 64] and [64, 32]. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             "mlp.experts.7.down_proj.weight",
             (64, 64),
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 7 has the shapes [64, 64] and [64, 64], expected [64, 64] and [64, 32]. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 7 has the shapes [64, 64] and [64, 64], expected [64, 64] and [64, 32]. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             "mlp.experts.",
             (64, 64),
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1.mlp: Its experts are 64 wide, expected 32. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Its experts are 64 wide, expected 32. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             "mlp.experts.0.gate_proj.weight",
             (32, 32),
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1.mlp.experts.0.gate_proj: Its parts have 32, 64 inputs. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1.mlp.experts.0.gate_proj: Its parts have 32, 64 inputs. Choose another model: `moa-server models` shows which are served."
             ),
         ),
     ],

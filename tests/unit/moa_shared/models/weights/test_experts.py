@@ -172,28 +172,28 @@ def test_only_what_every_row_needs_is_read_at_a_start(
             f"{LAYER}.gate_up_proj_bias",
             (5, 192),
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 5 is not of the form of expert 0: one has a bias or is in float32. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1.mlp: Expert 5 is not of the form of expert 0: one has a bias or is in float32. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             f"{LAYER}.gate_up_proj_bias",
             None,
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1 lacks mlp.experts.0.gate_proj.bias. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1 lacks mlp.experts.0.gate_proj.bias. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             "model.layers.1.self_attn.sinks",
             None,
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1 lacks self_attn.sinks. If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1 lacks self_attn.sinks. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             f"{LAYER}.down_proj_bias",
             (6, 63),
             snapshot(
-                "The int8 kernels do not compute this target: model.layers.1.mlp.experts.0.down_proj: Its bias has the shape (63,), expected (64,). If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: model.layers.1.mlp.experts.0.down_proj: Its bias has the shape (63,), expected (64,). Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
@@ -205,7 +205,7 @@ def test_only_what_every_row_needs_is_read_at_a_start(
             "model.layers.1.self_attn.sinks",
             (3,),
             snapshot(
-                "The int8 kernels do not compute this target: sinks has the shape (3,), expected (4,). If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes."
+                "The int8 kernels do not compute this target: sinks has the shape (3,), expected (4,). Choose another model: `moa-server models` shows which are served."
             ),
         ),
     ],
