@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,18 @@ _KIND = gguf.GGMLQuantizationType.F32
 
 
 def write_mixture_gguf(
-    model: PreTrainedModel, path: Path, kind: gguf.GGMLQuantizationType = _KIND, **changes: Any
+    model: PreTrainedModel,
+    path: Path,
+    kind: gguf.GGMLQuantizationType = _KIND,
+    *,
+    apart: bool = False,
+    **changes: Any,
 ) -> Path:
     """The model with a vocabulary of made-up words.
 
     Args:
         kind: of the experts.
+        apart: a tensor for each expert, as converters of early 2024 wrote them.
         changes: to what the header says, by the names in `_sizes`; None: it does not say so. A name of a tensor: that
             tensor instead, or none.
     """
@@ -51,11 +58,12 @@ def write_mixture_gguf(
     writer.add_token_types([3, 3, 3] + [1] * (len(words) - 3))
     writer.add_token_merges([])
     writer.add_eos_token_id(2)
-    for name, values in {**_tensors(model, config), **changes}.items():
+    tensors = _tensors(model, config)
+    for name, values in {**(_apart(tensors) if apart else tensors), **changes}.items():
         if not name.endswith(("weight", "bias")) or changes.get(name, values) is None:
             continue
         values = np.ascontiguousarray(changes.get(name, values), np.float32)
-        if "_exps.weight" in name and kind != _KIND:
+        if is_expert(name) and kind != _KIND:
             writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, values)
@@ -121,4 +129,17 @@ def _tensors(model: PreTrainedModel, config: dict[str, Any]) -> dict[str, Floats
             heads = config["num_attention_heads" if "q_proj" in module else "num_key_value_heads"]
             values = values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
         found[f"blk.{layer}.{modules[module]}.{kind}"] = values
+    return found
+
+
+def is_expert(name: str) -> bool:
+    """Whether GGUF's tensor `name` holds matrices of experts."""
+    return "_exps.weight" in name or re.search(r"ffn_(gate|up|down)\.\d+\.weight", name) is not None
+
+
+def _apart(tensors: dict[str, Floats]) -> dict[str, Floats]:
+    found = {name: values for name, values in tensors.items() if "_exps.weight" not in name}
+    for name in tensors.keys() - found.keys():
+        for number, own in enumerate(tensors[name]):
+            found[name.replace("_exps.weight", f".{number}.weight")] = own
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf.experts import experts_apart
 from moa_shared.models.gguf.families import of_its_family, require_family
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.names import hugging_face_name, known_shapes
@@ -93,7 +94,7 @@ def _refuse_strange_tensors(header: GgufHeader, config: dict[str, Any]) -> None:
 
 
 def _check_shapes(header: GgufHeader, config: dict[str, Any]) -> None:
-    required, others = known_shapes(config)
+    required, others = known_shapes(config, apart=experts_apart(header.tensors))
     missing = [name for name in required if name not in header.tensors]
     if missing:
         raise ModelSourceError(f"{header.path} lacks {len(missing)} tensors, {missing[0]} among them.", hint=_WHOLE)
@@ -103,13 +104,18 @@ def _check_shapes(header: GgufHeader, config: dict[str, Any]) -> None:
             continue
         if name not in shapes:
             raise ModelSourceError(
-                f"{header.path} holds {name}, but has {config['num_hidden_layers']} layers.", hint=DAMAGED
+                f"{header.path} holds {name}, which a model of {_counts(config)} does not have.", hint=DAMAGED
             )
         if entry.shape != shapes[name]:
             raise ModelSourceError(
                 f"{name} of {header.path} has the shape {list(entry.shape)}, expected {list(shapes[name])}.",
                 hint=DAMAGED,
             )
+
+
+def _counts(config: dict[str, Any]) -> str:
+    experts = config.get("num_experts") or config.get("num_local_experts")
+    return f"{config['num_hidden_layers']} layers" + (f" with {experts} experts each" if experts else "")
 
 
 def _check_vocabulary(header: GgufHeader, rows: int) -> None:

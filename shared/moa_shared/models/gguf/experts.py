@@ -6,7 +6,8 @@ transformers gives the same model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from moa_shared.models.gguf.header import GgufHeader
@@ -20,7 +21,14 @@ EXPERTS = {  # a layer's router and its experts, in place of an MLP
     "ffn_up_exps": "mlp.experts.up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
 }
+_APART = re.compile(r"ffn_(gate|up|down)\.(\d+)")  # as files of 2024 have an expert, each in tensors of its own
 _GPT_OSS_WINDOW, _GPT_OSS_CONTEXT = 128, 4096
+
+
+def expert_module(stem: str) -> str | None:
+    """`ffn_gate.3` -> `mlp.experts.3.gate_proj`; None for what is not the tensor of one expert."""
+    match = _APART.fullmatch(stem)
+    return None if match is None else f"mlp.experts.{int(match[2])}.{match[1]}_proj"
 
 
 def mixture_family(header: GgufHeader) -> str | None:
@@ -64,16 +72,24 @@ def mixture_config(header: GgufHeader) -> dict[str, Any]:
     return config
 
 
-def expert_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shapes of `EXPERTS`."""
+def expert_shapes(config: Mapping[str, Any], *, apart: bool = False) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's router and experts.
+
+    Args:
+        apart: each expert has tensors of its own.
+    """
     count = int(config.get("num_experts") or config["num_local_experts"])
     hidden, inner = int(config["hidden_size"]), int(config.get("moe_intermediate_size") or config["intermediate_size"])
-    return {
-        "ffn_gate_inp": (count, hidden),
-        "ffn_gate_exps": (count, inner, hidden),
-        "ffn_up_exps": (count, inner, hidden),
-        "ffn_down_exps": (count, hidden, inner),
-    }
+    router: dict[str, tuple[int, ...]] = {"ffn_gate_inp": (count, hidden)}
+    expert = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    if apart:
+        return router | {f"ffn_{name}.{each}": shape for each in range(count) for name, shape in expert.items()}
+    return router | {f"ffn_{name}_exps": (count, *shape) for name, shape in expert.items()}
+
+
+def experts_apart(names: Collection[str]) -> bool:
+    """Whether a file has tensors of these names for each expert, not for all of a layer."""
+    return any(name.endswith(".ffn_gate.0.weight") for name in names)
 
 
 def _gpt_oss_rope(header: GgufHeader) -> dict[str, Any]:

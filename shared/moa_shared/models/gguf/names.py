@@ -8,14 +8,14 @@ It also adds 1 to the weights of Gemma's norms.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.models.gguf.experts import EXPERTS, expert_shapes
+from moa_shared.models.gguf.experts import EXPERTS, expert_module, expert_shapes
 from moa_shared.models.network.description import FAMILIES
 
 _PAIRED = frozenset({"llama", "mistral", "ministral3", "mixtral", "smollm3", "granite"})
@@ -32,7 +32,7 @@ _SPLIT = {
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _BEHIND = {"attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj"}
 _QUERY_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+(?:\.\d+)?)\.(weight|bias)")
 
 
 def hugging_face_name(name: str, family: str = "llama") -> str | None:
@@ -49,11 +49,18 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
         return f"{_OUTSIDE[stem]}.{kind}" if stem in _OUTSIDE and kind == "weight" else None
     module = _vectors(family).get(stem) if kind == "weight" else None
     module = module or _matrices(family).get(stem)
+    if module is None and kind == "weight" and FAMILIES[family].mixture is not None:
+        module = expert_module(stem)
     return None if module is None else f"model.layers.{int(layer)}.{module}.{kind}"
 
 
-def known_shapes(config: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+def known_shapes(
+    config: Mapping[str, Any], *, apart: bool = False
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
     """The shapes of all tensors that the model may have, by GGUF's names.
+
+    Args:
+        apart: each expert has tensors of its own.
 
     Returns:
         those without which it cannot be computed, and others.
@@ -75,12 +82,15 @@ def known_shapes(config: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]],
         "attn_k_norm": (keys if family in _WIDE_HEAD_NORMS else head_dim,),
         "attn_sinks": (int(config["num_attention_heads"]),),
     }
+    matrices: Collection[str] = _matrices(family)
     if FAMILIES[family].mixture is not None:
-        shapes |= expert_shapes(config)
+        experts = expert_shapes(config, apart=apart)
+        shapes |= experts
+        matrices = [*(stem for stem in matrices if stem not in EXPERTS), *experts]
     vocabulary = int(config["vocab_size"]), hidden
     required: dict[str, tuple[int, ...]] = {"token_embd.weight": vocabulary, "output_norm.weight": (hidden,)}
     others: dict[str, tuple[int, ...]] = {"output.weight": vocabulary}
-    matrices, vectors = _matrices(family), _vectors(family)
+    vectors = _vectors(family)
     for layer in range(int(config["num_hidden_layers"])):
         for stem in (*matrices, *vectors):
             required[f"blk.{layer}.{stem}.weight"] = shapes.get(stem, (hidden,))

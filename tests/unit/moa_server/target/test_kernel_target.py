@@ -215,7 +215,7 @@ def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            'The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Give --execution float32 or bf16, which torch computes.'
+            "The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
         ),
     ) as caught:
         tiny_kernel_target(tiny_model(head_dim=48), packed=())
@@ -223,7 +223,7 @@ def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            'The int8 kernels do not compute this target: model.layers.0.mlp.down_proj: It has 40 inputs, which is no multiple of 32. Give --execution float32 or bf16, which torch computes.'
+            "The int8 kernels do not compute this target: model.layers.0.mlp.down_proj: It has 40 inputs, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
         ),
     ):
         tiny_kernel_target(tiny_model(intermediate_size=40), packed=())

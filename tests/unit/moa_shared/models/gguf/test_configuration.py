@@ -170,7 +170,7 @@ def test_a_layer_too_many(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/tiny.gguf holds blk.7.ffn_norm.weight, but has 2 layers. The file is truncated or corrupt: fetch it again."
+            "TMP/tiny.gguf holds blk.7.ffn_norm.weight, which a model of 2 layers does not have. The file is truncated or corrupt: fetch it again."
         ),
     ):
         make_config(read_header(write_gguf(extra="blk.7.ffn_norm.weight")))

@@ -50,6 +50,56 @@ def test_weights_and_logits_are_those_of_the_model(family: str, tmp_path: Path) 
 
 
 @needs_kernels
+@pytest.mark.parametrize("kind", ["F32", "Q4_0"])
+def test_a_file_with_tensors_for_each_expert_is_the_same_model(kind: str, tmp_path: Path) -> None:
+    model, stored = tiny_mixture("mixtral"), gguf.GGMLQuantizationType[kind]
+    fused = files_of(write_mixture_gguf(model, tmp_path / "fused.gguf", stored))
+    apart = files_of(write_mixture_gguf(model, tmp_path / "apart.gguf", stored, apart=True))
+    assert apart.config == fused.config
+    assert set(WeightReader(apart).names()) == set(WeightReader(fused).names())
+    tiles = map_tiles(apart, tmp_path, SilentProgress())
+    got = logits_of(apart, TiledWeights(WeightReader(apart), tiles))
+    assert got.tobytes() == logits_of(fused).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"blk.1.ffn_up.3.weight": None},
+            snapshot(
+                "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.3.weight among them. Name a GGUF file of a whole model, or the first of its parts."
+            ),
+        ),
+        (
+            {"blk.1.ffn_up.4.weight": np.zeros((96, 64))},
+            snapshot(
+                "TMP/tiny.gguf holds blk.1.ffn_up.4.weight, which a model of 3 layers with 4 experts each does not have. The file is truncated or corrupt: fetch it again."
+            ),
+        ),
+        (
+            {"blk.1.ffn_down.3.weight": np.zeros((96, 64))},
+            snapshot(
+                "blk.1.ffn_down.3.weight of TMP/tiny.gguf has the shape [96, 64], expected [64, 96]. The file is truncated or corrupt: fetch it again."
+            ),
+        ),
+        (
+            {GATES: np.zeros((4, 96, 64))},
+            snapshot(
+                "TMP/tiny.gguf holds blk.1.ffn_gate_exps.weight, which a model of 3 layers with 4 experts each does not have. The file is truncated or corrupt: fetch it again."
+            ),
+        ),
+    ],
+)
+def test_files_with_other_tensors_for_each_expert_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write_mixture_gguf(tiny_mixture("mixtral"), tmp_path / "tiny.gguf", apart=True, **changes)
+    with raises(ModelSourceError, message):
+        make_config(read_header(path))
+
+
+@needs_kernels
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16"])
 def test_experts_in_all_formats_are_read_and_packed(kind: str, tmp_path: Path) -> None:
     path = write_mixture_gguf(tiny_mixture("gpt-oss"), tmp_path / "tiny.gguf", gguf.GGMLQuantizationType[kind])
