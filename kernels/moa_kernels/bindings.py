@@ -66,7 +66,7 @@ class CStack(ct.Structure):
         ("only_fills", ct.c_int32),
         ("activation", ct.c_int32),
         ("rotated", ct.c_int32),
-        *((name, ct.c_float) for name in ("eps", "query_scale", "residual_scale", "score_cap")),
+        *((name, ct.c_float) for name in ("eps", "query_scale", "residual_scale", "score_cap", "qkv_clip")),
         *((name, ct.c_float) for name in ("gate_slope", "gate_limit")),
         ("layer", ct.POINTER(CLayer)),
     )

@@ -207,7 +207,10 @@ def _project(stack: Stack, layer: Layer, x: Rows) -> tuple[Rows, Rows, Rows]:
     shape = stack.shape
     split = layer.qkv(_normed(stack, x, layer.attention_norm)).reshape(len(x), -1, shape.head_dim)
     queries, keys, values = np.split(split, [shape.heads, split.shape[1] - (split.shape[1] - shape.heads) // 2], axis=1)
-    return _normed_heads(stack, queries, layer.query_norm), _normed_heads(stack, keys, layer.key_norm), values
+    queries, keys = _normed_heads(stack, queries, layer.query_norm), _normed_heads(stack, keys, layer.key_norm)
+    if shape.qkv_clip:
+        queries, keys, values = (np.clip(each, -shape.qkv_clip, shape.qkv_clip) for each in (queries, keys, values))
+    return queries, keys, values
 
 
 def _normed_heads(stack: Stack, heads: Rows, weight: Rows | None) -> Rows:

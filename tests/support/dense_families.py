@@ -25,6 +25,7 @@ _PLAIN = {"rope_type": "default", "rope_theta": 500.0}
 _LINEAR = {"rope_type": "linear", "rope_theta": 9000.0, "factor": 8.0}
 _WIDE = {"hidden_size": 128}  # four heads of 32: families that derive the size of a head
 _GEMMA = {"query_pre_attn_scalar": 50, "sliding_window": WINDOW, "layer_types": _LAYERS}
+_QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
 _PHI_4 = {**_WIDE, "head_dim": None, "pad_token_id": None, "original_max_position_embeddings": 32}
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": WINDOW}),
@@ -47,6 +48,8 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"full_attention": _YARN, "sliding_attention": _PLAIN},
         },
     ),
+    "qwen 2 with a window": ("Qwen2", _QWEN_WINDOW),
+    "qwen 3 with a window": ("Qwen3", _QWEN_WINDOW),
     "granite": (
         "Granite",
         {
@@ -72,7 +75,7 @@ _IN_GGUF: dict[str, dict[str, Any]] = {  # as llama.cpp's code has it: the file 
     "smollm 3": {"num_hidden_layers": 5, "no_rope_layers": None},
     "mistral": {"sliding_window": None},
 }
-GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name != "ministral"))
+GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name != "ministral" and "qwen" not in name))
 
 
 def tiny_in_gguf(family: str) -> PreTrainedModel:

@@ -91,6 +91,7 @@ def _sizes(config: dict[str, Any]) -> dict[str, int | float | str | None]:
         "expert_count": config.get("num_experts") or config["num_local_experts"],
         "expert_used_count": config["num_experts_per_tok"],
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
+        "attention.clamp_kqv": config.get("clip_qkv"),
     }
     if config["model_type"] == "gpt_oss":
         sizes |= {

@@ -23,9 +23,13 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3Moe",
         {**_QWEN, "norm_topk_prob": True, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
     ),
+    "qwen 3 with a window": ("Qwen3Moe", {**_QWEN, "norm_topk_prob": True, "use_sliding_window": True, "sliding_window": WINDOW}),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "mixtral with a window": ("Mixtral", {"num_local_experts": 4, "sliding_window": WINDOW}),
     "olmoe": ("Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False}),
+    "olmoe with clips": (
+        "Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 0.7},
+    ),
     "gpt-oss": (
         "GptOss",
         {

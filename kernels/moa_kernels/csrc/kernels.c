@@ -106,6 +106,10 @@ static void norm_heads(const forward_t *f, const float *norm, int heads, float *
     else for (int h = 0; h < heads; h++) norm_row(dim, f->stack->eps, norm, x + h * dim, x + h * dim);
 }
 
+static void clip_row(int width, float most, float *x) {
+    for (int i = 0; i < width; i++) x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
+}
+
 // Norms, rotates and scales a row's queries; norms, rotates and stores its keys, stores its values.
 static void place_row(void *context, int row, int worker) {
     (void)worker;
@@ -116,6 +120,7 @@ static void place_row(void *context, int row, int worker) {
     int kv_heads = s->reads_memory ? 0 : s->kv_heads;
     norm_heads(f, f->layer->query_norm, s->heads, heads);
     norm_heads(f, f->layer->key_norm, kv_heads, heads + query_width(s));
+    if (s->qkv_clip > 0) clip_row(qkv_width(s), s->qkv_clip, heads);
     if (f->layer->rotary >= 0) {
         size_t at = (size_t)f->positions[row] * (s->rotated / 2);
         const float *cosines = f->cosines[f->layer->rotary] + at, *sines = f->sines[f->layer->rotary] + at;

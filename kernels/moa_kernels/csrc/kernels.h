@@ -68,6 +68,7 @@ typedef struct {
     float query_scale;     // of scores
     float residual_scale;  // of what attention and MLP add to the rows
     float score_cap;       // scores become cap tanh(score / cap); 0: they stay
+    float qkv_clip;        // queries, keys and values, once normed, are cut off at this; 0: they are not
     float gate_slope, gate_limit;  // of MOA_CLAMPED_SWIGLU
     const moa_layer_t *layer;
 } moa_stack_t;

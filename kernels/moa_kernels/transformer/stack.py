@@ -40,6 +40,7 @@ class StackShape:
             gate sigmoid(gate_slope gate) (up + 1), with both cut off at gate_limit.
         score_scale: of attention's scores; 0: one over the root of the head dimension.
         score_cap: scores become cap tanh(score / cap); 0: they stay.
+        qkv_clip: queries, keys and values, once normed, are cut off at this and at minus this; 0: they are not.
         residual_scale: of what attention and MLP add to the rows.
     """
 
@@ -53,6 +54,7 @@ class StackShape:
     activation: str = SILU
     score_scale: float = 0.0
     score_cap: float = 0.0
+    qkv_clip: float = 0.0
     residual_scale: float = 1.0
     gate_slope: float = 1.702
     gate_limit: float = 7.0
@@ -70,9 +72,12 @@ class StackShape:
             raise KernelError(f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly.")
         if self.activation not in ACTIVATIONS:
             raise KernelError(f"The activation {self.activation!r} is not computed by the kernels.")
-        factors = (self.score_scale, self.score_cap, self.residual_scale, self.gate_slope, self.gate_limit)
+        factors = (
+            *(self.score_scale, self.score_cap, self.qkv_clip),
+            *(self.residual_scale, self.gate_slope, self.gate_limit),
+        )
         if not all(np.isfinite(np.float32(factor)) and factor >= 0 for factor in factors):
-            raise KernelError(f"The scalings {factors} of scores, their cap, residuals and gates cannot be used.")
+            raise KernelError(f"The scalings {factors} of scores, caps, clips, residuals and gates cannot be used.")
         if any_width:
             return
         for name, size, divisor in (
@@ -326,6 +331,7 @@ class Stack:
             shape.query_scale,
             shape.residual_scale,
             shape.score_cap,
+            shape.qkv_clip,
             shape.gate_slope,
             shape.gate_limit,
             c_layers,

@@ -18,16 +18,19 @@ from moa_shared.models.network.layers import Weights, read_layer
 from moa_shared.models.network.plan import Plan, plan_of
 
 
-def plan_of_target(target: Weights) -> Plan | None:
+def plan_of_target(target: Weights, context: int = 0) -> Plan | None:
     """What the target's layers compute; None: they are of Llama's form, with the sizes that the drafter names.
+
+    Args:
+        context: as of `plan_of`.
 
     Raises:
         KernelError: what the kernels do not compute.
     """
     config = getattr(target, "config", None)
-    if config is None or config.get("model_type") in EARLIEST:
+    if config is None or (config.get("model_type") in EARLIEST and not config.get("use_sliding_window")):
         return None
-    return plan_of(config)
+    return plan_of(config, context)
 
 
 class TargetParts:
@@ -36,15 +39,17 @@ class TargetParts:
     Args:
         target: its weights, with at least what is asked for.
         packed: the same, some of them packed and mapped, for arithmetic that takes them so; None: none are.
+        context: the most positions that the server's texts will have, by which it chose longrope's factors; 0: as many
+            as the model was made for.
 
     Raises:
         KernelError: as of `plan_of_target`.
     """
 
-    def __init__(self, target: Weights, packed: Weights | None = None) -> None:
+    def __init__(self, target: Weights, packed: Weights | None = None, context: int = 0) -> None:
         self._target = target
         self._packed = packed or target
-        self.plan = plan_of_target(target)
+        self.plan = plan_of_target(target, context)
         self._layers: dict[tuple[int, Arithmetic], Layer] = {}
         self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
 

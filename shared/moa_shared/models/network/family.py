@@ -33,6 +33,7 @@ _FACTORS = (
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "rms_norm_eps")  # 0: none
 _MOST_SHOWN = 80  # characters of a wrong value in a message
 _LENGTH_DEPENDENT_ROPE = ("dynamic",)
+_QWENS = ("qwen2", "qwen3", "qwen3_moe")  # whose windows are used only where use_sliding_window says so
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -44,7 +45,7 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
         name: what to call the model in messages.
 
     Raises:
-        ModelSourceError: another family, a sliding window, a rope that changes with the length, or impossible sizes.
+        ModelSourceError: another family, a rope that changes with the length, or what makes no sense.
     """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
@@ -60,17 +61,7 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
     ropes = [each or {} for each in rope.values()] if by_layer else [rope]
     if not isinstance(layer_types, list) or not all(map(_is_rope, ropes)):
         raise _senseless(name)
-    if family in EARLIEST and (
-        config.get("use_sliding_window") or any(kind != _LAYER_TYPES[0] for kind in layer_types)
-    ):
-        raise ModelSourceError(
-            f"{name} uses sliding-window attention, which moa does not support.",
-            hint="Choose a model whose config.json has use_sliding_window false and only full_attention layers.",
-        )
-    if family not in EARLIEST:
-        _check_layers(config, name)
-    elif len(layer_types) not in (0, config["num_hidden_layers"]):
-        raise _senseless(name)
+    _check_layers(config, name)
     rope_type = next((kind for kind in map(_rope_type, ropes) if kind in _LENGTH_DEPENDENT_ROPE), None)
     if rope_type is not None:
         raise ModelSourceError(
@@ -127,6 +118,7 @@ def _check_numbers(config: Mapping[str, Any], name: str) -> None:
 def _check_layers(config: Mapping[str, Any], name: str) -> None:
     """Refuses windows, kinds of layers and lists by layer that make no sense, and what is not computed."""
     count, kinds, turned = config["num_hidden_layers"], config.get("layer_types"), config.get("no_rope_layers")
+    family = str(config["model_type"])
     window = config.get("sliding_window")
     wrong = None
     if kinds and (len(kinds) != count or any(kind not in _LAYER_TYPES for kind in kinds)):
@@ -143,7 +135,15 @@ def _check_layers(config: Mapping[str, Any], name: str) -> None:
         value = config.get(key)
         if value is not None and (type(value) is not int or value < 1):
             wrong = f"{key} = {value!r}"
-    wrong = mistake_in(config, FAMILIES[str(config["model_type"])], MOST_SIZE) or wrong
+    if family in _QWENS and config.get("use_sliding_window"):
+        first = config.get("max_window_layers", 0)
+        if type(first) is not int or first < 0:
+            wrong = f"max_window_layers = {first!r}"
+        elif "sliding_window" not in config:
+            wrong = "use_sliding_window, and no sliding_window"
+    elif family in EARLIEST and _LAYER_TYPES[1] in (kinds or ()):
+        wrong = "layers with a sliding window, which its family does not have or it does not use"
+    wrong = mistake_in(config, FAMILIES[family], MOST_SIZE) or wrong
     if config.get("use_bidirectional_attention"):
         wrong = "bidirectional attention, which writes no text"
     if wrong is not None:

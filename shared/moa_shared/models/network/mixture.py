@@ -65,11 +65,10 @@ def mistake_in(config: Mapping[str, Any], description: Description, most_size: i
     dense = config.get("mlp_only_layers")
     if dense is not None and (not isinstance(dense, list) or any(type(layer) is not int for layer in dense)):
         return f"mlp_only_layers = {dense!r}"
-    for key in ("clip_qkv", "use_sliding_window"):
-        if config.get(key):
-            return f"{key} = {config[key]!r}"
-    for key in ("swiglu_alpha", "swiglu_limit"):
-        value = config.get(key, 1.0)
+    for key in ("clip_qkv", "swiglu_alpha", "swiglu_limit"):
+        value = config.get(key)
+        if value is None:
+            continue
         if type(value) not in (int, float) or not 0 < value < 1e6:
             return f"{key} = {value!r}"
     return None

@@ -18,6 +18,7 @@ from moa_shared.models.network.description import FAMILIES, Description
 from moa_shared.models.network.mixture import MixturePlan, mixture_of
 
 _ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH}
+_WHOLE_QWEN_LAYERS = 28  # that see all positions, where max_window_layers does not say
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
@@ -117,6 +118,7 @@ def _shape(config: Mapping[str, Any], description: Description) -> StackShape:
         activation=activation,
         score_scale=scale,
         score_cap=float(config.get("attn_logit_softcapping", 0.0)),
+        qkv_clip=float(config.get("clip_qkv", 0.0)) if config.get("model_type") == "olmoe" else 0.0,
         residual_scale=float(config.get("residual_multiplier", 1.0)),
         gate_slope=float(config.get("swiglu_alpha", 1.0)),
         gate_limit=float(config.get("swiglu_limit", 0.0)),
@@ -127,6 +129,9 @@ def _layer_types(config: Mapping[str, Any], description: Description) -> list[st
     count, every = int(config["num_hidden_layers"]), description.window_every
     if config.get("layer_types"):
         return list(config["layer_types"])
+    if config.get("use_sliding_window") and every is None and config.get("sliding_window"):  # Qwen's keys
+        first = 0 if description.mixture is not None else int(config.get("max_window_layers", _WHOLE_QWEN_LAYERS))
+        return [_SLIDING if layer >= first else _FULL for layer in range(count)]
     if every is None or not config.get("sliding_window"):
         return [_FULL] * count
     every = int(config.get("sliding_window_pattern", every))

@@ -66,7 +66,9 @@ _MATHEMATICS_OF_LATER_FAMILIES = (
     "mlp_only_layers",
     "swiglu_alpha",
     "swiglu_limit",
+    "clip_qkv",
 )
+_MATHEMATICS_OF_WINDOWS = ("use_sliding_window", "max_window_layers", "sliding_window", "layer_types")  # Qwen's
 _INDEX = "model.safetensors.index.json"
 
 
@@ -112,6 +114,8 @@ def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress
     keys: tuple[str, ...] = _MATHEMATICS
     if config["model_type"] not in EARLIEST:
         keys += _MATHEMATICS_OF_LATER_FAMILIES
+    if config.get("use_sliding_window"):
+        keys += _MATHEMATICS_OF_WINDOWS
     mathematics = {key: config[key] for key in keys if config.get(key) is not None}
     fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
     return ModelFiles(target_id, folder, config, weights, fingerprint, accept_tokenizer(folder, root))

@@ -12,6 +12,7 @@ from moa_server.target.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
+from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafting.chain import draft_chain
 from moa_shared.models.network.network import Network
 from moa_shared.sampling.settings import Sampling
@@ -74,6 +75,23 @@ def test_reused_layers_compute_what_the_target_does(family: str) -> None:
     assert layers.catch_up(known) == known
     features = decoder.features(layers.run(states[known:], run_of_text(range(known, LENGTH))))
     np.testing.assert_allclose(decoder.logits(features), output.logits[0, known:], rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize("context", [0, 32])
+def test_reused_layers_have_the_angles_of_the_context_that_is_served(context: int) -> None:
+    model = tiny_dense("phi 4")
+    network = Network(weights_of(model), model.config.to_dict(), plain=True, context=context)
+    target, first = (
+        KernelTarget(network, SIZES["max_position_embeddings"], kv="f32"),
+        model.config.num_hidden_layers - 2,
+    )
+    output = target.forward(target.new_cache(), TEXT[:32], want_state_layer=first)
+    weights = TargetWeights(model)
+    decoder = drafter(model, reused_layers=2).decoder(weights, "float32", parts=TargetParts(weights, context=context))
+    assert decoder.reused is not None
+    layers = ReusedLayers(decoder, decoder.reused)
+    features = decoder.features(layers.run(output.states[first], run_of_text(range(32))))
+    np.testing.assert_allclose(decoder.logits(features), output.logits, rtol=0, atol=3e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,7 @@ from tests.support.mixtures import MixtureWeights, tiny_mixture
 from tests.unit.moa_shared.models.network.test_mixtures import needs_kernels, of_transformers
 from tests.unit.moa_shared.models.weights.test_experts import logits_of
 
-IN_GGUF = ["qwen 3", "mixtral", "olmoe", "gpt-oss"]
+IN_GGUF = ["qwen 3", "mixtral", "olmoe", "olmoe with clips", "gpt-oss"]
 GATES = "blk.1.ffn_gate_exps.weight"
 
 
@@ -170,9 +170,9 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
         ),
         (
             "olmoe",
-            {"attention.clamp_kqv": 8.0},
+            {"attention.clamp_kqv": -8.0},
             snapshot(
-                "The config.json of tiny.gguf has clip_qkv = 8.0, which moa does not compute. Fetch the model again, or choose another."
+                "The config.json of tiny.gguf has clip_qkv = -8.0, which moa does not compute. Fetch the model again, or choose another."
             ),
         ),
         (

@@ -71,13 +71,13 @@ def test_the_families_served(family: str) -> None:
         (
             {"use_sliding_window": True},
             snapshot(
-                "it uses sliding-window attention, which moa does not support. Choose a model whose config.json has use_sliding_window false and only full_attention layers."
+                "The config.json of it has use_sliding_window, and no sliding_window, which moa does not compute. Fetch the model again, or choose another."
             ),
         ),
         (
             {"layer_types": ["full_attention", "sliding_attention"]},
             snapshot(
-                "it uses sliding-window attention, which moa does not support. Choose a model whose config.json has use_sliding_window false and only full_attention layers."
+                "The config.json of it has layers with a sliding window, which its family does not have or it does not use, which moa does not compute. Fetch the model again, or choose another."
             ),
         ),
         (
