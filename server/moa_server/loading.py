@@ -19,6 +19,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError
@@ -76,7 +77,9 @@ def load_host(
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafts_here:
         ngrams = ngrams_for(files.fingerprint, named[0][1]) if named else None
-        sources = with_drafters(sources, [drafter for _, _, drafter in named], files, ngrams)
+        sources = with_drafters(
+            sources, [drafter for _, _, drafter in named], files, ngrams, context=target.context_length
+        )
     drafters = [
         pb.Drafter(
             name=name,
@@ -219,6 +222,7 @@ def with_drafters(
     files: ModelFiles,
     ngrams: NgramTable | None = None,
     *,
+    context: int = 0,
     load_first: bool = True,
 ) -> list[MemorySource]:
     """The sources with the drafters that read their rows, for drafts of the server's own.
@@ -228,6 +232,7 @@ def with_drafters(
 
     Args:
         ngrams: of the target; None: there is no table for it.
+        context: the most tokens of a conversation; 0: as many as the target was made for.
         load_first: the first one's weights are loaded now; others' when a session needs them.
     """
     found = {bytes.fromhex(drafter.fingerprint): drafter for drafter in drafters}
@@ -240,7 +245,7 @@ def with_drafters(
             layer = shared.state_layer if shared.state_layer != source.state_layer else None
             able.append(replace(source, drafter=shared.drafter, drafter_layer=layer))
             continue
-        states = cache(partial(_load_states, checkpoint, files))
+        states = cache(partial(_load_states, checkpoint, files, context))
         if load_first and not able:
             states()
         own = OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes, ngrams)
@@ -249,9 +254,9 @@ def with_drafters(
     return able
 
 
-def _load_states(checkpoint: Checkpoint, files: ModelFiles) -> NewDrafter:
+def _load_states(checkpoint: Checkpoint, files: ModelFiles, context: int) -> NewDrafter:
     reader = WeightReader(files)
-    states = checkpoint.states(reader, OWN_WEIGHTS)
+    states = checkpoint.states(reader, OWN_WEIGHTS, parts=TargetParts(reader, context=context))
     reader.drop_pages()
     return states
 

@@ -196,7 +196,7 @@ def equip(
         return _with(device, lambda: LookupDrafter(settings.length))
     if settings.drafter == "random":
         random = _random_checkpoint(files)
-        states = drafter_states(random, files, settings)
+        states = drafter_states(random, files, settings, device.context_tokens)
         return _with(device, _moa_drafters(random, states, files, settings, reads_memory=False))
     if settings.drafter == "none":
         return device
@@ -227,15 +227,16 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
     if beside is None:
         return _with_checkpoint(device, online, choice, settings)
     name, alone = beside
-    return _reading_memory_of(device, alone, _pairs(online, alone, files, settings), replace(choice, alone=name))
+    pairs = _pairs(online, alone, files, settings, device.context_tokens)
+    return _reading_memory_of(device, alone, pairs, replace(choice, alone=name))
 
 
 def _pairs(
-    online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings
+    online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int
 ) -> Callable[[], ClientDrafter]:
     """Makes pairs of drafters over the same parts of the target, with the states that the second one reads."""
     reader = WeightReader(files)
-    parts = target_parts(reader, files, (online, alone), settings)
+    parts = target_parts(reader, files, (online, alone), settings, context)
     first = alone.config.target_layers - alone.config.reused_layers
     first_of, second_of = (
         _moa_drafters(
@@ -255,7 +256,7 @@ def _with_checkpoint(
     device: Device, checkpoint: Checkpoint, choice: Choice, settings: ClientSettings, path: Path | None = None
 ) -> Device:
     files, reads_memory = device.files, checkpoint.config.memory_width > 0
-    states = drafter_states(checkpoint, files, settings)
+    states = drafter_states(checkpoint, files, settings, device.context_tokens)
     new_drafter = _moa_drafters(checkpoint, states, files, settings, reads_memory=reads_memory, path=path)
     return _reading_memory_of(device, checkpoint, new_drafter, choice)
 
@@ -332,14 +333,17 @@ def _moa_drafters(
     return new_drafter
 
 
-def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> NewState:
+def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:
     """The factory of a conversation's draft state, over the parts of the target in `files`.
+
+    Args:
+        context: the most tokens of a conversation at the server; 0: as many as the model was made for.
 
     Raises:
         ModelSourceError: a part is missing, or does not have the shape that the drafter needs.
     """
     reader = WeightReader(files)
-    parts = target_parts(reader, files, (checkpoint,), settings)
+    parts = target_parts(reader, files, (checkpoint,), settings, context)
     states = checkpoint.states(reader, settings.dtype, parts=parts)
     reader.drop_pages()
     return states

@@ -25,11 +25,14 @@ from moa_client.settings import ClientSettings
 
 
 def target_parts(
-    reader: WeightReader, files: ModelFiles, checkpoints: Sequence[Checkpoint], settings: ClientSettings
+    reader: WeightReader, files: ModelFiles, checkpoints: Sequence[Checkpoint], settings: ClientSettings, context: int
 ) -> TargetParts:
     """The parts of the target that these drafters run: packed in the cache and mapped, so that processes share them.
 
     Where they cannot be packed there, each process packs its own in memory.
+
+    Args:
+        context: the most tokens of a conversation at the server.
     """
     drafters = [each for each in checkpoints if each.config.kind == MOA]
     reused = max((each.config.reused_layers for each in drafters), default=0)
@@ -38,9 +41,9 @@ def target_parts(
         names.add(HEAD if HEAD in reader.names() else EMBEDDINGS)
     matrices = sorted(name for name in names if len(reader.shape(name)) == 2)
     if not matrices or settings.dtype != INT8 or variant_name() == "numpy":
-        return TargetParts(reader)
+        return TargetParts(reader, context=context)
     try:
         tiles = map_some_tiles(files, cache_root(settings.cache_dir), matrices, SilentProgress())
     except (KernelError, ConfigError, DiskFullError, OSError):  # sizes that numpy computes, or a disk without room
-        return TargetParts(reader)
-    return TargetParts(reader, TiledWeights(reader, tiles))
+        return TargetParts(reader, context=context)
+    return TargetParts(reader, TiledWeights(reader, tiles), context)

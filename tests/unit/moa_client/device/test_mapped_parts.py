@@ -35,7 +35,7 @@ def drafter(reused_layers: int) -> Checkpoint:
 
 def parts_of(files: ModelFiles, tmp_path: Path, *reused: int, dtype: str = "int8") -> TargetParts:
     settings = ClientSettings(cache_dir=tmp_path / "cache", dtype=dtype)  # type: ignore[arg-type]
-    return target_parts(WeightReader(files), files, [drafter(each) for each in reused], settings)
+    return target_parts(WeightReader(files), files, [drafter(each) for each in reused], settings, 0)
 
 
 def tile_names(tmp_path: Path) -> list[str]:
