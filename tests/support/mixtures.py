@@ -28,7 +28,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral with a window": ("Mixtral", {"num_local_experts": 4, "sliding_window": WINDOW}),
     "olmoe": ("Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False}),
     "olmoe with clips": (
-        "Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 0.7},
+        "Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 0.75},
     ),
     "gpt-oss": (
         "GptOss",
