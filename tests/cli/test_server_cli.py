@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -243,6 +244,20 @@ def test_drafters_that_cannot_be_used(
             "Error: The drafter checkpoint TMP/drafter.safetensors is corrupt or truncated (a tensor of shape [32] in the bytes 60160 to 60288 of 60188). Fetch or train the checkpoint again.\n",
         )
     )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_start_before_the_imports_that_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "moa_server.app", None)  # whose import then fails
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with pytest.raises(ImportError):
+        run_server(ServerSettings())
+    assert "Starting moa-server" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "F32"])

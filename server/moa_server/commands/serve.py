@@ -47,7 +47,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
     if (reload := getattr(signal, "SIGHUP", None)) is not None:
         signal.signal(reload, signal.SIG_IGN)  # what it would read again has not been read yet
     from moa_shared.programs.cores import parse_cores, pin_to_cores
-    from moa_shared.programs.progress import make_progress
+    from moa_shared.programs.progress import SilentProgress, make_progress
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing.telemetry import traced
 
@@ -62,12 +62,15 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         settings.log_format, settings.log_level, on_event=metrics.on_log if metrics is not None else None
     )
     pin_to_cores(parse_cores(settings.cores))
-    from moa_server.app import make_tls
-    from moa_server.app import serve as serve_host
-    from moa_server.loading import load_host
-    from moa_server.running.addresses import check_address
-    from moa_server.target.execution_level import load_execution
-    from moa_server.target.parallel.rank import rank_of
+    progress = LogProgress() if is_json else make_progress()
+    shown = progress if sys.stderr.isatty() else SilentProgress()
+    with shown.task("Starting moa-server"):  # a second, of imports: who waits at a terminal sees that it has begun
+        from moa_server.app import make_tls
+        from moa_server.app import serve as serve_host
+        from moa_server.loading import load_host
+        from moa_server.running.addresses import check_address
+        from moa_server.target.execution_level import load_execution
+        from moa_server.target.parallel.rank import rank_of
 
     observing = None
     group: Group | None = None
@@ -80,7 +83,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
             if rank.number:
                 from moa_server.target.parallel.follower import follow
 
-                follow(settings, LogProgress() if is_json else make_progress(), group)
+                follow(settings, progress, group)
                 return
             load = load or partial(load_execution, group=group)
         check_address(settings.host, settings.port)
@@ -89,7 +92,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
             from moa_server.observing.observing import Observing
 
             observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
-        host = load_host(settings, LogProgress() if is_json else make_progress(), load, metrics)
+        host = load_host(settings, progress, load, metrics)
         log_settings(config_file, settings.keys_file)
         target = host.served.identity.target_id
 
