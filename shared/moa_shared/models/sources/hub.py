@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models.sources.cache import is_disk_full
 from moa_shared.programs.progress import Progress
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo
 
 LARGER_DISK = "Free some space, or set HF_HOME to a folder on a larger disk."
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")  # owner/name, optionally @revision
@@ -51,11 +55,36 @@ def fetch_from_hub(spec: str, progress: Progress, wanted: Wanted = TARGET) -> Pa
         DiskFullError: the hub's cache ran out of room.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]  # public, but not said to be
+
+    from moa_shared.models.sources.hub_files import fetch_large
 
     repo_id, _, revision = spec.partition("@")
+    patterns = list(wanted.patterns)
     unreachable = f"There is no folder {repo_id}, and the hub could not be reached for it"
-    with hub_errors(repo_id, revision, unreachable, wanted.offline), progress.task(f"Fetching {spec} from the hub"):
-        return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=list(wanted.patterns)))
+    with hub_errors(repo_id, revision, unreachable, wanted.offline):
+        info = _described(repo_id, revision)
+        if info is not None:
+            files = {file.rfilename: file for file in info.siblings or ()}
+            names = filter_repo_objects(files, allow_patterns=patterns)
+            fetch_large(repo_id, str(info.sha), [files[name] for name in names], progress)
+        with progress.task(f"Fetching {spec} from the hub"):  # small files, and links
+            return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=patterns))
+
+
+def _described(repo_id: str, revision: str) -> ModelInfo | None:
+    """What the hub says of a model; None: nothing, so that its client takes the snapshot that is here, or says why."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return HfApi().model_info(repo_id, revision=revision or None, files_metadata=True)
+    except (OSError, HfHubHTTPError):
+        return None
+    except Exception as error:
+        if _is_of_http(error):
+            return None
+        raise
 
 
 @contextmanager
@@ -98,9 +127,13 @@ def hub_errors(repo_id: str, revision: str, unreachable: str, hint: str) -> Iter
         raise _unreachable(unreachable, error, hint) from error
     except Exception as error:
         # the hub's client lets its HTTP library's own errors through; anything else is a defect and stays visible
-        if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
+        if _is_of_http(error):
             raise _unreachable(unreachable, error, hint) from error
         raise
+
+
+def _is_of_http(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2")
 
 
 def hub_cache() -> Path:

@@ -212,3 +212,26 @@ def test_progress_is_in_bytes(hub: FakeHub) -> None:
     assert [(total, task.done) for title, total, task in counted if title.startswith("Fetching")] == [
         (len(LARGE), len(LARGE))
     ]
+
+
+class Shown(SilentProgress):
+    """The tasks that were shown, with their bytes."""
+
+    def __init__(self) -> None:
+        self.titles: list[tuple[str, int | None]] = []
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        self.titles.append((title, total if is_bytes else None))
+        with super().task(title, total, is_bytes=is_bytes) as task:
+            yield task
+
+
+def test_a_model_by_its_id_is_fetched_with_its_bytes_shown(hub: FakeHub, tmp_path: Path) -> None:
+    shown = Shown()
+    files = resolve("o/A", tmp_path / "cache", shown)
+    weights = sum(path.stat().st_size for path in files.weights)
+    assert (f"Fetching o/A from {hub.url}", weights) in shown.titles
+    again = Shown()
+    assert resolve("o/A", tmp_path / "cache", again) == files
+    assert not [title for title, _ in again.titles if hub.url in title]

@@ -30,6 +30,14 @@ SILENT = SilentProgress()
 Snapshot = Callable[..., str]
 
 
+@pytest.fixture(autouse=True)
+def _no_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise http_client.ConnectError("refused")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
+
+
 def answer(status: int) -> Any:
     return http_client.Response(status, request=http_client.Request("GET", "http://hub.invalid"))
 
