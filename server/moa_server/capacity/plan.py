@@ -30,15 +30,27 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The memory that is taken before anybody talks to the server, in bytes."""
+    """The memory that is taken before anybody talks to the server, in bytes.
+
+    Args:
+        idle: of `weights`: those of experts that a step of one row does not read.
+        is_mapped: the system may drop weights, and reads those again that are chosen.
+    """
 
     weights: int
     drafters: int
     process: int
+    idle: int = 0
+    is_mapped: bool = False
 
     @property
     def total(self) -> int:
         return self.weights + self.drafters + self.process
+
+    @property
+    def least(self) -> int:
+        """What is needed where experts are read from the disk when a token goes to them."""
+        return self.total - self.idle if self.is_mapped else self.total
 
 
 def session_lengths(context_tokens: int) -> list[int]:
@@ -55,10 +67,10 @@ def kv_budget(memory: int, needed: Needed) -> int:
     Raises:
         ConfigError: there is not enough for the model.
     """
-    left = memory - needed.total
+    left = memory - (needed.total if needed.total < memory else needed.least)
     if left <= 0:
         raise ConfigError(
-            f"{decimal(memory)} of memory do not hold the model: it takes {decimal(needed.total)} before anybody asks.",
+            f"{decimal(memory)} of memory do not hold the model: it takes {decimal(needed.least)} before anybody asks.",
             hint="Plan with more --memory, or a smaller model.",
         )
     return int(KV_SHARE * left)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from moa_shared.drafter import Checkpoint
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.models.weights.idle_experts import idle_experts_nbytes
 from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
+from moa_shared.protocol.levels import INT8
 
 from moa_server.capacity.estimate import estimate_step
 from moa_server.capacity.plan import Needed, kv_budget, plan_rooms
@@ -39,16 +39,12 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, 
     level, _ = choose_level(settings, files.config, files.target_id)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     drafters = [check_drafter(path, files) for _, path in paths]
-    needed = needed_memory(files, level, drafters, settings.weights)
+    needed = needed_memory(files, level, drafters, settings)
     budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), needed)
     target = sized_target(settings, files, level)
     rooms = plan_rooms(budget, target.context_length, session_size(target, settings, files, drafters).largest)
     speed = measure_speed(load_execution(files, settings, progress)) if measures else None
-    estimate = (
-        None
-        if measures
-        else estimate_step(target, level, needed.weights - idle_experts_nbytes(files), settings.threads)
-    )
+    estimate = None if measures else estimate_step(target, level, needed.weights - needed.idle, settings.threads)
     return Capacity(files.target_id, level, needed, budget, rooms, settings.max_sessions, speed, estimate)
 
 
@@ -72,11 +68,13 @@ def session_size(
     return SessionSize(Stepper(target, sources), settings.draft_nodes)
 
 
-def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint], weights: str = "q8") -> Needed:
+def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint], settings: ServerSettings) -> Needed:
     """The memory that a server takes before anybody talks to it.
 
     Raises:
         ModelSourceError: the model's files cannot be read.
     """
     tensors = sum(tensor.nbytes for each in drafters for tensor in each.tensors.values())
-    return Needed(weights_nbytes(files, level, weights), tensors, PROCESS_BYTES)
+    found = weights_nbytes(files, level, settings.weights)
+    is_mapped = level == INT8 and settings.repack_cache
+    return Needed(found.total, tensors, PROCESS_BYTES, found.idle, is_mapped)

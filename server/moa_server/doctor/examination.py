@@ -15,7 +15,6 @@ from moa_shared.drafter import Checkpoint
 from moa_shared.errors import MoaError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.weights.idle_experts import idle_experts_nbytes
 from moa_shared.programs.checks import Check, State
 from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
@@ -121,7 +120,7 @@ class Examination:
         if self._files is None or self._drafters is None:
             return Check("memory", "skip", "not planned: model or drafter failed")
         settings, files, level = self._settings, self._files, self._level
-        self._needed = needed_memory(files, level, self._drafters, settings.weights)
+        self._needed = needed_memory(files, level, self._drafters, settings)
         target = sized_target(settings, files, level)
         longest = (
             target.context_length,
@@ -136,7 +135,7 @@ class Examination:
             return Check("speed", "skip", "not estimated: the model is not there")
         settings, level = self._settings, self._level
         target = sized_target(settings, self._files, level)
-        read = self._needed.weights - idle_experts_nbytes(self._files)
+        read = self._needed.weights - self._needed.idle
         return judge_estimate(level, estimate_step(target, level, read, settings.threads))
 
     def _measure(self) -> Check:

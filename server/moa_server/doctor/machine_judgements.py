@@ -33,16 +33,19 @@ def judge_memory(free: int, needed: Needed, kv_bytes: int, machine: Machine, lon
     where = f"{decimal(free)} are free"
     if machine.memory_limit is not None:
         where += f" (the container's limit is {decimal(machine.memory_limit)})"
-    total = needed.total + kv_bytes
+    least = needed.least + kv_bytes
     what = f"the model takes {decimal(needed.total)}"
     if kv_bytes:
         what += f" and keys and values may take {decimal(kv_bytes)}"
     tokens, nbytes = longest
     message = f"{where}; {what}, a conversation of {tokens} tokens {decimal(nbytes)}"
-    if needed.total >= free:
+    if needed.least >= free:
         return Check("memory", "fail", message, "Use a smaller model, or more memory.", PROBLEM)
-    if total > free:
+    if least > free:
         return Check("memory", "fail", message, "Lower --kv-bytes, or leave it out to take a share.", PROBLEM)
+    if needed.least < needed.total and needed.total + kv_bytes >= free:
+        hint = f"Experts are read from the disk when a token goes to them: {decimal(needed.least)} are always needed."
+        return Check("memory", "warn", message, hint)
     budget = kv_bytes or int(KV_SHARE * (free - needed.total))
     if nbytes > budget:
         most = int(tokens * budget / nbytes)

@@ -70,6 +70,8 @@ def test_lengths_rise_to_the_context(context: int) -> None:
 def test_what_holds_nothing_is_refused() -> None:
     needed = Needed(weights=100_000_000, drafters=0, process=50_000_000)
     assert kv_budget(250_000_000, needed) == 75_000_000
+    mixture = Needed(weights=200_000_000, drafters=0, process=50_000_000, idle=100_000_000, is_mapped=True)
+    assert kv_budget(250_000_000, mixture) == 75_000_000
     with raises(
         ConfigError,
         snapshot(

@@ -25,6 +25,7 @@ from moa_server.doctor.machine_judgements import (
 from moa_shared.programs.checks import Check, check_line
 
 NEEDED = Needed(weights=1_000_000_000, drafters=0, process=150_000_000)
+MIXTURE = replace(NEEDED, idle=900_000_000, is_mapped=True)
 LONGEST = 8192, 200_000_000  # tokens, and bytes
 MACHINE = Machine(
     cpu="CPU X",
@@ -67,6 +68,20 @@ MACHINE = Machine(
             snapshot("""\
   warn  memory       2.0 GB are free; the model takes 1.1 GB and keys and values may take 100.0 MB, a conversation of 8192 tokens 200.0 MB
                      Long conversations are refused: --context-length 4096 at most.
+"""),
+        ),
+        (
+            judge_memory(10**9, MIXTURE, 0, MACHINE, LONGEST),
+            snapshot("""\
+  warn  memory       1.0 GB are free; the model takes 1.1 GB, a conversation of 8192 tokens 200.0 MB
+                     Experts are read from the disk when a token goes to them: 250.0 MB are always needed.
+"""),
+        ),
+        (
+            judge_memory(10**9, replace(MIXTURE, is_mapped=False), 0, MACHINE, LONGEST),
+            snapshot("""\
+  fail  memory       1.0 GB are free; the model takes 1.1 GB, a conversation of 8192 tokens 200.0 MB
+                     Use a smaller model, or more memory.
 """),
         ),
         (

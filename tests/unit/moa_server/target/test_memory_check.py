@@ -9,13 +9,16 @@ from moa_kernels import variant_name
 from moa_server.settings import ServerSettings
 from moa_server.target.execution_level import load_execution
 from moa_server.target.memory_check import require_memory
+from moa_server.target.weights_bytes import weights_nbytes
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.free_memory import FreeMemory
 from moa_shared.programs.progress import SilentProgress
+from structlog.testing import capture_logs
 
 from tests.support.messages import raises
-from tests.support.tiny_models import save_tiny_model
+from tests.support.mixtures import tiny_mixture
+from tests.support.tiny_models import save_tiny_model, save_tokenizer
 
 
 @pytest.fixture
@@ -46,6 +49,56 @@ def test_the_limit_and_the_bytes_of_keys_and_values_are_named(files: ModelFiles)
         ),
     ):
         require_memory(files, settings, "int8", FreeMemory(1_000_000_000, 4_000_000_000))
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> ModelFiles:
+    """A model of 3.9 MB, of which a token reads 1.1 MB."""
+    folder = tmp_path / "mixture"
+    tiny_mixture("qwen 3", num_experts=64, moe_intermediate_size=96).save_pretrained(folder)
+    save_tokenizer(folder)
+    return resolve(str(folder), tmp_path / "cache")
+
+
+def test_of_experts_those_count_that_a_token_goes_to(mixture: ModelFiles) -> None:
+    found = weights_nbytes(mixture, "int8")
+    whole, least = found.total + 160_000_000, found.total - found.idle + 160_000_000
+    assert found.idle > found.total // 2
+    with capture_logs() as logs:
+        require_memory(mixture, ServerSettings(), "int8", FreeMemory(whole))
+    assert not logs
+    with capture_logs() as logs:
+        require_memory(mixture, ServerSettings(kv_bytes=10_000_000), "int8", FreeMemory(least))
+    [warning] = logs
+    assert warning == snapshot(
+        {
+            "weights_bytes": 3860676,
+            "read_each_step_bytes": 276804,
+            "free_bytes": 160276804,
+            "event": "memory does not hold all experts: the others are read from the disk when a token goes to them",
+            "log_level": "warning",
+        }
+    )
+    with raises(
+        ConfigError,
+        snapshot(
+            "mixture needs 160.3 MB of memory: 276.8 kB for its weights (of 3.9 MB: the experts that one token goes to, and all else), 10.0 MB for keys and values, 150.0 MB for the program. 160.3 MB can be had here. End other programs, lower --kv-bytes, or take a smaller model or one with fewer bits a weight; --no-memory-check starts all the same, and reads weights from the disk again and again."
+        ),
+    ):
+        require_memory(mixture, ServerSettings(kv_bytes=10_000_000), "int8", FreeMemory(least - 1))
+
+
+def test_all_experts_count_where_weights_are_not_mapped(mixture: ModelFiles) -> None:
+    whole = weights_nbytes(mixture, "int8").total + 160_000_000
+    settings = ServerSettings(kv_bytes=10_000_000, repack_cache=False)
+    require_memory(mixture, settings, "int8", FreeMemory(whole))
+    with raises(
+        ConfigError,
+        snapshot(
+            "mixture needs 163.9 MB of memory: 3.9 MB for its weights, 10.0 MB for keys and values, 150.0 MB for the program. 163.9 MB can be had here. End other programs, lower --kv-bytes, or take a smaller model or one with fewer bits a weight; --no-memory-check starts all the same, and reads weights from the disk again and again."
+        ),
+    ):
+        require_memory(mixture, settings, "int8", FreeMemory(whole - 1))
 
 
 def test_the_operator_may_start_all_the_same(files: ModelFiles) -> None:
