@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("tests.support.messages")  # so that a failure shows both texts
 
-settings.register_profile("moa", deadline=None)  # a busy machine is not a defect
-settings.load_profile("moa")
+# Examples of a property test that names no number of its own. No deadline: a busy machine is not a defect.
+for profile, examples in (("dev", 20), ("ci", 100), ("long", 1000)):
+    settings.register_profile(profile, deadline=None, max_examples=examples)
+settings.load_profile(os.environ.get("MOA_PROPERTIES", "dev"))
 
 # Before gRPC is imported: its handlers of a fork, in which other threads may hold its locks, are of use to no test.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
