@@ -8,6 +8,7 @@ layer, and the head on chosen rows only. State: the model, not changed after the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from itertools import accumulate
 from threading import Lock
 from typing import Any, cast
@@ -15,7 +16,7 @@ from typing import Any, cast
 import torch
 from moa_shared.drafter import Checkpoint
 from moa_shared.errors import InternalError
-from moa_shared.models.network.served import check_torch
+from moa_shared.models.network.served import check_torch, torch_plan
 from moa_shared.models.weights.packed_linear import pack_linears
 from moa_shared.programs.free_memory import free_memory_bytes
 from torch import nn
@@ -24,7 +25,7 @@ from transformers import PreTrainedModel
 from moa_server.target.arrays import Rows, as_array, over_arrays
 from moa_server.target.cache import KVCache, as_lsa_input
 from moa_server.target.paged import attention
-from moa_server.target.paged.attention import Attention, SessionAttention
+from moa_server.target.paged.attention import Attention, AttentionShape, SessionAttention
 from moa_server.target.paged.batch import Part, Run, bucket, lay_out
 from moa_server.target.paged.cache import PagedCache, in_order
 from moa_server.target.paged.forward import Forward, Layers, Record
@@ -36,8 +37,9 @@ class TorchTarget(Target):
     """The verifier in torch.
 
     Args:
-        model: a Llama, Qwen2 or Qwen3 causal LM in evaluation mode. It is taken over: its attention becomes ours, and
-            in bfloat16 on a CPU its weights are packed, after which it runs but cannot be saved.
+        model: a causal LM of a family that the torch levels compute, in evaluation mode. It is taken over: its
+            attention becomes ours, and in bfloat16 on a CPU its weights are packed, after which it runs but cannot be
+            saved.
         context_length: the most positions a conversation may have; None: what the model was trained for.
         kv_bytes: of keys and values of all conversations; 0: a share of the device's free memory.
         attends: the library that computes attention.
@@ -47,7 +49,7 @@ class TorchTarget(Target):
         make_pool: makes the pages, of this process's heads.
 
     Raises:
-        ModelSourceError: a model that is not computed exactly here (another family, sliding windows).
+        ModelSourceError: a model that is not computed exactly here (another family, say).
         ConfigError: the device has no room for so many keys and values.
     """
 
@@ -76,7 +78,16 @@ class TorchTarget(Target):
         parts = cast(Any, model)  # transformers' classes share these names but no type that has them
         self._norm: nn.Module = parts.model.norm
         self._head: nn.Module = parts.lm_head
-        layers = Layers(parts.model.embed_tokens, parts.model.rotary_emb, list(parts.model.layers))
+        plan = torch_plan(config.to_dict())
+        self._logits_scale, self._logits_cap = plan.logits_scale, plan.logits_cap
+        rotary = parts.model.rotary_emb
+        layers = Layers(
+            parts.model.embed_tokens,
+            rotary,
+            list(parts.model.layers),
+            1.0 if plan.description.scales_embeddings else plan.embedding_scale,  # whose embeddings do so themselves
+            tuple(config.layer_types) if "layer_type" in signature(rotary.forward).parameters else (),
+        )
         heads, hidden = int(config.num_attention_heads), int(config.hidden_size)
         trained = int(config.max_position_embeddings)
         super().__init__(
@@ -91,7 +102,8 @@ class TorchTarget(Target):
         )
         sizes = (self.layer_count, self.kv_heads // shares, self.head_dim)
         self.pool = make_pool(*sizes, kv_bytes or free_kv_bytes(self.device), self.dtype, self.device)
-        self._attends = attends(self.pool, heads // shares)
+        shape = AttentionShape(tuple(layer.window for layer in plan.layers), plan.shape.score_cap)
+        self._attends = attends(self.pool, heads // shares, shape)
         self._forward = Forward(layers, self._attends, self.context_length, record)
         self._fills = fills
         self._one_forward = Lock()  # at a time: they share what attention is prepared for, and the graphs
@@ -144,9 +156,15 @@ class TorchTarget(Target):
         with self._one_forward, torch.inference_mode():  # the latter is 4 % faster than no_grad on one core
             last, entering = self._forward.run(batch, run.layers)
             normed = self._norm(last[torch.tensor(run.chosen, dtype=torch.long, device=self.device)])
-            logits, hidden = as_array(self._head(normed)), as_array(normed)
+            logits, hidden = as_array(self._scaled(self._head(normed))), as_array(normed)
             # The next forward overwrites those of a graph.
             return logits, hidden, {layer: as_array(state.clone()) for layer, state in entering.items()}
+
+    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        """What the head gives, as the family scales and caps it."""
+        if self._logits_scale != 1:
+            logits = logits * self._logits_scale
+        return self._logits_cap * torch.tanh(logits / self._logits_cap) if self._logits_cap else logits
 
     def _filled(self, rows: list[int]) -> list[int]:
         """Rows for the head: as many as a bucket has, if forwards are filled."""

@@ -6,12 +6,15 @@ the `Step` that writes the rows' keys and values and looks at those of their con
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from moa_shared.errors import ConfigError
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -22,6 +25,30 @@ from moa_server.target.paged.batch import Batch, Part
 from moa_server.target.paged.pool import PagePool
 
 NAME = "moa_paged"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a family's attention does besides a causal softmax.
+
+    Args:
+        windows: of each layer, how many of the newest positions a row sees, 0: all; empty: all layers see all.
+        cap: scores become cap tanh(score / cap); 0: they stay.
+    """
+
+    windows: tuple[int, ...] = ()
+    cap: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        return not any(self.windows) and not self.cap
+
+    def window(self, layer: int) -> int:
+        """The window of a layer; 0: it sees all positions."""
+        return self.windows[layer] if self.windows else 0
+
+
+PLAIN = AttentionShape()
 
 
 class Plan(ABC):
@@ -44,12 +71,26 @@ class Plan(ABC):
 
 
 class Attention(ABC):
-    """One library's attention over the pool; its constructor takes the pool and the number of query heads."""
+    """One library's attention over the pool.
+
+    Args:
+        heads: of the queries.
+        shape: of the family's attention.
+
+    Raises:
+        ConfigError: the library has neither windows nor caps, and the shape has.
+    """
 
     name: str
+    takes_any_shape = False
 
-    def __init__(self, pool: PagePool, heads: int) -> None:
-        self.pool, self.heads = pool, heads
+    def __init__(self, pool: PagePool, heads: int, shape: AttentionShape = PLAIN) -> None:
+        if not (shape.is_plain or self.takes_any_shape):
+            raise ConfigError(
+                "On CUDA neither sliding windows nor caps of attention's scores are computed.",
+                hint="Give --execution int8, or --device cpu.",
+            )
+        self.pool, self.heads, self.shape = pool, heads, shape
 
     @abstractmethod
     def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
@@ -87,37 +128,60 @@ class SessionAttention(Attention):
     """Torch's own attention, one conversation after the other: the fast one on a CPU, which reads grouped heads."""
 
     name = "scaled_dot_product_attention"
+    takes_any_shape = True
 
     def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
-        return SessionPlan(self.pool)
+        return SessionPlan(self.pool, self.shape)
 
 
 class SessionPlan(Plan):
-    """A mask for each tree; nothing else is prepared."""
+    """A mask for each tree and window; nothing else is prepared."""
 
-    def __init__(self, pool: PagePool) -> None:
-        self._pool = pool
+    def __init__(self, pool: PagePool, shape: AttentionShape = PLAIN) -> None:
+        self._pool, self._shape = pool, shape
 
     def load(self, batch: Batch) -> None:
         like = self._pool.tensor
-        self._parts = [(part, _mask(part, like), _place(part.used_pages(), like.device)) for part in batch.parts]
+        windows = set(self._shape.windows) or {0}
+        self._parts = [
+            (part, {window: _mask(part, like, window) for window in windows}, _place(part.used_pages(), like.device))
+            for part in batch.parts
+        ]
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         outputs, first = [], 0
-        for part, mask, pages in self._parts:
-            last = first + len(part.tokens)
-            outputs.append(
-                scaled_dot_product_attention(
-                    queries[first:last].transpose(0, 1)[None],
-                    _rows(self._pool.keys(layer), pages, part.length),
-                    _rows(self._pool.values(layer), pages, part.length),
-                    attn_mask=mask,
-                    is_causal=mask is None and last - first > 1,
-                    enable_gqa=True,
-                )[0].transpose(0, 1)
-            )
+        for part, masks, pages in self._parts:
+            last, mask = first + len(part.tokens), masks[self._shape.window(layer)]
+            own = queries[first:last].transpose(0, 1)[None]
+            keys = _rows(self._pool.keys(layer), pages, part.length)
+            values = _rows(self._pool.values(layer), pages, part.length)
+            if self._shape.cap:
+                outputs.append(_capped(own, keys, values, mask, self._shape.cap)[0].transpose(0, 1))
+            else:
+                is_causal = mask is None and last - first > 1
+                attended = scaled_dot_product_attention(own, keys, values, mask, is_causal=is_causal, enable_gqa=True)
+                outputs.append(attended[0].transpose(0, 1))
             first = last
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _capped(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, cap: float
+) -> torch.Tensor:
+    """Attention with capped scores, which torch's own does not have; its softmax is in float32, as in transformers.
+
+    Args:
+        queries: [1, heads, rows, head_dim]; keys, values: [1, kv_heads, length, head_dim].
+        mask: [rows, length]; None: a single row, or rows that are plainly causal.
+    """
+    group, (rows, head_dim) = queries.shape[1] // keys.shape[1], queries.shape[2:]
+    keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+    scores = cap * torch.tanh(queries @ keys.transpose(2, 3) * head_dim**-0.5 / cap)
+    if mask is None and rows > 1:
+        mask = torch.full((rows, rows), -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
+    if mask is not None:
+        scores = scores + mask
+    return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
 
 
 def paged_attention(
@@ -127,12 +191,18 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     step: Step | None = None,
+    scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What transformers calls; without a step (`model.generate`) transformers' own `sdpa`."""
+    """What transformers calls; without a step (`model.generate`) transformers' own `sdpa`.
+
+    Windows and caps are those of the `AttentionShape` that the step's plan was made with.
+    """
     if step is None:
-        output, weights = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        output, weights = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return output, weights
+    if scaling is not None and not math.isclose(factor := scaling * query.shape[-1] ** 0.5, 1.0):
+        query = query * factor  # what attends divides by the root of the head's size
     return step.attend(int(module.layer_idx), query), None  # type: ignore[arg-type]
 
 
@@ -142,16 +212,22 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def _mask(part: Part, like: torch.Tensor) -> torch.Tensor | None:
+def _mask(part: Part, like: torch.Tensor, window: int = 0) -> torch.Tensor | None:
     """[rows, length] in the dtype and on the device of `like`: 0 where a row sees the column, -inf where not.
 
-    None where attention needs none: a single row (it sees everything), a chain without prefix (plainly causal).
+    None where attention needs none: a single row that sees everything, a chain without prefix (plainly causal), and
+    both only where no row is further from the first position than its window.
     """
     count = len(part.tokens)
-    if count == 1 or (part.parents is None and part.prefix == 0):
+    positions = part.prefix + np.asarray(part.depths)
+    is_cut = window > 0 and int(positions.max()) >= window
+    if not is_cut and (count == 1 or (part.parents is None and part.prefix == 0)):
         return None
     mask = np.zeros((count, part.length), np.float32)
     mask[:, part.prefix :][~part.seen()] = -np.inf
+    if is_cut:
+        columns = np.concatenate((np.arange(part.prefix), positions))
+        mask[positions[:, None] - columns >= window] = -np.inf
     return torch.from_numpy(mask).to(like.device, like.dtype)
 
 

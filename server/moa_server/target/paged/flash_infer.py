@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from moa_server.target.paged.attention import Attention, Plan
+from moa_server.target.paged.attention import PLAIN, Attention, AttentionShape, Plan
 from moa_server.target.paged.batch import FILLER, PAGE_ROWS, Batch, Part
 from moa_server.target.paged.pool import PagePool
 
@@ -26,8 +26,8 @@ class FlashInferAttention(Attention):
 
     name = "FlashInfer"
 
-    def __init__(self, pool: PagePool, heads: int) -> None:
-        super().__init__(pool, heads)
+    def __init__(self, pool: PagePool, heads: int, shape: AttentionShape = PLAIN) -> None:
+        super().__init__(pool, heads, shape)
         self.library: Any = import_module("flashinfer")
         # Forwards come one after the other, so all of them share it.
         self.workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=pool.tensor.device)

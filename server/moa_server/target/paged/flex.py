@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from moa_server.target.paged.attention import Attention, Plan
+from moa_server.target.paged.attention import PLAIN, Attention, AttentionShape, Plan
 from moa_server.target.paged.batch import PAGE_ROWS, Batch
 from moa_server.target.paged.device_tensors import DeviceTensors
 from moa_server.target.paged.pool import PagePool
@@ -30,8 +30,8 @@ class FlexAttention(Attention):
 
     name = "FlexAttention"
 
-    def __init__(self, pool: PagePool, heads: int) -> None:
-        super().__init__(pool, heads)
+    def __init__(self, pool: PagePool, heads: int, shape: AttentionShape = PLAIN) -> None:
+        super().__init__(pool, heads, shape)
         pool.tensor.zero_()  # what a row does not see is multiplied by 0: it must be numbers
 
     def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:

@@ -30,11 +30,18 @@ class States(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """The parts of a model that a forward runs; transformers' modules."""
+    """The parts of a model that a forward runs; transformers' modules.
+
+    Args:
+        scale: of what enters the first layer, where `embed` does not scale it.
+        kinds: of each layer, by which `rotary` has its angles; empty: all have the same.
+    """
 
     embed: nn.Module
     rotary: nn.Module
     decoder: list[nn.Module]
+    scale: float = 1.0
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +110,17 @@ class Forward:
 
     def _run_layers(self, tokens: torch.Tensor, positions: torch.Tensor, step: Step, wanted: frozenset[int]) -> States:
         hidden: torch.Tensor = self._layers.embed(tokens[None])  # [1, rows, hidden_size]
-        rotary = self._layers.rotary(hidden, positions[None])
+        if self._layers.scale != 1:
+            hidden = hidden * self._layers.scale
+        rotary, kinds = self._layers.rotary, self._layers.kinds
+        angles = {kind: rotary(hidden, positions[None], kind) for kind in dict.fromkeys(kinds)}
+        same = None if kinds else rotary(hidden, positions[None])
         entering = {}
         for index, layer in enumerate(self._layers.decoder):
             if index in wanted:
                 entering[index] = hidden[0]
-            hidden = layer(hidden, position_embeddings=rotary, past_key_values=step, step=step)
+            own = angles[kinds[index]] if kinds else same
+            hidden = layer(hidden, position_embeddings=own, past_key_values=step, step=step)
         if len(self._layers.decoder) in wanted:
             entering[len(self._layers.decoder)] = hidden[0]
         return States(hidden[0], entering)

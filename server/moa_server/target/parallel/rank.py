@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moa_shared.errors import ConfigError
+from moa_shared.models.network.description import EARLIEST
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -68,8 +69,13 @@ def check_shares(config: Mapping[str, Any], name: str, count: int) -> None:
         name: of the target, for people.
 
     Raises:
-        ConfigError: its heads cannot be split.
+        ConfigError: its heads cannot be split, or its family is not shared.
     """
+    if count > 1 and config["model_type"] not in EARLIEST:
+        raise ConfigError(
+            f"{name} is of the family {config['model_type']}, which processes do not share.",
+            hint="Serve it in one process, without torchrun.",
+        )
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
     if heads % count == 0 and kv_heads % count == 0:

@@ -121,4 +121,4 @@ FAMILIES = {
         defaults={"num_experts_per_tok": 4, "rope_theta": 150000.0, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
     ),
 }
-EARLIEST = ("llama", "qwen2", "qwen3")  # whose layers are all alike and of Llama's form; torch computes these
+EARLIEST = ("llama", "qwen2", "qwen3")  # whose layers are of Llama's form, and alike where there are no windows

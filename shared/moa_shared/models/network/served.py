@@ -16,9 +16,24 @@ from moa_kernels.bindings import LANES
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.description import EARLIEST
 from moa_shared.models.network.family import check_family
-from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.plan import Plan, plan_of
 
 _KERNELS = 2 * LANES  # what sizes must be multiples of
+_TORCH_FAMILIES = (  # whose layers are transformers' own, over attention in pages
+    *EARLIEST,
+    *("mistral", "gemma2", "gemma3_text", "phi3", "smollm3", "olmo2", "olmo3", "granite"),
+)
+_TORCH_ACTIVATIONS = (
+    "silu",
+    "swish",
+    "gelu",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_pytorch_tanh",
+    "quick_gelu",
+    "relu",
+    "relu2",
+)
 _ANOTHER = "Choose another model: `moa-server models` shows which are served."
 
 
@@ -69,27 +84,40 @@ def check_torch(config: Mapping[str, Any], name: str) -> None:
         ModelSourceError: it is of another family than they compute, or makes no sense.
     """
     check_family(config, name)
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    is_long = "longrope" in (rope.get("rope_type"), rope.get("type"))
-    if is_long and rope.get("short_factor") != rope.get("long_factor"):  # a GGUF file of a Llama 3 has one list
-        raise ModelSourceError(
-            f"{name} uses 'longrope' rotary scaling, which the torch levels choose again as a text grows.",
-            hint="Give --execution int8.",
-        )
     if not is_for_torch(config):
         raise ModelSourceError(
             f"{name} is of the family {config['model_type']}, which the torch levels do not compute.",
             hint="Give --execution int8.",
         )
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    for each in (rope, *(own for own in rope.values() if isinstance(own, Mapping))):
+        is_long = "longrope" in (each.get("rope_type"), each.get("type"))
+        if is_long and each.get("short_factor") != each.get("long_factor"):  # a GGUF file of a Llama 3 has one list
+            raise ModelSourceError(
+                f"{name} uses 'longrope' rotary scaling, which the torch levels choose again as a text grows.",
+                hint="Give --execution int8.",
+            )
     try:
-        plan_of({**config, "hidden_act": None, "hidden_activation": None})  # torch has other activations, and any width
+        torch_plan(config)
     except KernelError as error:
         raise ModelSourceError(f"{name} cannot be computed: {error}", hint=_ANOTHER) from error
 
 
+def torch_plan(config: Mapping[str, Any]) -> Plan:
+    """The plan of a model that torch computes, which has more activations than the kernels.
+
+    Raises:
+        KernelError: angles, sizes or scalings that make no sense, or an activation that is not known.
+    """
+    given = config.get("hidden_activation") or config.get("hidden_act")
+    if given is not None and given not in _TORCH_ACTIVATIONS:
+        raise KernelError(f"The activation {given!r} is not known.")
+    return plan_of({**config, "hidden_act": None, "hidden_activation": None})
+
+
 def is_for_torch(config: Mapping[str, Any]) -> bool:
-    """Whether the torch levels compute the family, whose layers are all alike: attention over pages has no windows."""
-    return config.get("model_type") in EARLIEST
+    """Whether the torch levels compute the family."""
+    return config.get("model_type") in _TORCH_FAMILIES
 
 
 def has_torch() -> bool:

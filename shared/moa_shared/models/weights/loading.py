@@ -58,7 +58,7 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32, *, 
             config=config,
             state_dict={place: tensors[name] for place, name in state.items()},
             dtype=dtype,
-            attn_implementation="sdpa",
+            attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",  # has no caps
             output_loading_info=True,
             distributed_config=DistributedConfig(tp_size=shares) if shares > 1 else None,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from tests.support.mixtures import tiny_mixture
 from tests.support.tiny_models import save_tokenizer, tiny_model
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
-QWEN_3, MIXTRAL, GEMMA = lambda: tiny_model("qwen3"), lambda: tiny_mixture("mixtral"), lambda: tiny_dense("gemma 2")
+QWEN_3, MIXTRAL = partial(tiny_model, "qwen3"), partial(tiny_mixture, "mixtral")
+GEMMA, MINISTRAL = partial(tiny_dense, "gemma 2"), partial(tiny_dense, "ministral")
 
 
 @pytest.fixture(autouse=True)
@@ -88,21 +90,28 @@ def assert_all_refuse(path: Path, root: Path) -> str:
             ),
         ),
         (
-            GEMMA,
-            {"rope_parameters": {"rope_type": "yarn"}},
+            QWEN_3,
+            {"hidden_act": "nothing"},
             snapshot(
-                "The int8 kernels do not compute this target: The rotary parameters {'rope_theta': 10000.0, 'rope_type': 'yarn'} cannot be used (KeyError('factor')). Choose another model: `moa-server models` shows which are served."
+                "tiny cannot be computed: The activation 'nothing' is not known. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
             GEMMA,
-            {"hidden_activation": "relu"},
+            {"rope_parameters": {"rope_type": "yarn"}},
+            snapshot(
+                "tiny cannot be computed: The rotary parameters {'rope_theta': 10000.0, 'rope_type': 'yarn'} cannot be used (KeyError('factor')). Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            MINISTRAL,
+            {"hidden_act": "relu"},
             snapshot(
                 "The int8 kernels do not compute this target: The activation 'relu' is not computed by the kernels. Choose another model: `moa-server models` shows which are served."
             ),
         ),
         (
-            GEMMA,
+            MINISTRAL,
             {"head_dim": 48},
             snapshot(
                 "The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
@@ -139,7 +148,7 @@ def test_what_no_level_computes_is_refused_alike_everywhere(
 
 @needs_kernels
 def test_a_gguf_file_too(tmp_path: Path) -> None:
-    model = tiny_dense("phi 3", intermediate_size=48)
+    model = tiny_dense("ministral 3", intermediate_size=48)
     assert assert_all_refuse(write_dense_gguf(model, tmp_path / "tiny.gguf"), tmp_path) == snapshot(
         "The int8 kernels do not compute this target: The MLP width is 48, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
     )

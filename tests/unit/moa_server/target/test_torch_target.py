@@ -78,17 +78,6 @@ def test_a_forward_that_fails_half_way_harms_nothing(monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
-def test_sliding_windows_are_refused() -> None:
-    model = tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
-    with raises(
-        ModelSourceError,
-        snapshot(
-            "Qwen2ForCausalLM uses sliding-window attention, which moa does not support. Choose a model whose config.json has use_sliding_window false and only full_attention layers."
-        ),
-    ):
-        TorchTarget(model)
-
-
 def test_rotary_scaling_that_depends_on_the_length_is_refused() -> None:
     model = tiny_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
     with raises(

@@ -19,7 +19,7 @@ LAUNCHED = {
     "MASTER_ADDR": "gpu.example",
     "MASTER_PORT": "29500",
 }
-SMOLLM2 = {"num_attention_heads": 9, "num_key_value_heads": 3}
+SMOLLM2 = {"model_type": "llama", "num_attention_heads": 9, "num_key_value_heads": 3}
 
 
 def test_torchrun_says_the_rank() -> None:
@@ -65,7 +65,7 @@ def test_another_number_of_processes_than_wanted_is_refused() -> None:
 
 def test_heads_must_be_split_evenly() -> None:
     check_shares(SMOLLM2, "smol", 3)
-    check_shares({"num_attention_heads": 8}, "gpt", 8)
+    check_shares({"model_type": "llama", "num_attention_heads": 8}, "gpt", 8)
     with raises(
         ConfigError,
         snapshot("smol has 9 heads and 3 of keys and values: 2 processes cannot share them evenly. Start 3 processes."),
@@ -82,5 +82,17 @@ def test_heads_must_be_split_evenly() -> None:
 )
 def test_the_numbers_that_fit_are_named(config: dict[str, Any], hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_shares(config, "a model", 3)
+        check_shares({"model_type": "llama", **config}, "a model", 3)
     assert caught.value.hint == hint
+
+
+def test_other_families_are_not_shared() -> None:
+    gemma = {"model_type": "gemma2", "num_attention_heads": 8}
+    check_shares(gemma, "gemma", 1)
+    with raises(
+        ConfigError,
+        snapshot(
+            "gemma is of the family gemma2, which processes do not share. Serve it in one process, without torchrun."
+        ),
+    ):
+        check_shares(gemma, "gemma", 2)
