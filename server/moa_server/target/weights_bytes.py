@@ -7,7 +7,7 @@ import math
 from moa_kernels import FORMATS, Q4_1, Q8_0
 from moa_kernels.bindings import STORED_FLOATS
 from moa_shared.models import ModelFiles, WeightReader
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS
 from moa_shared.protocol.levels import FLOAT32, INT8
 
 PROCESS_BYTES = 150_000_000  # of a server of a tiny model: Python, gRPC, the tokenizer (measured; 85 MB of it files)
@@ -20,15 +20,15 @@ def weights_nbytes(files: ModelFiles, level: str, weights: str = "q8") -> int:
         ModelSourceError: a file cannot be read.
     """
     reader = WeightReader(files)
-    total = 0.0
-    for name in reader.names():
+    total, names = 0.0, reader.names()
+    for name in names:
         shape = reader.shape(name)
         numbers = math.prod(shape)
         if level != INT8:
             total += numbers * (4 if level == FLOAT32 else 2)
         elif len(shape) < 2:
             total += 4 * numbers
-        elif name != EMBEDDINGS or HEAD not in reader.names():  # else looked up in the file
+        elif name != LAYER_EMBEDDINGS and (name != EMBEDDINGS or HEAD not in names):  # these are looked up in the file
             kind = reader.format_of(name)
             is_float = kind in STORED_FLOATS and weights == "q4" and name not in (EMBEDDINGS, HEAD)
             stored = FORMATS.get(kind, FORMATS[Q4_1 if is_float else Q8_0])  # as plan_places decides

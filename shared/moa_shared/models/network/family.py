@@ -12,6 +12,7 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.description import EARLIEST, FAMILIES
+from moa_shared.models.network.layer_sizes import FULL, SLIDING, mistake_in_sizes
 from moa_shared.models.network.mixture import mistake_in
 from moa_shared.text.plain_text import plain_line
 
@@ -33,7 +34,7 @@ _FACTORS = (
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "rms_norm_eps")  # 0: none
 _MOST_SHOWN = 80  # characters of a wrong value in a message
 _LENGTH_DEPENDENT_ROPE = ("dynamic",)
-_LAYER_TYPES = ("full_attention", "sliding_attention")
+_LAYER_TYPES = (FULL, SLIDING)
 
 
 def check_family(config: Mapping[str, Any], name: str) -> None:
@@ -143,8 +144,9 @@ def _check_layers(config: Mapping[str, Any], name: str) -> None:
         value = config.get(key)
         if value is not None and (type(value) is not int or value < 1):
             wrong = f"{key} = {value!r}"
-    wrong = mistake_in(config, FAMILIES[str(config["model_type"])], MOST_SIZE) or wrong
-    if config.get("use_bidirectional_attention"):
+    description = FAMILIES[str(config["model_type"])]
+    wrong = wrong or mistake_in(config, description, MOST_SIZE) or mistake_in_sizes(config, description, MOST_SIZE)
+    if config.get("use_bidirectional_attention") not in (None, False, "vision"):  # of texts, that is none
         wrong = "bidirectional attention, which writes no text"
     if wrong is not None:
         raise ModelSourceError(

@@ -6,7 +6,7 @@ from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.weights.weights import WeightReader
 
 _COUNTS = ("num_experts", "num_local_experts")
-_CHOSEN = "num_experts_per_tok"
+_CHOSEN = ("num_experts_per_tok", "top_k_experts")
 _EXPERTS = ".experts."  # in the names of their tensors
 
 
@@ -17,7 +17,7 @@ def idle_experts_nbytes(files: ModelFiles) -> int:
         ModelSourceError: a file cannot be read.
     """
     count = next((int(files.config[key]) for key in _COUNTS if files.config.get(key)), 0)
-    chosen = int(files.config.get(_CHOSEN) or count)
+    chosen = next((int(files.config[key]) for key in _CHOSEN if files.config.get(key)), count)
     if chosen >= count:
         return 0
     reader = WeightReader(files)

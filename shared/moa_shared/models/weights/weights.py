@@ -46,6 +46,9 @@ from moa_shared.models.weights.experts import BLOCKS_END, SCALES_END, expert_par
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+LAYER_EMBEDDINGS = "model.embed_tokens_per_layer.weight"  # of all layers side by side, for each token
+LAYER_PROJECTION = "model.per_layer_model_projection.weight"
+LAYER_PROJECTION_NORM = "model.per_layer_projection_norm.weight"
 MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed
 _FLOATS = {"F32": F32, "F16": F16, "BF16": BF16}
 _REFETCH = "Fetch the model again."
@@ -254,7 +257,7 @@ def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
             raw = data[entry.offset : entry.offset + entry.size]
             raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
             heads, offset = paired_heads(name, files.config), added_offset(name, family)
-            tensors[known_name(known)] = _Stored(entry.stored, entry.shape, raw, heads, offset)
+            tensors[known] = _Stored(entry.stored, entry.shape, raw, heads, offset)
     return tensors
 
 
@@ -267,8 +270,9 @@ def _open_safetensors(paths: Sequence[Path]) -> dict[str, _Stored]:
             tensors[name] = _interpret_mxfp4(path, name, tensor, found[f"{base}{SCALES_END}"][1])
         elif f"{name.removesuffix(SCALES_END)}{BLOCKS_END}" not in found:
             base, stored = _interpret(path, name, tensor)
-            tensors[known_name(base)] = stored
-    return tensors
+            tensors[base] = stored
+    renamed = {known_name(name): tensor for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in renamed.items() if name is not None}
 
 
 def _interpret_mxfp4(path: Path, name: str, blocks: FileTensor, scales: FileTensor) -> _Stored:
