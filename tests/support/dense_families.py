@@ -94,7 +94,7 @@ _IN_GGUF: dict[str, dict[str, Any]] = {  # as llama.cpp's code has it: the file 
     "smollm 3": {"num_hidden_layers": 5, "no_rope_layers": None},
     "mistral": {"sliding_window": None},
 }
-GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name != "ministral" and "gemma 4" not in name))
+GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name != "ministral"))
 
 
 def tiny_in_gguf(family: str) -> PreTrainedModel:

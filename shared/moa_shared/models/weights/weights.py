@@ -252,7 +252,8 @@ def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
     data = map_file(path)
     tensors, family = {}, str(files.config["model_type"])
     for name, entry in header.tensors.items():
-        known = hugging_face_name(name, family)
+        theirs = hugging_face_name(name, family)
+        known = theirs and known_name(theirs)
         if known is not None:  # others were refused when the cache entry was made, or are in its config.json
             raw = data[entry.offset : entry.offset + entry.size]
             raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
