@@ -104,6 +104,21 @@ def kv_width(config: Mapping[str, Any]) -> int:
     return max(heads.width for heads in cached_heads(config))
 
 
+def unread_tensors(config: Mapping[str, Any]) -> frozenset[str]:
+    """What files may have of layers that read the keys and values of others, though nothing computes with it."""
+    description = FAMILIES.get(str(config.get("model_type")))
+    if description is None or not description.layers_differ:
+        return frozenset()
+    config = with_defaults(config, description)
+    sizes = sizes_of(config, description, layer_kinds(config, description))
+    return frozenset(
+        f"model.layers.{layer}.self_attn.{module}.weight"
+        for layer, each in enumerate(sizes)
+        if each.reads_layer is not None
+        for module in ("k_proj", "v_proj", "k_norm")
+    )
+
+
 def kv_width_if_differing(config: Mapping[str, Any]) -> int:
     """`kv_width` where layers differ in it; 0: all have that of the heads that config.json names."""
     description = FAMILIES[str(config.get("model_type") or "llama")]

@@ -28,6 +28,7 @@ from moa_shared.models.gguf.names import (
     unpair_rows,
 )
 from moa_shared.models.gguf.parts import is_gguf
+from moa_shared.models.network.layer_sizes import unread_tensors
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import (
     BF16,
@@ -104,8 +105,10 @@ class WeightReader:
         self._sources = {id(tensor.source.base): tensor.source for tensor in self._tensors.values()}  # one a file
         turned, whole = files.config.get("model_type") == "gpt_oss", self._tensors
         self._tensors = {}
+        unread = unread_tensors(files.config)
         for name, tensor in whole.items():
-            self._tensors |= _apart(name, tensor, turned=turned)
+            if name not in unread:
+                self._tensors |= _apart(name, tensor, turned=turned)
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
         self._looked_at = 0  # bytes since the pages were dropped
 
