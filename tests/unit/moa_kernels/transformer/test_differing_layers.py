@@ -44,7 +44,8 @@ def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def floats(random: np.random.Generator, *size: int) -> Rows:
-    return (random.standard_normal(size) / size[-1] ** 0.5).astype(np.float32)
+    values: Rows = (random.standard_normal(size) / size[-1] ** 0.5).astype(np.float32)
+    return values
 
 
 def layer(number: int, heads: Heads, *, plain: bool, reference: bool, **changes: Any) -> Layer:
@@ -120,9 +121,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(kv: str) -> None:
     rows, embeddings = states(70)
     together, alone = one.new_cache(kv=kv), one.new_cache(kv=kv)
     other = one.new_cache(kv=kv)
-    out = [
-        run(one, rows[at : at + 1], embeddings[at : at + 1], [Segment.chain(alone, 1)]) for at in range(len(rows))
-    ]
+    out = [run(one, rows[at : at + 1], embeddings[at : at + 1], [Segment.chain(alone, 1)]) for at in range(len(rows))]
     both = [Segment.chain(other, 3), Segment.chain(together, 70)]
     company = [np.concatenate((before[:3], own)) for before, own in zip(states(3, 9), (rows, embeddings), strict=True)]
     got = run(one, company[0], company[1], both)[3:]
