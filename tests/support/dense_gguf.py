@@ -56,7 +56,7 @@ def write_dense_gguf(
     """
     config = model.config.to_dict()
     family = config["model_type"]
-    if family == "gemma4_text":
+    if family.startswith("gemma4"):
         return write_gemma4_gguf(model, path, kind)
     architecture = _ARCHITECTURES.get(family, family)
     writer = gguf.GGUFWriter(path, architecture)

@@ -103,7 +103,11 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 
 def _keys(config: dict[str, Any]) -> dict[str, Any]:
-    count, shared = config["num_hidden_layers"], config["num_kv_shared_layers"]
+    count, shared, has_experts = (
+        config["num_hidden_layers"],
+        config["num_kv_shared_layers"],
+        config.get("enable_moe_block"),
+    )
     kinds = [kind == "sliding_attention" for kind in config["layer_types"]]
     full = config["per_layer_config"][str(kinds.index(False))]
     inner, numbers = config["intermediate_size"], config["num_key_value_heads"]
@@ -126,15 +130,15 @@ def _keys(config: dict[str, Any]) -> dict[str, Any]:
         "attention.sliding_window": config["sliding_window"],
         "attention.sliding_window_pattern": kinds,
         "attention.shared_kv_layers": shared,
-        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "embedding_length_per_layer_input": config.get("hidden_size_per_layer_input", 0),
         "final_logit_softcapping": config["final_logit_softcapping"],
         "rope.freq_base": float(config["rope_parameters"]["full_attention"]["rope_theta"]),
         "rope.freq_base_swa": float(config["rope_parameters"]["sliding_attention"]["rope_theta"]),
         "rope.dimension_count": full["head_dim"],
         "rope.dimension_count_swa": config["head_dim"],
-        "expert_count": config["num_experts"] if config["enable_moe_block"] else None,
-        "expert_used_count": config["top_k_experts"] if config["enable_moe_block"] else None,
-        "expert_feed_forward_length": config["moe_intermediate_size"] if config["enable_moe_block"] else None,
+        "expert_count": config["num_experts"] if has_experts else None,
+        "expert_used_count": config["top_k_experts"] if has_experts else None,
+        "expert_feed_forward_length": config["moe_intermediate_size"] if has_experts else None,
     }
 
 

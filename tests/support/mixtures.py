@@ -82,7 +82,7 @@ class MixtureWeights(ModelWeights):
         super().__init__(model, packed)
         turned = model.config.model_type == "gpt_oss"
         for name in list(self.tensors):
-            tensor, name = self.tensors.pop(name), known_name(name) or name
+            tensor, name = self.tensors.pop(name), known_name(name)
             self.tensors |= _apart(name, tensor, turned=turned) if ".experts." in name else {name: tensor}
 
 

@@ -16,7 +16,8 @@ from moa_shared.models.network.description import FAMILIES, Description
 SLIDING, FULL = "sliding_attention", "full_attention"
 _BY_LAYER = {"head_dim", "num_key_value_heads"}  # what `per_layer_config` may say of a layer
 _SWITCHES = ("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block")
-_EMBEDDING, _EMBEDDING_DEFAULT = "hidden_size_per_layer_input", 256
+_EMBEDDING = "hidden_size_per_layer_input"
+_EMBEDDING_DEFAULTS = {"gemma4_text": 256}  # where config.json does not have the key
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,8 @@ def embedding_width(config: Mapping[str, Any], description: Description) -> int:
     Args:
         config: as its file has it.
     """
-    return int(config.get(_EMBEDDING, _EMBEDDING_DEFAULT) or 0) if description.layers_differ else 0
+    default = _EMBEDDING_DEFAULTS.get(str(config.get("model_type")), 0)
+    return int(config.get(_EMBEDDING, default) or 0) if description.layers_differ else 0
 
 
 def mistake_in_sizes(config: Mapping[str, Any], description: Description, most_size: int) -> str | None:
@@ -157,6 +159,8 @@ def mistake_in_sizes(config: Mapping[str, Any], description: Description, most_s
     for key in _SWITCHES:
         if not isinstance(config.get(key, False), bool):
             return f"{key} = {config[key]!r}"
+    if config.get("attn_logit_softcapping"):  # which transformers does not compute either
+        return f"attn_logit_softcapping = {config['attn_logit_softcapping']!r}"
     if not 0 <= width <= most_size:
         return f"{_EMBEDDING} = {config[_EMBEDDING]!r}"
     if width and config.get("vocab_size_per_layer_input", vocabulary) < vocabulary:

@@ -137,7 +137,9 @@ def _shape(config: Mapping[str, Any], description: Description, embedding: int) 
     if "rms_norm_eps" not in config:
         raise KernelError("The configuration does not set rms_norm_eps.")
     scale = float(config.get("attention_multiplier", 0.0))
-    if description.scales_embeddings:  # Gemma's key; others that happen to have it mean nothing by it
+    if description.score_scale:
+        scale = description.score_scale
+    elif description.scales_embeddings:  # Gemma's key; others that happen to have it mean nothing by it
         scale = float(config["query_pre_attn_scalar"]) ** -0.5
     return StackShape(
         hidden=hidden,

@@ -77,7 +77,8 @@ _MATHEMATICS_OF_LATER_FAMILIES = (
     "use_double_wide_mlp",
     "vocab_size_per_layer_input",
 )
-_WITH_A_TEXT_PART = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}  # models that see, and their text's family
+# Models that see, and their text's family.
+_WITH_A_TEXT_PART = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
 _OF_TEXT = ("architectures", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
 _INDEX = "model.safetensors.index.json"
 

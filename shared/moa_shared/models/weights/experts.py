@@ -35,7 +35,6 @@ _RENAMED = (
     (".sinks.weight", ".sinks"),
 )
 _EXPERTS_BESIDE = re.compile(r"(layers\.\d+)\.experts\.")  # Gemma 4's
-_OF_OTHERS = re.compile(r"(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\.")
 _PAIRS = 16  # bytes of 32 codes
 ROUTER_END = ".mlp.gate.weight"  # of the names of routers, which are computed in float32
 BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors in MXFP4 end
@@ -54,10 +53,8 @@ class Part:
     take: Callable[[Bytes], Bytes]
 
 
-def known_name(name: str) -> str | None:
-    """The name by which a tensor is served; None: it is no part of the text's model, but sees or hears."""
-    if _OF_OTHERS.match(name):
-        return None
+def known_name(name: str) -> str:
+    """The name by which a tensor is served."""
     for theirs, ours in _RENAMED:
         name = name.replace(theirs, ours)
     return _EXPERTS_BESIDE.sub(r"\1.mlp.experts.", name)

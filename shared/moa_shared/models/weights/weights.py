@@ -50,6 +50,7 @@ HEAD = "lm_head.weight"
 LAYER_EMBEDDINGS = "model.embed_tokens_per_layer.weight"  # of all layers side by side, for each token
 LAYER_PROJECTION = "model.per_layer_model_projection.weight"
 LAYER_PROJECTION_NORM = "model.per_layer_projection_norm.weight"
+_TEXT_PARTS = ("model.language_model.", "language_model.")  # how the names of a text's model begin in a larger one
 MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed
 _FLOATS = {"F32": F32, "F16": F16, "BF16": BF16}
 _REFETCH = "Fetch the model again."
@@ -256,7 +257,7 @@ def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
     tensors, family = {}, str(files.config["model_type"])
     for name, entry in header.tensors.items():
         theirs = hugging_face_name(name, family)
-        known = theirs and known_name(theirs)
+        known = None if theirs is None else known_name(theirs)
         if known is not None:  # others were refused when the cache entry was made, or are in its config.json
             raw = data[entry.offset : entry.offset + entry.size]
             raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
@@ -275,8 +276,10 @@ def _open_safetensors(paths: Sequence[Path]) -> dict[str, _Stored]:
         elif f"{name.removesuffix(SCALES_END)}{BLOCKS_END}" not in found:
             base, stored = _interpret(path, name, tensor)
             tensors[base] = stored
-    renamed = {known_name(name): tensor for name, tensor in tensors.items()}
-    return {name: tensor for name, tensor in renamed.items() if name is not None}
+    text = {name for name in tensors if name.startswith(_TEXT_PARTS)}
+    if text:  # of a model that sees or hears too
+        tensors = {name: tensor for name, tensor in tensors.items() if name in text or name == HEAD}
+    return {known_name(name): tensor for name, tensor in tensors.items()}
 
 
 def _interpret_mxfp4(path: Path, name: str, blocks: FileTensor, scales: FileTensor) -> _Stored:

@@ -84,6 +84,12 @@ needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kerne
             ),
         ),
         (
+            {"attn_logit_softcapping": 50.0},
+            snapshot(
+                "The config.json of tiny has attn_logit_softcapping = 50.0, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
             {"use_bidirectional_attention": "all"},
             snapshot(
                 "The config.json of tiny has bidirectional attention, which writes no text, which moa does not compute. Fetch the model again, or choose another."
