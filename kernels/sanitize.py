@@ -12,13 +12,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from kernel_build import compile_library, find_compiler, machine
 from moa_kernels import (
     FORMATS,
     KV_FORMATS,
+    BesideNorms,
+    Experts,
+    Heads,
     Layer,
+    LayerEmbedding,
     Linear,
     QuantisedMatrix,
     Rotary,
@@ -82,6 +87,7 @@ def exercise() -> None:
         for kv in KV_FORMATS:
             for reads_memory in (False, True):
                 exercise_stack(random, kv=kv, reads_memory=reads_memory)
+            exercise_differing_layers(random, kv=kv)
     exercise_packing(random)
     norm(random.normal(size=(3, 96)).astype(np.float32), np.ones(96, np.float32), 1e-5)
 
@@ -145,6 +151,45 @@ def exercise_stack(random: np.random.Generator, *, kv: str, reads_memory: bool) 
         caches[1].keep_behind(130, [0, 2, 5])
         caches[1].move_last(2, 3)
         caches[1].read(0, caches[1].length)
+
+
+def exercise_differing_layers(random: np.random.Generator, *, kv: str) -> None:
+    """Layers with other heads, one that reads the keys and values of another, experts beside an MLP, embeddings."""
+    shape = StackShape(96, 160, 4, 2, 32, 1e-5, embedding=32)
+    ones = np.ones(96, np.float32)
+
+    def linear(outputs: int, inputs: int) -> Linear:
+        return Linear([random_matrix(random, "q4_1", outputs, inputs)])
+
+    def layer(heads: Heads, own: int, **changes: Any) -> Layer:
+        queries, head_ones = shape.heads * heads.dim, np.ones(heads.dim, np.float32)
+        embedding = LayerEmbedding(linear(32, 96), linear(96, 32), ones)
+        qkv = linear(queries + own, 96)
+        return Layer(
+            ones, qkv, linear(96, queries), ones, linear(2 * changes.get("inner", 160), 96),
+            linear(96, changes.get("inner", 160)), head_ones, head_ones, heads=heads, rotary=int(heads.dim > 32),
+            embedding=embedding, out_scale=0.5, **changes,
+        )  # fmt: skip
+
+    pairs = [(linear(64, 96), linear(96, 32)) for _ in range(5)]
+    router = Linear([random.normal(size=(5, 96)).astype(np.float32)], plain=True)
+    experts = Experts(router, 2, lambda number: pairs[number], scales=np.ones(5, np.float32))
+    narrow, wide = Heads(2, 32), Heads(1, 96)
+    layers = [
+        layer(narrow, 128, value_norm=np.ones(32, np.float32), experts=experts, beside=BesideNorms(*[ones] * 4)),
+        layer(wide, 96, keys_are_values=True, value_norm=np.ones(96, np.float32)),
+        layer(narrow, 0, reads_layer=0, window=7, inner=320),
+    ]
+    angles = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
+    stack = Stack(shape, layers, [Rotary(32, {"rope_type": "default", "rope_theta": 1e4}), Rotary(96, angles)])
+    cache = stack.new_cache(kv=kv)
+    for rows in (70, 3):
+        states = random.normal(size=(rows, 96)).astype(np.float32)
+        own = random.normal(size=(rows, 3, 32)).astype(np.float32)
+        stack.run(states, [Segment.chain(cache, rows)], embeddings=own)
+        cache.length += rows
+    cache.keep_behind(63, [0, 2, 8])
+    cache.read(0, cache.length)
 
 
 if __name__ == "__main__":

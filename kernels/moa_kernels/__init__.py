@@ -10,11 +10,12 @@ from moa_kernels.linear import Linear, cap, norm, peak
 from moa_kernels.rotary import Rotary
 from moa_kernels.threads import set_threads, threads
 from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
-from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.cache import Cache, Heads
 from moa_kernels.transformer.experts import Experts
+from moa_kernels.transformer.layer import BesideNorms, Layer, LayerEmbedding, StackShape
 from moa_kernels.transformer.page import Page
 from moa_kernels.transformer.segment import Segment
-from moa_kernels.transformer.stack import Layer, Stack, StackShape
+from moa_kernels.transformer.stack import Stack
 
 ARITHMETIC = 2  # raised when a change of the kernels gives other bits: texts of both are not to be mixed
 
@@ -30,10 +31,13 @@ __all__ = [
     "Q4_1",
     "Q8",
     "Q8_0",
+    "BesideNorms",
     "Cache",
     "Experts",
+    "Heads",
     "KernelError",
     "Layer",
+    "LayerEmbedding",
     "Linear",
     "Page",
     "QuantisedMatrix",

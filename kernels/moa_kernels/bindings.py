@@ -32,49 +32,54 @@ class CLinear(ct.Structure):
 class CExperts(ct.Structure):
     _fields_ = (
         *((name, ct.c_int32) for name in ("count", "chosen", "inner", "weighs_all")),
+        ("scales", ct.c_void_p),
         ("router", CLinear),
         ("gate_up", ct.POINTER(CLinear)),
         ("down", ct.POINTER(CLinear)),
     )
 
 
+class CHeads(ct.Structure):
+    _fields_ = (("count", ct.c_int32), ("dim", ct.c_int32))
+
+
 class CLayer(ct.Structure):
     _fields_ = (
-        ("attention_norm", ct.c_void_p),
-        ("mlp_norm", ct.c_void_p),
-        ("attention_out_norm", ct.c_void_p),
-        ("mlp_out_norm", ct.c_void_p),
-        ("query_norm", ct.c_void_p),
-        ("key_norm", ct.c_void_p),
-        ("norms_all_heads", ct.c_int32),
-        ("window", ct.c_int32),
-        ("rotary", ct.c_int32),
+        *((name, ct.c_void_p) for name in ("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm")),
+        *((name, ct.c_void_p) for name in ("query_norm", "key_norm", "value_norm")),
+        *((name, ct.c_void_p) for name in ("router_norm", "experts_norm", "experts_out_norm", "beside_out_norm")),
+        *((name, ct.c_int32) for name in ("norms_all_heads", "window", "rotary", "rotated")),
+        ("heads", CHeads),
+        *((name, ct.c_int32) for name in ("inner", "cached", "writes", "keys_are_values")),
+        ("query_scale", ct.c_float),
+        ("out_scale", ct.c_float),
         ("sinks", ct.c_void_p),
         ("qkv", CLinear),
         ("out", CLinear),
         ("gate_up", CLinear),
         ("down", CLinear),
         ("experts", ct.POINTER(CExperts)),
+        ("embedding_gate", CLinear),
+        ("embedding_out", CLinear),
+        ("embedding_norm", ct.c_void_p),
     )
 
 
 class CStack(ct.Structure):
     _fields_ = (
-        *((name, ct.c_int32) for name in ("hidden", "inner", "heads", "kv_heads", "head_dim", "layers")),
-        ("kv", ct.c_int32),
-        ("reads_memory", ct.c_int32),
-        ("only_fills", ct.c_int32),
-        ("activation", ct.c_int32),
-        ("rotated", ct.c_int32),
-        *((name, ct.c_float) for name in ("eps", "query_scale", "residual_scale", "score_cap", "qkv_clip")),
+        *((name, ct.c_int32) for name in ("hidden", "heads", "layers", "kv", "only_fills", "activation", "embedding")),
+        *((name, ct.c_float) for name in ("eps", "residual_scale", "score_cap", "qkv_clip")),
         *((name, ct.c_float) for name in ("gate_slope", "gate_limit")),
         ("layer", ct.POINTER(CLayer)),
+        ("cached", ct.POINTER(CHeads)),
     )
 
 
 class CCache(ct.Structure):
     _fields_ = (
-        *((name, ct.c_int32) for name in ("layers", "kv_heads", "head_dim", "kv")),
+        ("layers", ct.c_int32),
+        ("kv", ct.c_int32),
+        ("heads", ct.POINTER(CHeads)),
         ("pages", ct.c_void_p),
     )
 
@@ -91,7 +96,7 @@ _INT, _POINTER = ct.c_int, ct.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_run": (
         _INT,
-        [ct.POINTER(CStack), _INT, *[_POINTER] * 5, _INT, ct.POINTER(CSegment), _INT, *[_POINTER] * 2, _INT],
+        [ct.POINTER(CStack), _INT, *[_POINTER] * 6, _INT, ct.POINTER(CSegment), _INT, *[_POINTER] * 2, _INT],
     ),
     "moa_linear": (_INT, [ct.POINTER(CLinear), _INT, _POINTER, _POINTER, _INT]),
     "moa_peak": (ct.c_int64, [ct.c_int64]),
@@ -104,7 +109,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_unguard": (None, [_INT]),
     "moa_populate": (None, [_POINTER, ct.c_int64]),
     "moa_cache_write": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER, _POINTER]),
-    "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _POINTER]),
+    "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER]),
     "moa_cache_move": (None, [ct.POINTER(CCache), _INT, _POINTER, _POINTER]),
 }
 

@@ -16,43 +16,44 @@ from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.formats import GROUP
 from moa_kernels.rotary import rotated
-from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.cache import Cache, Heads
 
 if TYPE_CHECKING:
     from moa_kernels.rotary import Table
     from moa_kernels.transformer.experts import Experts
+    from moa_kernels.transformer.layer import Layer, LayerEmbedding, StackShape
     from moa_kernels.transformer.segment import Numbers, Segment
-    from moa_kernels.transformer.stack import Layer, Stack, StackShape
+    from moa_kernels.transformer.stack import Stack
 
 
 class ReferenceCache(Cache):
-    """Keys and values in one array [layers, rows, kv_heads, 2, head_dim], of any head dimension.
+    """Keys and values in an array [rows, heads, 2, their numbers] for each layer, of any size of a head.
 
     Of 8 bits it holds what they stand for, in float32.
     """
 
     _head_divisor = 1
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, *, kv: str) -> None:
-        super().__init__(layers, kv_heads, head_dim, kv=kv)
-        self.rows = np.zeros((layers, 0, kv_heads, 2, head_dim), np.float16 if kv == F16 else np.float32)
+    def __init__(self, heads: Sequence[Heads], *, kv: str) -> None:
+        super().__init__(heads, kv=kv)
+        self.rows = [np.zeros((0, count, 2, dim), np.float16 if kv == F16 else np.float32) for count, dim in heads]
 
     @property
     def nbytes(self) -> int:
-        return self.rows.nbytes
+        return sum(rows.nbytes for rows in self.rows)
 
     def most_nbytes(self, rows: int) -> int:
-        return 2 * rows * self.layers * self.kv_heads * 2 * self.head_dim * self.rows.itemsize
+        return 2 * rows * sum(heads.width for heads in self.heads) * self.rows[0].itemsize
 
     def release(self) -> None:
         self.length = 0
-        self.rows = self.rows[:, :0].copy()
+        self.rows = [rows[:0].copy() for rows in self.rows]
 
     def reserve(self, rows: int) -> None:
-        held = self.rows.shape[1]
+        held = len(self.rows[0])
         if rows > held:
-            room = np.zeros((self.layers, max(rows, 2 * held) - held, *self.rows.shape[2:]), self.rows.dtype)
-            self.rows = np.concatenate((self.rows, room), axis=1)
+            more = max(rows, 2 * held) - held
+            self.rows = [np.concatenate((own, np.zeros((more, *own.shape[1:]), own.dtype))) for own in self.rows]
 
     def write(self, layer: int, keys: Rows, values: Rows) -> None:
         self._check_rows(layer, keys, values)
@@ -62,23 +63,27 @@ class ReferenceCache(Cache):
         """Writes rows from `slot` on."""
         self.reserve(slot + len(keys))
         rows = np.stack((keys, values), axis=2).astype(np.float32, copy=False)
-        self.rows[layer, slot : slot + len(keys)] = _in_8_bits(rows) if self.kv == Q8 else rows
+        self.rows[layer][slot : slot + len(keys)] = _in_8_bits(rows) if self.kv == Q8 else rows
 
     def read(self, start: int, stop: int) -> Rows:
         self._check_read(start, stop)
-        out: Rows = self.rows[:, start:stop].swapaxes(0, 1).astype(np.float32)
+        out = np.zeros((stop - start, len(self.heads), self.width), np.float32)
+        for layer, (rows, heads) in enumerate(zip(self.rows, self.heads, strict=True)):
+            out[:, layer, : heads.width] = rows[start:stop].reshape(-1, heads.width)
         return out
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
         self._check_kept(start, rows)
-        self.rows[:, start : start + len(rows)] = self.rows[:, [start + row for row in rows]]
+        for own in self.rows:
+            own[start : start + len(rows)] = own[[start + row for row in rows]]
         self.length = start + len(rows)
 
     def move_last(self, rows: int, by: int) -> None:
         self._check_moved(rows, by)
         stop = self.length
         self.reserve(stop + by)
-        self.rows[:, stop - rows + by : stop + by] = self.rows[:, stop - rows : stop].copy()
+        for own in self.rows:
+            own[stop - rows + by : stop + by] = own[stop - rows : stop].copy()
         self.length = stop + by
 
 
@@ -92,6 +97,7 @@ def _in_8_bits(rows: Rows) -> Rows:
 def run(
     stack: Stack,
     rows: Rows,
+    embeddings: Rows | None,
     segments: Sequence[Segment],
     positions: Numbers,
     tables: Sequence[tuple[Table, Table]],
@@ -110,24 +116,27 @@ def run(
         if layer.rotary is not None:
             cosines, sines = (table[positions][:, None] for table in tables[layer.rotary])
             queries, keys = rotated(queries, cosines, sines), rotated(keys, cosines, sines)
-        queries = queries * np.float32(stack.shape.query_scale)
+        queries = queries * np.float32(stack.shape.query_scale(layer.heads_in(stack.shape).dim))
         if factors is not None:
             queries = queries * factors[:, None, None]
         if only_fills and index == len(stack.layers) - 1:
             for segment, start in zip(segments, starts[:-1], strict=True):
                 own = slice(start, start + segment.rows)
-                _own_cache(segment).put(index, segment.first_slot, keys[own], values[own])
+                _own_cache(segment).put(stack.cached[index], segment.first_slot, keys[own], values[own])
             return x, states
-        attended = np.empty((len(x), stack.shape.heads * stack.shape.head_dim), np.float32)
+        attended = np.empty((len(x), layer.out.inputs), np.float32)
         for segment, start in zip(segments, starts[:-1], strict=True):
             own = slice(start, start + segment.rows)
             cache = _own_cache(segment)
-            if not stack.shape.reads_memory:
-                cache.put(index, segment.first_slot, keys[own], values[own])
+            if stack.writes(layer):
+                cache.put(stack.cached[index], segment.first_slot, keys[own], values[own])
             for row in range(segment.rows):
                 attended[start + row] = _attend(stack, cache, index, segment, row, queries[start + row])
         x = x + _normed(stack, layer.out(attended), layer.attention_out_norm) * np.float32(stack.shape.residual_scale)
         x = x + mlp(stack.shape, layer, x)
+        if layer.embedding is not None and embeddings is not None:
+            x = x + _embedding(stack.shape, layer.embedding, x, embeddings[:, index])
+        x = x * np.float32(layer.out_scale)
     if len(stack.layers) in state_layers:
         states[len(stack.layers)] = x.copy()
     return x, states
@@ -136,11 +145,17 @@ def run(
 def mlp(shape: StackShape, layer: Layer, x: Rows) -> Rows:
     """What the MLP adds to the rows."""
     normed = x if layer.mlp_norm is None else norm(x, layer.mlp_norm, shape.eps)
-    if layer.experts is None:
+    out = np.zeros_like(x)
+    if layer.gate_up is not None:
         gate_up, down = layer.mlp
         out = down(gated(shape, gate_up(normed)))
-    else:
-        out = _mixed(shape, layer.experts, normed)
+    if layer.beside is not None and layer.experts is not None:
+        norms = layer.beside
+        scores = layer.experts.router(norm(x, norms.router, shape.eps))
+        given = _mixed(shape, layer.experts, norm(x, norms.experts, shape.eps), scores)
+        out = norm(out, norms.mlp_out, shape.eps) + norm(given, norms.experts_out, shape.eps)
+    elif layer.experts is not None:
+        out = _mixed(shape, layer.experts, normed, layer.experts.router(normed))
     if layer.mlp_out_norm is not None:
         out = norm(out, layer.mlp_out_norm, shape.eps)
     return out * np.float32(shape.residual_scale)
@@ -157,7 +172,10 @@ def rounded(rows: Rows) -> Rows:
 
 def gated(shape: StackShape, gate_up: Rows) -> Rows:
     """[rows, 2 inner] to [rows, inner]: what the MLP's second product takes."""
-    gate, up = np.split(gate_up, 2, axis=-1)
+    return _activated(shape, *np.split(gate_up, 2, axis=-1))
+
+
+def _activated(shape: StackShape, gate: Rows, up: Rows) -> Rows:
     slope = gate
     if shape.activation == "gelu_tanh":
         slope = np.float32(1.5957691216) * gate * (1 + np.float32(0.044715) * gate**2)
@@ -169,9 +187,15 @@ def gated(shape: StackShape, gate_up: Rows) -> Rows:
     return out
 
 
-def _mixed(shape: StackShape, experts: Experts, rows: Rows) -> Rows:
+def _embedding(shape: StackShape, embedding: LayerEmbedding, x: Rows, own: Rows) -> Rows:
+    """What a layer's own embeddings, [rows, width], add to the rows."""
+    out = norm(embedding.out(_activated(shape, embedding.gate(x), own)), embedding.norm, shape.eps)
+    return out * np.float32(shape.residual_scale)
+
+
+def _mixed(shape: StackShape, experts: Experts, rows: Rows, scores: Rows) -> Rows:
     """What the rows' experts give, by their weights."""
-    numbers, weights = experts.choose(rows)
+    numbers, weights = experts.choose(scores)
     out = np.zeros_like(rows)
     for number in np.unique(numbers):
         chosen, rank = np.nonzero(numbers == number)
@@ -204,12 +228,20 @@ def _normed(stack: Stack, rows: Rows, weight: Rows | None) -> Rows:
 
 
 def _project(stack: Stack, layer: Layer, x: Rows) -> tuple[Rows, Rows, Rows]:
-    shape = stack.shape
-    split = layer.qkv(_normed(stack, x, layer.attention_norm)).reshape(len(x), -1, shape.head_dim)
-    queries, keys, values = np.split(split, [shape.heads, split.shape[1] - (split.shape[1] - shape.heads) // 2], axis=1)
-    queries, keys = _normed_heads(stack, queries, layer.query_norm), _normed_heads(stack, keys, layer.key_norm)
-    if shape.qkv_clip:
-        queries, keys, values = (np.clip(each, -shape.qkv_clip, shape.qkv_clip) for each in (queries, keys, values))
+    heads = stack.shape.heads
+    split = layer.qkv(_normed(stack, x, layer.attention_norm))
+    split = split.reshape(len(x), -1, layer.heads_in(stack.shape).dim)
+    kv_heads = split.shape[1] - heads
+    queries, keys, values = np.split(split, [heads, heads + (kv_heads if layer.keys_are_values else kv_heads // 2)], 1)
+    if layer.keys_are_values:
+        values = keys
+    queries, keys, values = (
+        _normed_heads(stack, queries, layer.query_norm),
+        _normed_heads(stack, keys, layer.key_norm),
+        _normed_heads(stack, values, layer.value_norm),
+    )
+    if most := stack.shape.qkv_clip:
+        queries, keys, values = (np.clip(each, -most, most) for each in (queries, keys, values))
     return queries, keys, values
 
 
@@ -227,8 +259,8 @@ def _attend(stack: Stack, cache: ReferenceCache, layer: int, segment: Segment, r
     window = stack.layers[layer].window
     if window:
         slots = slots[-window:]
-    held = cache.rows[layer, slots].astype(np.float32)  # [slots, kv_heads, 2, head_dim]
-    grouped = queries.reshape(cache.kv_heads, -1, cache.head_dim)
+    held = cache.rows[stack.cached[layer]][slots].astype(np.float32)  # [slots, heads, 2, their numbers]
+    grouped = queries.reshape(held.shape[1], -1, held.shape[3])
     scores = np.einsum("hgd,shd->hgs", grouped, held[:, :, 0])
     if stack.shape.score_cap:
         scores = capped(scores, stack.shape.score_cap)

@@ -17,14 +17,15 @@ from moa_kernels.errors import KernelError
 
 Table = npt.NDArray[np.float32]
 _FIRST_POSITIONS = 1024
+PROPORTIONAL = "proportional"  # a part of a head's pairs turns, and each pair is half a head apart
 
 
 class Rotary:
     """Cosines and sines for heads of `head_dim` numbers.
 
     Args:
-        parameters: `rope_type` (default, linear, llama3, yarn, longrope), `rope_theta`, and what the type needs;
-            `partial_rotary_factor` where only the first numbers of a head are rotated.
+        parameters: `rope_type` (default, linear, llama3, yarn, longrope, proportional), `rope_theta`, and what the type
+            needs; `partial_rotary_factor` where only a part of a head is rotated.
         max_positions: of the model's configuration (yarn, longrope).
         context: the most positions that texts will have, by which longrope's factors are chosen once; 0: as many as
             the configuration says.
@@ -37,7 +38,8 @@ class Rotary:
         self, head_dim: int, parameters: Mapping[str, Any], max_positions: int = 8192, context: int = 0
     ) -> None:
         try:
-            self.rotated = int(head_dim * float(parameters.get("partial_rotary_factor") or 1.0))
+            share = float(parameters.get("partial_rotary_factor") or 1.0)
+            self.rotated = head_dim if _kind(parameters) == PROPORTIONAL else int(head_dim * share)
             if not 0 < self.rotated <= head_dim or self.rotated % 2:
                 raise ValueError(f"{self.rotated} of {head_dim} numbers of a head are rotated")
             with np.errstate(all="ignore"):
@@ -89,13 +91,14 @@ def rotated(rows: Table, cosines: Table, sines: Table) -> Table:
 
 def _frequencies(head_dim: int, parameters: Mapping[str, Any], max_positions: int, context: int) -> tuple[Table, float]:
     """Angle a position of each pair, float32, and what cosines and sines are multiplied by."""
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    theta = float(parameters["rope_theta"])
+    kind, theta = _kind(parameters), float(parameters["rope_theta"])
     plain = 1.0 / theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     if kind == "default":
         return plain.astype(np.float32), 1.0
     if kind == "longrope":
         return _longrope(plain, parameters, max_positions, context)
+    if kind == PROPORTIONAL:
+        return _proportional(plain, parameters), 1.0
     factor = float(parameters["factor"])
     if kind == "linear":
         return (plain / factor).astype(np.float32), 1.0
@@ -104,6 +107,21 @@ def _frequencies(head_dim: int, parameters: Mapping[str, Any], max_positions: in
     if kind == "yarn":
         return _yarn(plain, theta, factor, head_dim, parameters, max_positions)
     raise KernelError(f"Rotary scaling of the type {kind!r} is not computed by the kernels.")
+
+
+def _kind(parameters: Mapping[str, Any]) -> object:
+    return parameters.get("rope_type", parameters.get("type", "default"))
+
+
+def _proportional(plain: npt.NDArray[np.float64], parameters: Mapping[str, Any]) -> Table:
+    """The first pairs turn as in a whole head; the others, of which each is as far apart, stay (Gemma 4)."""
+    share = float(parameters.get("partial_rotary_factor") or 1.0)
+    turning = int(share * len(plain))
+    if not 0 <= turning <= len(plain):
+        raise ValueError(f"{turning} of {len(plain)} pairs of numbers of a head are rotated")
+    found = plain / float(parameters.get("factor") or 1.0)
+    found[turning:] = 0
+    return found.astype(np.float32)
 
 
 def _llama3(plain: npt.NDArray[np.float64], factor: float, parameters: Mapping[str, Any]) -> npt.NDArray[np.float64]:

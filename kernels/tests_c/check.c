@@ -103,6 +103,7 @@ static moa_linear_t random_linear(int kind, int outputs, int inputs, int has_bia
 }
 
 static void free_linear(moa_linear_t linear) {
+    if (!linear.part) return;
     free((void *)linear.part->tiles), free((void *)linear.part), free((void *)linear.bias);
 }
 
@@ -161,28 +162,38 @@ enum { LAYERS = 2, PAGES = 4, PAST = 150, NODES = 9, TAILS = NODES * (NODES + 1)
 
 typedef struct {
     moa_cache_t c;
+    moa_heads_t heads[LAYERS];
     void *pages[PAGES];
 } cache_t;
 
 static const char *const KV_NAMES[] = {"float32", "float16", "int8"};
 
-static void new_cache(cache_t *cache, int kv_heads, int head_dim, int kv) {
-    size_t row = kv == MOA_KV_INT8 ? (size_t)head_dim + 4 : (size_t)head_dim * (kv == MOA_KV_FLOAT16 ? 2 : 4);
-    for (int i = 0; i < PAGES; i++)
-        cache->pages[i] = zeros((size_t)LAYERS * kv_heads * 2 * MOA_PAGE_ROWS * row);
-    cache->c = (moa_cache_t){LAYERS, kv_heads, head_dim, kv, cache->pages};
+static void new_cache(cache_t *cache, const moa_heads_t *heads, int kv) {
+    size_t bytes = 0;
     for (int layer = 0; layer < LAYERS; layer++) {
-        float *keys = random_floats((size_t)PAST * kv_heads * head_dim, 2.f);
-        float *values = random_floats((size_t)PAST * kv_heads * head_dim, 2.f);
+        size_t dim = (size_t)heads[layer].dim, row = kv == MOA_KV_INT8 ? dim + 4 : dim * (kv == MOA_KV_FLOAT16 ? 2 : 4);
+        bytes += (size_t)heads[layer].count * 2 * MOA_PAGE_ROWS * row;
+        cache->heads[layer] = heads[layer];
+    }
+    for (int i = 0; i < PAGES; i++) cache->pages[i] = zeros(bytes);
+    cache->c = (moa_cache_t){LAYERS, kv, cache->heads, cache->pages};
+    for (int layer = 0; layer < LAYERS; layer++) {
+        size_t count = (size_t)PAST * heads[layer].count * heads[layer].dim;
+        float *keys = random_floats(count, 2.f), *values = random_floats(count, 2.f);
         moa_cache_write(&cache->c, layer, 0, PAST, keys, values);
         free(keys), free(values);
     }
 }
 
 static void print_cache(const char *name, const cache_t *cache, int rows) {
-    size_t count = (size_t)rows * LAYERS * cache->c.kv_heads * 2 * cache->c.head_dim;
+    int width = 0;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        int own = 2 * cache->heads[layer].count * cache->heads[layer].dim;
+        if (own > width) width = own;
+    }
+    size_t count = (size_t)rows * LAYERS * width;
     float *out = zeros(count * sizeof(float));
-    moa_cache_read(&cache->c, 0, rows, out);
+    moa_cache_read(&cache->c, 0, rows, width, out);
     print_floats(name, out, count);
     free(out);
 }
@@ -197,7 +208,7 @@ static void check_cache(uint64_t seed) {
         snprintf(name, sizeof name, "cache-%s", KV_NAMES[kv]);
         seed_random(seed, name);
         cache_t cache;
-        new_cache(&cache, 2, 64, kv);
+        new_cache(&cache, (moa_heads_t[]){{2, 64}, {1, 96}}, kv);
         const int32_t from[] = {70, 72, 75, 131, 149}, to[] = {63, 64, 65, 66, 128};
         moa_cache_move(&cache.c, 5, from, to);
         print_cache(name, &cache, PAST);
@@ -209,6 +220,7 @@ typedef struct {
     const char *name;
     int kind, hidden, inner, heads, kv_heads, head_dim, bias, head_norms, reads_memory, only_fills;
     int experts, chosen, weighs_all;  // experts: 0: none; else with sinks and clamped gates
+    int differs;                      // the first layer has one key/value head of twice the size, whose keys are its values
 } shape_t;
 
 static moa_experts_t *random_experts(const shape_t *shape) {
@@ -219,14 +231,16 @@ static moa_experts_t *random_experts(const shape_t *shape) {
     }
     moa_linear_t router = random_linear(MOA_FLOAT32, shape->experts, shape->hidden, 1);
     moa_experts_t *experts = zeros(sizeof *experts);
-    *experts = (moa_experts_t){shape->experts, shape->chosen, shape->inner, shape->weighs_all, router, gate_up, down};
+    const float *scales = shape->differs ? random_floats((size_t)shape->experts, 1.f) : NULL;
+    *experts = (moa_experts_t){shape->experts, shape->chosen, shape->inner, shape->weighs_all, scales, router, gate_up, down};
     return experts;
 }
 
 static void free_experts(const moa_experts_t *experts) {
     if (!experts) return;
     for (int i = 0; i < experts->count; i++) free_linear(experts->gate_up[i]), free_linear(experts->down[i]);
-    free((void *)experts->gate_up), free((void *)experts->down), free_linear(experts->router), free((void *)experts);
+    free((void *)experts->gate_up), free((void *)experts->down), free_linear(experts->router);
+    free((void *)experts->scales), free((void *)experts);
 }
 
 // Rows of two sessions: a chain, and a tree whose nodes see their ancestors in the tail.
@@ -234,34 +248,58 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
     char name[96];
     snprintf(name, sizeof name, "stack-%s-%s", shape->name, KV_NAMES[kv]);
     seed_random(seed, name);
-    int queries = shape->heads * shape->head_dim, memory = shape->reads_memory, hidden = shape->hidden;
-    int wide = queries + (memory ? 0 : 2 * shape->kv_heads * shape->head_dim);
+    int memory = shape->reads_memory, hidden = shape->hidden, embedding = shape->differs ? 64 : 0;
+    moa_heads_t heads[LAYERS];
     moa_layer_t layers[LAYERS];
     for (int i = 0; i < LAYERS; i++) {
+        int other = shape->differs && i == 0, dim = shape->head_dim * (other ? 2 : 1);
+        int inner = shape->inner * (other ? 2 : 1), queries = shape->heads * dim;
+        heads[i] = (moa_heads_t){other ? 1 : shape->kv_heads, dim};
+        int keys = memory ? 0 : heads[i].count * dim;
         layers[i] = (moa_layer_t){
             .attention_norm = random_floats((size_t)hidden, 1.f),
             .mlp_norm = random_floats((size_t)hidden, 1.f),
-            .query_norm = shape->head_norms ? random_floats((size_t)shape->head_dim, 1.f) : NULL,
-            .key_norm = shape->head_norms ? random_floats((size_t)shape->head_dim, 1.f) : NULL,
-            .qkv = random_linear(shape->kind, wide, hidden, shape->bias),
+            .query_norm = shape->head_norms ? random_floats((size_t)dim, 1.f) : NULL,
+            .key_norm = shape->head_norms ? random_floats((size_t)dim, 1.f) : NULL,
+            .value_norm = shape->differs ? random_floats((size_t)dim, 1.f) : NULL,
+            .rotary = other,
+            .rotated = dim,
+            .heads = heads[i],
+            .inner = inner,
+            .cached = i,
+            .writes = !memory,
+            .keys_are_values = other,
+            .query_scale = 0.125f,
+            .out_scale = shape->differs ? 0.75f : 1.f,
+            .qkv = random_linear(shape->kind, queries + (other ? keys : 2 * keys), hidden, shape->bias),
             .out = random_linear(shape->kind, hidden, queries, 0),
-            .gate_up = random_linear(shape->kind, 2 * shape->inner, hidden, 0),
-            .down = random_linear(shape->kind, hidden, shape->inner, 0),
         };
+        if (!shape->experts || shape->differs) {
+            layers[i].gate_up = random_linear(shape->kind, 2 * inner, hidden, 0);
+            layers[i].down = random_linear(shape->kind, hidden, inner, 0);
+        }
+        if (embedding) {
+            layers[i].embedding_gate = random_linear(shape->kind, embedding, hidden, 0);
+            layers[i].embedding_out = random_linear(shape->kind, hidden, embedding, 0);
+            layers[i].embedding_norm = random_floats((size_t)hidden, 1.f);
+        }
         if (!shape->experts) continue;
         layers[i].experts = random_experts(shape);
         layers[i].sinks = random_floats((size_t)shape->heads, 2.f);
+        if (!shape->differs) continue;
+        layers[i].router_norm = random_floats((size_t)hidden, 1.f);
+        layers[i].experts_norm = random_floats((size_t)hidden, 1.f);
+        layers[i].experts_out_norm = random_floats((size_t)hidden, 1.f);
+        layers[i].beside_out_norm = random_floats((size_t)hidden, 1.f);
     }
     moa_stack_t stack = {
-        .hidden = hidden, .inner = shape->inner, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .layers = LAYERS, .kv = kv, .reads_memory = memory,
-        .only_fills = shape->only_fills, .activation = shape->experts ? MOA_CLAMPED_SWIGLU : MOA_SILU,
-        .gate_slope = 1.7f, .gate_limit = 0.5f, .rotated = shape->head_dim, .eps = 1e-5f,
-        .query_scale = 0.125f, .residual_scale = 1.f, .layer = layers,
+        .hidden = hidden, .heads = shape->heads, .layers = LAYERS, .kv = kv, .only_fills = shape->only_fills,
+        .activation = shape->experts ? MOA_CLAMPED_SWIGLU : MOA_SILU, .embedding = embedding, .gate_slope = 1.7f,
+        .gate_limit = 0.5f, .eps = 1e-5f, .residual_scale = 1.f, .layer = layers, .cached = heads,
     };
     enum { CHAIN = 20, ROWS = CHAIN + NODES };
     cache_t caches[2];
-    for (int i = 0; i < 2; i++) new_cache(&caches[i], shape->kv_heads, shape->head_dim, kv);
+    for (int i = 0; i < 2; i++) new_cache(&caches[i], heads, kv);
     int32_t positions[ROWS], seen[ROWS], chain_tail[CHAIN + 1] = {0}, tail_start[NODES + 1] = {0}, tail[TAILS];
     for (int row = 0; row < CHAIN; row++) {
         positions[row] = PAST + row;
@@ -284,11 +322,12 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
     };
     static const int32_t state_layers[] = {1, 0};
     float *x = random_floats((size_t)ROWS * hidden, 1.f), *states = zeros((size_t)2 * ROWS * hidden * sizeof(float));
-    float *cosines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
-    float *sines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
-    const float *all_cosines[] = {cosines}, *all_sines[] = {sines};
-    if (moa_run(&stack, ROWS, x, positions, all_cosines, all_sines, NULL, 2, segments, 2, state_layers, states,
-                threads) != MOA_OK)
+    float *cosines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim, 1.f);
+    float *sines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim, 1.f);
+    float *embeddings = embedding ? random_floats((size_t)ROWS * LAYERS * embedding, 1.f) : NULL;
+    const float *all_cosines[] = {cosines, cosines}, *all_sines[] = {sines, sines};
+    if (moa_run(&stack, ROWS, x, embeddings, positions, all_cosines, all_sines, NULL, 2, segments, 2, state_layers,
+                states, threads) != MOA_OK)
         exit(2);
     size_t at = strlen(name);
     snprintf(name + at, sizeof name - at, "-rows threads=%d", threads);
@@ -304,21 +343,32 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
         free((void *)layers[i].attention_norm), free((void *)layers[i].mlp_norm);
         free((void *)layers[i].query_norm), free((void *)layers[i].key_norm);
         free_linear(layers[i].qkv), free_linear(layers[i].out), free_linear(layers[i].gate_up), free_linear(layers[i].down);
-        free_experts(layers[i].experts), free((void *)layers[i].sinks);
+        free_experts(layers[i].experts), free((void *)layers[i].sinks), free((void *)layers[i].value_norm);
+        free_linear(layers[i].embedding_gate), free_linear(layers[i].embedding_out);
+        free((void *)layers[i].embedding_norm), free((void *)layers[i].router_norm);
+        free((void *)layers[i].experts_norm), free((void *)layers[i].experts_out_norm);
+        free((void *)layers[i].beside_out_norm);
     }
-    free(x), free(states), free(cosines), free(sines);
+    free(x), free(states), free(cosines), free(sines), free(embeddings);
 }
 
 int main(int count, char **arguments) {
     moa_probe();  // asks the system for the tiles that amx needs
     uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
     static const shape_t SHAPES[] = {
-        {"llama", MOA_Q4_1, 192, 256, 3, 1, 64, 0, 0, 0, 0},  {"qwen2", MOA_Q8_0, 128, 160, 4, 2, 32, 1, 0, 0, 0},
-        {"qwen3", MOA_Q4_1, 64, 96, 2, 2, 128, 0, 1, 0, 0},   {"fills", MOA_Q4_1, 64, 96, 2, 2, 32, 1, 1, 0, 1},
-        {"memory", MOA_Q8_0, 128, 160, 4, 2, 32, 0, 0, 1, 0}, {"plain", MOA_FLOAT32, 64, 96, 2, 1, 64, 1, 1, 0, 0},
-        {"many-heads", MOA_Q8_0, 64, 64, 7, 1, 32, 0, 0, 0, 0}, {"experts", MOA_Q4_1, 64, 96, 2, 1, 32, 0, 0, 0, 0, 19, 4, 1},
-        {"few-experts", MOA_MXFP4, 64, 32, 2, 1, 32, 0, 0, 0, 0, 2, 2, 0},
-        {"plain-experts", MOA_FLOAT32, 96, 64, 2, 1, 32, 0, 0, 0, 0, 5, 1, 1},
+        {"llama", MOA_Q4_1, 192, 256, 3, 1, 64, .differs = 0},
+        {"qwen2", MOA_Q8_0, 128, 160, 4, 2, 32, .bias = 1},
+        {"qwen3", MOA_Q4_1, 64, 96, 2, 2, 128, .head_norms = 1},
+        {"fills", MOA_Q4_1, 64, 96, 2, 2, 32, .bias = 1, .head_norms = 1, .only_fills = 1},
+        {"memory", MOA_Q8_0, 128, 160, 4, 2, 32, .reads_memory = 1},
+        {"plain", MOA_FLOAT32, 64, 96, 2, 1, 64, .bias = 1, .head_norms = 1},
+        {"many-heads", MOA_Q8_0, 64, 64, 7, 1, 32, .differs = 0},
+        {"experts", MOA_Q4_1, 64, 96, 2, 1, 32, .experts = 19, .chosen = 4, .weighs_all = 1},
+        {"few-experts", MOA_MXFP4, 64, 32, 2, 1, 32, .experts = 2, .chosen = 2},
+        {"plain-experts", MOA_FLOAT32, 96, 64, 2, 1, 32, .experts = 5, .chosen = 1, .weighs_all = 1},
+        {"differs", MOA_Q4_1, 64, 96, 4, 2, 32, .head_norms = 1, .differs = 1},
+        {"beside", MOA_Q8_0, 64, 96, 4, 2, 32, .head_norms = 1, .experts = 7, .chosen = 3, .differs = 1},
+        {"plain-beside", MOA_FLOAT32, 64, 96, 4, 2, 32, .head_norms = 1, .experts = 7, .chosen = 3, .differs = 1},
     };
     check_pack(seed);
     check_linear(seed);

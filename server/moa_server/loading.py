@@ -24,6 +24,8 @@ from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
+from moa_shared.models.network.layer_sizes import kv_width
+from moa_shared.models.network.plan import plan_of
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
@@ -170,14 +172,11 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
     """
     checkpoint = load_checkpoint(path)
     config, target = checkpoint.config, files.config
-    heads = int(target["num_attention_heads"])
-    kv_heads = int(target.get("num_key_value_heads") or heads)
-    head_dim = int(target.get("head_dim") or target["hidden_size"] // heads)
     shapes: dict[str, tuple[object, object]] = {
         "vocabulary": (config.vocab_size, target["vocab_size"]),
         "hidden size": (config.hidden_size, target["hidden_size"]),
         "number of layers": (config.target_layers, target["num_hidden_layers"]),
-        "KV width": (config.kv_width, 2 * kv_heads * head_dim),
+        "KV width": (config.kv_width, kv_width(target)),
     }
     if config.target_fingerprint:  # the authors' checkpoints do not name their target: their shapes must fit
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)
@@ -187,6 +186,13 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
                 f"The drafter {path} is for another target: its {what} is {theirs}, {files.target_id} has {ours}.",
                 hint="Give another --drafter, or --drafter none.",
             )
+    reason = plan_of(target).why_not_alone(config.target_layers - config.reused_layers) if config.reused_layers else ""
+    if reason:
+        raise CheckpointError(
+            f"The drafter {path} runs the last {config.reused_layers} layers of {files.target_id} on a device, which"
+            f" cannot compute them: {reason}.",
+            hint="Give a --drafter that reuses no layers, or --drafter none.",
+        )
     log.info("drafter loaded", path=str(path), fingerprint=checkpoint.fingerprint[:12])
     return checkpoint
 

@@ -31,7 +31,7 @@ def drafter_of(kind: str, target: KernelTarget) -> Checkpoint:
     config = DrafterConfig(
         vocab_size=VOCAB, hidden_size=shape.hidden, target_layers=target.layer_count, target_heads=shape.heads,
         target_kv_heads=shape.kv_heads, target_head_dim=shape.head_dim, sa_kv_heads=2, sa_mlp=96, ca_kv_heads=2,
-        ca_mlp=96, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=96,
+        ca_mlp=96, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=96, target_kv_width=target.new_cache().pages.width,
     )  # fmt: skip
     if kind != "moa":
         config = replace(config, kind=kind, own_layers=1)
@@ -39,7 +39,7 @@ def drafter_of(kind: str, target: KernelTarget) -> Checkpoint:
 
 
 @pytest.mark.parametrize("kind", ["moa", "eagle2"])
-@pytest.mark.parametrize("family", ["qwen 3", "gpt-oss"])
+@pytest.mark.parametrize("family", ["qwen 3", "gpt-oss", "gemma 4"])
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
 async def test_the_text_is_the_targets_own(family: str, kind: str, rounds: bool) -> None:
     model = tiny_mixture(family, max_position_embeddings=CONTEXT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import transformers
 from transformers import PreTrainedModel
 
@@ -26,6 +27,12 @@ _LINEAR = {"rope_type": "linear", "rope_theta": 9000.0, "factor": 8.0}
 _WIDE = {"hidden_size": 128}  # four heads of 32: families that derive the size of a head
 _GEMMA = {"query_pre_attn_scalar": 50, "sliding_window": WINDOW, "layer_types": _LAYERS}
 _QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+_TWO_LAYERS = ["sliding_attention", "full_attention"]
+_PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 500.0, "partial_rotary_factor": 0.25}
+_GEMMA_4 = {
+    "sliding_window": WINDOW, "global_head_dim": 64,
+    "rope_parameters": {"full_attention": _PROPORTIONAL, "sliding_attention": _PLAIN},
+}  # fmt: skip
 _PHI_4 = {**_WIDE, "head_dim": None, "pad_token_id": None, "original_max_position_embeddings": 32}
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": WINDOW}),
@@ -36,6 +43,28 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma 3": (
         "Gemma3",
         {**_GEMMA, "rope_parameters": {"full_attention": _LINEAR, "sliding_attention": _PLAIN}},
+    ),
+    "gemma 4": (
+        "Gemma4Text",
+        {
+            **_GEMMA_4, "num_hidden_layers": 4, "layer_types": _TWO_LAYERS * 2, "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma 4, 12B": (
+        "Gemma4UnifiedText",
+        {
+            **_GEMMA_4, "num_hidden_layers": 4, "layer_types": _TWO_LAYERS * 2, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+        },
+    ),
+    "gemma 4 with embeddings by layer": (
+        "Gemma4Text",
+        {
+            **_GEMMA_4, "num_hidden_layers": 6, "layer_types": _TWO_LAYERS * 3, "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": SIZES["vocab_size"], "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+            "tie_word_embeddings": True,
+        },
     ),
     "phi 3": ("Phi3", {**_WIDE, "sliding_window": WINDOW, "pad_token_id": None}),
     "phi 4": ("Phi3", {**_PHI_4, "rope_parameters": _LONGROPE}),
@@ -83,6 +112,14 @@ def tiny_in_gguf(family: str) -> PreTrainedModel:
     return tiny_dense(family, **_IN_GGUF.get(family, {}))
 
 
+@torch.no_grad()
+def soften_scores(model: PreTrainedModel) -> None:
+    """Norms of queries as small as a Gemma 4 has learned them, whose scores have no scale of their own."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("q_norm.weight"):
+            parameter *= len(parameter) ** -0.5
+
+
 def tiny_dense(family: str, **changes: Any) -> PreTrainedModel:
     """A model of a family, with eager attention, which computes soft caps."""
     name, own = (_FAMILIES | _EARLIEST)[family]
@@ -90,9 +127,12 @@ def tiny_dense(family: str, **changes: Any) -> PreTrainedModel:
     if sizes["hidden_size"] >= 128 and "Phi3" in name:
         sizes.pop("head_dim")
     config_class = getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")
+    name = name.removesuffix("Text")
     transformers.set_seed(3)
     model: PreTrainedModel = getattr(transformers, f"{name}ForCausalLM")(
         config_class(**sizes, attn_implementation="eager")
     )
     draw_weights(model)
+    if "Gemma4" in name:
+        soften_scores(model)
     return model.eval().requires_grad_(False)

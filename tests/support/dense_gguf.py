@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel
 
+from tests.support.gemma4_gguf import write_gemma4_gguf
+
 Floats = npt.NDArray[np.float32]
 _ARCHITECTURES = {
     "mistral": "llama", "ministral": "llama", "ministral3": "mistral3", "gemma3_text": "gemma3", "olmo3": "olmo2",
@@ -54,6 +56,8 @@ def write_dense_gguf(
     """
     config = model.config.to_dict()
     family = config["model_type"]
+    if family.startswith("gemma4"):
+        return write_gemma4_gguf(model, path, kind)
     architecture = _ARCHITECTURES.get(family, family)
     writer = gguf.GGUFWriter(path, architecture)
     _write_sizes(writer, config, architecture)

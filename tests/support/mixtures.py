@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 import transformers
+from moa_shared.models.weights.experts import known_name
 from transformers import PreTrainedModel
 
+from tests.support.dense_families import soften_scores
 from tests.support.tiny_models import SIZES, Floats, ModelWeights, draw_weights
 
 WINDOW = 5  # so that every text of a test is longer
@@ -30,6 +32,15 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe with clips": (
         "Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 0.75},
     ),
+    "gemma 4": (
+        "Gemma4Text",
+        {
+            "enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 32,
+            "hidden_size_per_layer_input": 0, "global_head_dim": 64, "sliding_window": WINDOW, "tie_word_embeddings": False,
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4,
+            "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        },
+    ),
     "gpt-oss": (
         "GptOss",
         {
@@ -48,7 +59,7 @@ def tiny_mixture(family: str, **changes: Any) -> PreTrainedModel:
     if name == "Olmoe":
         sizes.pop("head_dim")
     transformers.set_seed(3)
-    model: PreTrainedModel = getattr(transformers, f"{name}ForCausalLM")(
+    model: PreTrainedModel = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(
         getattr(transformers, f"{name}Config")(**sizes, attn_implementation="eager", experts_implementation="eager")
     )
     draw_weights(model)
@@ -57,8 +68,14 @@ def tiny_mixture(family: str, **changes: Any) -> PreTrainedModel:
             if parameter.dim() == 3:
                 axis = 1 if name == "GptOss" else 2
                 parameter.normal_(0.0, parameter.shape[axis] ** -0.5)
+            elif "router" in parameter_name and "scale" in parameter_name:
+                parameter.normal_(1.0, 0.1)
+                if parameter_name.endswith("router.scale"):
+                    parameter *= 4  # Gemma 4 takes it over the root of the width
             elif "gate.weight" in parameter_name or "router" in parameter_name or "sinks" in parameter_name:
                 parameter.normal_(0.0, 0.5)
+    if name == "Gemma4Text":
+        soften_scores(model)
     return model.eval().requires_grad_(False)
 
 
@@ -68,11 +85,9 @@ class MixtureWeights(ModelWeights):
     def __init__(self, model: PreTrainedModel, packed: tuple[str, ...] = ()) -> None:
         super().__init__(model, packed)
         turned = model.config.model_type == "gpt_oss"
-        for name in [name for name in self.tensors if ".mlp." in name]:
-            tensor = self.tensors.pop(name)
-            self.tensors |= _apart(name, tensor, turned=turned) if ".experts." in name else {
-                name.replace(".router.", ".gate."): tensor
-            }  # fmt: skip
+        for name in list(self.tensors):
+            tensor, name = self.tensors.pop(name), known_name(name)
+            self.tensors |= _apart(name, tensor, turned=turned) if ".experts." in name else {name: tensor}
 
 
 def weights_of(model: PreTrainedModel) -> ModelWeights:

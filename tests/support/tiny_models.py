@@ -75,6 +75,9 @@ def draw_weights(model: PreTrainedModel) -> None:
             parameter.normal_(0.0, parameter.shape[1] ** -0.5)
         else:
             parameter.normal_(0.0, 0.1)
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):  # Gemma 4's
+            buffer.uniform_(0.6, 1.4)
 
 
 class ModelWeights:

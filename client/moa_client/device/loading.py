@@ -18,6 +18,7 @@ from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, dr
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, InternalError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
+from moa_shared.models.network.layer_sizes import kv_width_if_differing
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -369,6 +370,7 @@ def _random_checkpoint(files: ModelFiles) -> Checkpoint:
         target_heads=heads,
         target_kv_heads=kv_heads,
         target_head_dim=head_dim,
+        target_kv_width=kv_width_if_differing(values),
         sa_kv_heads=kv_heads,
         sa_mlp=hidden,
         ca_kv_heads=kv_heads,

@@ -15,8 +15,10 @@ INLINE size_t kv_bytes(int kv) {  // of a number
 static size_t head_bytes(int kv, int head_dim) {
     return 2 * MOA_PAGE_ROWS * ((size_t)head_dim * kv_bytes(kv) + (kv == MOA_KV_INT8 ? sizeof(float) : 0));
 }
-static size_t head_offset(int kv, int head_dim, int kv_heads, int layer, int head) {
-    return ((size_t)layer * kv_heads + head) * head_bytes(kv, head_dim);
+static size_t layer_offset(int kv, const moa_heads_t *heads, int layer) {
+    size_t bytes = 0;
+    for (int i = 0; i < layer; i++) bytes += heads[i].count * head_bytes(kv, heads[i].dim);
+    return bytes;
 }
 static size_t key_index(int head_dim, int slot, int i) {  // within a page
     slot %= MOA_PAGE_ROWS;

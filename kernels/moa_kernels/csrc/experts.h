@@ -65,7 +65,10 @@ static void choose_experts(const moa_experts_t *e, const float *scores, int *cho
         sum = v_add(sum, power);
     }
     float total = v_sum(sum);
-    for (int rank = 0; rank < e->chosen; rank++) weights[rank] = exponents[e->weighs_all ? chosen[rank] : rank] / total;
+    for (int rank = 0; rank < e->chosen; rank++) {
+        weights[rank] = exponents[e->weighs_all ? chosen[rank] : rank] / total;
+        if (e->scales) weights[rank] *= e->scales[chosen[rank]];
+    }
 }
 
 // Sorts the rows' choices by expert, and cuts each expert's rows into blocks.

@@ -40,46 +40,64 @@ enum { MOA_SILU = 0, MOA_GELU_TANH = 1, MOA_CLAMPED_SWIGLU = 2 };
 typedef struct {
     int32_t count, chosen, inner;
     int32_t weighs_all;                  // weights are a softmax over all scores, else over those of the chosen
+    const float *scales;                 // [count], of the experts' weights; NULL: none
     moa_linear_t router;                 // FLOAT32, `count` outputs
     const moa_linear_t *gate_up, *down;  // [count]
 } moa_experts_t;
 
 typedef struct {
+    int32_t count, dim;  // of a layer's keys, and of its values
+} moa_heads_t;
+
+typedef struct {
     const float *attention_norm, *mlp_norm;        // [hidden], of what they read; NULL: the rows as they are
     const float *attention_out_norm, *mlp_out_norm;  // [hidden], of what they add to the rows; NULL: none
     const float *query_norm, *key_norm;            // NULL: none
-    int32_t norms_all_heads;                       // these two are over all heads side by side, else [head_dim]
+    const float *value_norm;                       // [head_dim], of each head; NULL: none
+    // Of experts beside an MLP, [hidden]: of what router and experts read, of what these give, of what the MLP gives.
+    const float *router_norm, *experts_norm, *experts_out_norm, *beside_out_norm;
+    int32_t norms_all_heads;                       // queries' and keys' norms are over all heads, else [head_dim]
     int32_t window;                                // of the newest positions that a row sees; 0: all
     int32_t rotary;                                // which of the forward's tables turn queries and keys; -1: none
+    int32_t rotated;                               // numbers of a head that are turned, from its first on
+    moa_heads_t heads;                             // of its keys and values
+    int32_t inner;                                 // width of its MLP
+    int32_t cached;                                // the layer of the cache whose keys and values it reads
+    int32_t writes;                                // it computes these; else they are there already, and qkv has none
+    int32_t keys_are_values;                       // before norm and turn: qkv has no values
+    float query_scale;                             // of scores
+    float out_scale;                               // of the rows that leave it
     const float *sinks;                            // [heads], scores that weigh nothing but are counted; NULL: none
-    moa_linear_t qkv, out, gate_up, down;          // qkv: queries alone in a stack that reads memory
-    const moa_experts_t *experts;                  // in place of gate_up and down; NULL: these
+    moa_linear_t qkv, out, gate_up, down;
+    const moa_experts_t *experts;                  // in place of gate_up and down, or beside them; NULL: none
+    moa_linear_t embedding_gate, embedding_out;    // of the layer's own embedding of each token; no parts: it has none
+    const float *embedding_norm;                   // [hidden], of what that adds
 } moa_layer_t;
 
 // Decoder layers that run one after the other over the same cache.
 typedef struct {
-    int32_t hidden, inner, heads, kv_heads, head_dim, layers;
+    int32_t hidden, heads, layers;
     int32_t kv;            // how keys and values are kept
-    int32_t reads_memory;  // keys and values come from elsewhere; none are computed or written
     int32_t only_fills;    // the last layer stores keys and values, and nothing leaves it
     int32_t activation;    // MOA_SILU, MOA_GELU_TANH, MOA_CLAMPED_SWIGLU
-    int32_t rotated;       // numbers of a head that are turned, from its first on
+    int32_t embedding;     // width of the layers' own embeddings
     float eps;
-    float query_scale;     // of scores
     float residual_scale;  // of what attention and MLP add to the rows
     float score_cap;       // scores become cap tanh(score / cap); 0: they stay
     float qkv_clip;        // queries, keys and values, once normed, are cut off at this; 0: they are not
     float gate_slope, gate_limit;  // of MOA_CLAMPED_SWIGLU
     const moa_layer_t *layer;
+    const moa_heads_t *cached;     // of the layers of the cache
 } moa_stack_t;
 
 // How keys and values are kept: MOA_KV_INT8 is 8 bits with a float32 scale for each row of a head.
 enum { MOA_KV_FLOAT32, MOA_KV_FLOAT16, MOA_KV_INT8 };
 
-// Keys and values in pages of 64 positions: [layers][kv_heads]{keys [4 blocks][head_dim][16], values [64][head_dim]}, and
-// with 8 bits behind them {scales of keys [64], of values [64]}.
+// Keys and values in pages of 64 positions: [layers][heads]{keys [4 blocks][dim][16], values [64][dim]}, and with 8 bits
+// behind them {scales of keys [64], of values [64]}. Layers may have other heads than others.
 typedef struct {
-    int32_t layers, kv_heads, head_dim, kv;
+    int32_t layers, kv;
+    const moa_heads_t *heads;  // of each layer
     void *const *pages;
 } moa_cache_t;
 
@@ -92,7 +110,8 @@ typedef struct {
 } moa_segment_t;
 
 // cosines, sines: tables [positions][rotated / 2], by the layers' `rotary`. query_factors: [rows], or NULL.
-MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions,
+// embeddings: the layers' own, [rows][layers][embedding], or NULL.
+MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const float *embeddings, const int32_t *positions,
                        const float *const *cosines, const float *const *sines, const float *query_factors,
                        int segments, const moa_segment_t *segment, int states, const int32_t *state_layers,
                        float *state, int threads);
@@ -120,5 +139,6 @@ MOA_EXPORT void moa_populate(const void *begin, int64_t size);
 
 MOA_EXPORT void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys,
                                 const float *values);
-MOA_EXPORT void moa_cache_read(const moa_cache_t *cache, int slot, int rows, float *out);
+// out: [rows][layers][width], of each head the key and then the value; left as it is where a layer has fewer numbers.
+MOA_EXPORT void moa_cache_read(const moa_cache_t *cache, int slot, int rows, int width, float *out);
 MOA_EXPORT void moa_cache_move(const moa_cache_t *cache, int rows, const int32_t *from, const int32_t *to);

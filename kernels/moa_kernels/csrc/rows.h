@@ -65,28 +65,29 @@ INLINE vec v_gated(vec gate, vec slope) {
     return v_div(gate, v_add(v_set(1.f), v_exp(minus_slope)));
 }
 
-// silu(gate) * up of one row; gate and up lie one after the other.
-static void swiglu_row(int inner, const float *gate_up, float *y) {
+// silu(gate) * up of one row.
+static void swiglu_row(int inner, const float *gates, const float *ups, float *y) {
     for (int i = 0; i < inner; i += MOA_LANES) {
-        vec gate = v_load(gate_up + i);
-        v_store(y + i, v_mul(v_gated(gate, gate), v_load(gate_up + inner + i)));
+        vec gate = v_load(gates + i);
+        v_store(y + i, v_mul(v_gated(gate, gate), v_load(ups + i)));
     }
 }
 
 // As swiglu_row with gelu by tanh, which is gate / (1 + exp(-2 u)), u = sqrt(2 / pi) (gate + 0.044715 gate^3).
-static void geglu_row(int inner, const float *gate_up, float *y) {
+static void geglu_row(int inner, const float *gates, const float *ups, float *y) {
     for (int i = 0; i < inner; i += MOA_LANES) {
-        vec gate = v_load(gate_up + i), square = v_mul(gate, gate);
+        vec gate = v_load(gates + i), square = v_mul(gate, gate);
         vec slope = v_mul(v_mul(gate, v_set(1.5957691216f)), v_fma(square, v_set(0.044715f), v_set(1.f)));
-        v_store(y + i, v_mul(v_gated(gate, slope), v_load(gate_up + inner + i)));
+        v_store(y + i, v_mul(v_gated(gate, slope), v_load(ups + i)));
     }
 }
 
 // As swiglu_row where gates are cut off above `limit` and up at both sides, and 1 is added to up: gpt-oss's.
-static void clamped_swiglu_row(int inner, float slope, float limit, const float *gate_up, float *y) {
+static void clamped_swiglu_row(int inner, float slope, float limit, const float *gates, const float *ups,
+                               float *y) {
     for (int i = 0; i < inner; i += MOA_LANES) {
-        vec gate = v_least(v_load(gate_up + i), v_set(limit));
-        vec up = v_max(v_least(v_load(gate_up + inner + i), v_set(limit)), v_set(-limit));
+        vec gate = v_least(v_load(gates + i), v_set(limit));
+        vec up = v_max(v_least(v_load(ups + i), v_set(limit)), v_set(-limit));
         v_store(y + i, v_mul(v_gated(gate, v_mul(gate, v_set(slope))), v_add(up, v_set(1.f))));
     }
 }

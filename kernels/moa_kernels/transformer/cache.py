@@ -10,22 +10,38 @@ from __future__ import annotations
 import ctypes as ct
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from moa_kernels.bindings import F16, F32, KV_FORMATS, LANES, PAGE_ROWS, Q8, CCache, address
+from moa_kernels.bindings import F16, F32, KV_FORMATS, LANES, PAGE_ROWS, Q8, CCache, CHeads, address
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
 from moa_kernels.transformer.page import Page
 
 
+class Heads(NamedTuple):
+    """The heads of a layer's keys, and of its values: how many, and of how many numbers each."""
+
+    number: int
+    dim: int
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row's keys and values."""
+        return 2 * self.number * self.dim
+
+    def nbytes(self, kv: str) -> int:
+        """Bytes of a row's keys and values, kept so."""
+        return 2 * self.number * {F32: 4 * self.dim, F16: 2 * self.dim, Q8: self.dim + 4}[kv]
+
+
 class Cache:
     """Grows at the end, is cut at the end.
 
     Args:
-        head_dim: a multiple of 32.
+        heads: of each layer; their numbers are a multiple of 32.
         kv: how they are kept: f32, f16, or q8 (8 bits with a float32 scale for each row of a head). They are rounded
             once, when written, so that results do not depend on what is computed together.
 
@@ -35,12 +51,16 @@ class Cache:
 
     _head_divisor = 2 * LANES
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, *, kv: str) -> None:
-        if head_dim % self._head_divisor:
-            raise KernelError(f"Heads of {head_dim} numbers are not computed by the kernels: no multiple of 32.")
+    def __init__(self, heads: Sequence[Heads], *, kv: str) -> None:
+        wrong = next((each.dim for each in heads if each.dim % self._head_divisor), None)
+        if wrong is not None:
+            raise KernelError(f"Heads of {wrong} numbers are not computed by the kernels: no multiple of 32.")
         if kv not in KV_FORMATS:
             raise KernelError(f"Keys and values cannot be kept as {kv!r}. There are {', '.join(KV_FORMATS)}.")
-        self.layers, self.kv_heads, self.head_dim, self.kv = layers, kv_heads, head_dim, kv
+        self.heads, self.kv = tuple(heads), kv
+        self.width = max(each.width for each in heads)  # numbers of a row of the widest layer
+        self._c_heads = (CHeads * len(heads))(*(CHeads(*each) for each in heads))
+        self._page_bytes = PAGE_ROWS * sum(each.nbytes(kv) for each in heads)
         self.length = 0
         self._pages: list[Page] = []
         self._table = np.zeros(16, np.uint64)  # addresses of the pages
@@ -53,11 +73,6 @@ class Cache:
     def most_nbytes(self, rows: int) -> int:
         """Bytes of the pages of `rows` rows."""
         return -(-rows // PAGE_ROWS) * self._page_bytes
-
-    @property
-    def _page_bytes(self) -> int:
-        row = {F32: 4 * self.head_dim, F16: 2 * self.head_dim, Q8: self.head_dim + 4}[self.kv]
-        return self.layers * self.kv_heads * 2 * PAGE_ROWS * row
 
     @property
     def table(self) -> int | None:
@@ -133,7 +148,7 @@ class Cache:
         """Writes rows of one layer behind the rows held. They count as held once `length` says so.
 
         Args:
-            keys: rotated, [rows, kv_heads, head_dim]; `values` alike.
+            keys: rotated, [rows, heads, their numbers]; `values` alike.
         """
         self._check_rows(layer, keys, values)
         self.make_writable(self.length, self.length + len(keys))
@@ -141,14 +156,16 @@ class Cache:
         _loaded().moa_cache_write(ct.byref(self._c()), layer, self.length, len(keys), address(keys), address(values))
 
     def read(self, start: int, stop: int) -> Rows:
-        """Rows as [stop - start, layers, kv_heads, 2, head_dim] float32; rotated keys stand before values.
+        """Rows as [stop - start, layers, width] float32: for each head in turn its rotated key and then its value.
+
+        A layer with fewer numbers than the widest has zeros behind them.
 
         Raises:
             KernelError: rows that are not held.
         """
         self._check_read(start, stop)
-        out = np.empty((stop - start, self.layers, self.kv_heads, 2, self.head_dim), np.float32)
-        _loaded().moa_cache_read(ct.byref(self._c()), start, stop - start, address(out))
+        out = np.zeros((stop - start, len(self.heads), self.width), np.float32)
+        _loaded().moa_cache_read(ct.byref(self._c()), start, stop - start, self.width, address(out))
         return out
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
@@ -196,8 +213,10 @@ class Cache:
         del self._pages[first:]
 
     def _check_rows(self, layer: int, keys: Rows, values: Rows) -> None:
-        shape = (len(keys), self.kv_heads, self.head_dim)
-        if keys.shape != shape or values.shape != shape or not 0 <= layer < self.layers:
+        if not 0 <= layer < len(self.heads):
+            raise KernelError(f"Keys of layer {layer} were written into a cache of {len(self.heads)} layers.")
+        shape = (len(keys), *self.heads[layer])
+        if keys.shape != shape or values.shape != shape:
             raise KernelError(f"Keys of the shape {keys.shape} do not fit a cache whose rows are {shape[1:]}.")
 
     def _check_read(self, start: int, stop: int) -> None:
@@ -218,7 +237,7 @@ class Cache:
             raise KernelError(f"The last {rows} of {self.length} rows cannot be moved by {by}.")
 
     def _c(self) -> CCache:
-        return CCache(self.layers, self.kv_heads, self.head_dim, KV_FORMATS.index(self.kv), self.table)
+        return CCache(len(self.heads), KV_FORMATS.index(self.kv), self._c_heads, self.table)
 
 
 def _loaded() -> Any:

@@ -57,7 +57,10 @@ class KVCache(ABC):
 
     @abstractmethod
     def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """[stop - start, layers, kv_heads, 2, head_dim] float32: rotated keys (0) and values (1)."""
+        """[stop - start, layers, ...] float32: for each head in turn its rotated key and then its value.
+
+        The layers are those with keys and values of their own; narrower ones have zeros behind their numbers.
+        """
 
     def begin(self, count: int) -> None:
         """Make room for `count` rows after the last one; a forward calls this before it writes.
@@ -121,8 +124,9 @@ class KVCache(ABC):
         """The memory encoder's input for the rows `start..stop`.
 
         Returns:
-            [stop - start, layers, 2 * kv_heads * head_dim] float32; the last axis is, for each KV head in turn, its
-            rotated key and then its value (the layout of arXiv 2410.03804's published code). A copy of these rows only.
+            [stop - start, layers, KV width] float32; the last axis is, for each KV head in turn, its rotated key and
+            then its value (the layout of arXiv 2410.03804's published code), and zeros in layers that are narrower than
+            others. Layers that read the keys and values of others are left out. A copy of these rows only.
 
         Raises:
             InternalError: rows that are not held.

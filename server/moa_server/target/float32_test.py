@@ -16,7 +16,10 @@ import numpy as np
 from moa_kernels import (
     F16,
     F32,
+    BesideNorms,
     Experts,
+    Layer,
+    LayerEmbedding,
     Linear,
     Segment,
     Stack,
@@ -112,16 +115,22 @@ def _expected(weights: TiledWeights, name: str, kind: str, ids: np.ndarray) -> R
 def _layer_error(network: Network, index: int) -> float:
     """Of a small layer with random weights, of the same kind as that layer of the network."""
     rng, like = np.random.default_rng(2), network.stack.layers[index]
-    shape = _small(network.stack.shape)
+    shape = _small(network.stack.shape, like)
     matrices = {
-        "qkv": ((shape.heads + 2 * shape.kv_heads) * shape.head_dim, shape.hidden),
+        "qkv": ((shape.heads + (1 if like.keys_are_values else 2) * shape.kv_heads) * shape.head_dim, shape.hidden),
         "out": (shape.hidden, shape.heads * shape.head_dim),
         "gate_up": (2 * shape.inner, shape.hidden),
         "down": (shape.hidden, shape.inner),
+        "embedding_gate": (shape.embedding, shape.hidden),
+        "embedding_out": (shape.hidden, shape.embedding),
     }
+    matrices = {name: size for name, size in matrices.items() if all(size)}
     weights = {name: rng.standard_normal(size, np.float32) / size[1] ** 0.5 for name, size in matrices.items()}
     biases = {name: rng.standard_normal(outputs, np.float32) for name, (outputs, _) in matrices.items()}
-    heads = {"query_norm": shape.heads, "key_norm": shape.kv_heads}
+    heads = {"query_norm": shape.heads, "key_norm": shape.kv_heads, "value_norm": shape.kv_heads}
+
+    def random_norm(width: int) -> Rows:
+        return rng.uniform(0.5, 1.5, width).astype(np.float32)
 
     def norm(name: str) -> Rows | None:
         own: Rows | None = getattr(like, name)
@@ -130,39 +139,54 @@ def _layer_error(network: Network, index: int) -> float:
         width = shape.hidden if name not in heads else shape.head_dim
         if name in heads and len(own) != shape.head_dim:
             width *= heads[name]
-        return rng.uniform(0.5, 1.5, width).astype(np.float32)
+        return random_norm(width)
 
-    names = ("attention_norm", "mlp_norm", "query_norm", "key_norm", "attention_out_norm", "mlp_out_norm")
+    names = ("attention_norm", "mlp_norm", *heads, "attention_out_norm", "mlp_out_norm")
     norms: dict[str, Any] = {name: norm(name) for name in names}
+    if like.beside is not None:
+        norms["beside"] = BesideNorms(*(random_norm(shape.hidden) for _ in range(4)))
+    if like.reads_layer is not None:  # of one layer: it has keys and values of its own here
+        norms |= {"key_norm": random_norm(shape.head_dim), "value_norm": np.ones(shape.head_dim, np.float32)}
+    embedding_norm = random_norm(shape.hidden)
+    embeddings = rng.standard_normal((max(ROWS), 1, shape.embedding), np.float32) if shape.embedding else None
     sinks = None if like.sinks is None else rng.standard_normal(shape.heads, np.float32)
     router = rng.standard_normal((EXPERTS, shape.hidden), np.float32)
     rows = rng.standard_normal((max(ROWS), shape.hidden), np.float32)
 
     def added(*, reference: bool) -> Rows:
         changes: dict[str, Any] = {name: Linear([weights[name]], biases[name], reference=reference) for name in weights}
+        if shape.embedding:
+            products = changes.pop("embedding_gate"), changes.pop("embedding_out")
+            changes["embedding"] = LayerEmbedding(*products, embedding_norm)
         if like.experts is not None:
             scores = Linear([router[: like.experts.count]], plain=True, reference=reference)
             pair = changes["gate_up"], changes["down"]
             chosen = min(like.experts.chosen, scores.outputs)
-            experts = Experts(scores, chosen, lambda number: pair, weighs_all=like.experts.weighs_all)
-            changes |= {"gate_up": None, "down": None, "experts": experts}
-        layer = replace(like, **changes, **norms, sinks=sinks, window=min(like.window, WINDOW))
+            scales = None if like.experts.scales is None else like.experts.scales[: scores.outputs]
+            weighs_all = like.experts.weighs_all
+            changes["experts"] = Experts(scores, chosen, lambda number: pair, weighs_all=weighs_all, scales=scales)
+            if like.beside is None:
+                changes |= {"gate_up": None, "down": None}
+        norms["reads_layer"] = None
+        layer = replace(like, **changes, **norms, sinks=sinks, window=min(like.window, WINDOW), heads=None, inner=None)
         stack = Stack(shape, [layer], network.stack.rotaries, reference=reference)
-        out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv=F32 if reference else F16), len(rows))])
-        return out - rows
+        segment = Segment.chain(stack.new_cache(kv=F32 if reference else F16), len(rows))
+        out, _ = stack.run(rows, [segment], embeddings=embeddings)
+        return out - rows * np.float32(like.out_scale)
 
     return _error(added(reference=False), added(reference=True))
 
 
-def _small(shape: StackShape) -> StackShape:
-    group = shape.heads // shape.kv_heads
-    kv_heads = min(shape.kv_heads, 2)
+def _small(shape: StackShape, like: Layer) -> StackShape:
+    count, dim = like.heads_in(shape)
+    kv_heads = min(count, 2)
     return replace(
         shape,
         hidden=min(shape.hidden, SMALL),
-        inner=min(shape.inner, SMALL),
-        heads=kv_heads * group,
+        inner=min(like.inner_in(shape), SMALL),
+        heads=kv_heads * (shape.heads // count),
         kv_heads=kv_heads,
+        head_dim=dim,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import F16, PAGE_ROWS, Q8
 from moa_shared.errors import InternalError
+from moa_shared.models.network.layer_sizes import cached_heads
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 
 from moa_server.target.cache import KVCache
@@ -74,8 +75,10 @@ class SizedTarget(Target):
                 trained if context_length is None else min(context_length, trained),
             )
         )
-        row = self.head_dim + SCALE_BYTES if kv == Q8 else self.head_dim * NUMBER_BYTES[level]
-        self.page_nbytes = 2 * self.layer_count * self.kv_heads * PAGE_ROWS * row
+        self.page_nbytes = PAGE_ROWS * sum(
+            2 * count * (dim + SCALE_BYTES if kv == Q8 else dim * NUMBER_BYTES[level])
+            for count, dim in cached_heads(config)
+        )
 
     def new_cache(self) -> SizedCache:
         return SizedCache(self.page_nbytes)

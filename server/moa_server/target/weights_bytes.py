@@ -9,7 +9,7 @@ from moa_kernels import FORMATS, Q4_1, Q8_0
 from moa_kernels.bindings import STORED_FLOATS
 from moa_shared.models import ModelFiles, WeightReader
 from moa_shared.models.weights.idle_experts import idle_share, is_of_experts
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS
 from moa_shared.protocol.levels import FLOAT32, INT8
 
 PROCESS_BYTES = 150_000_000  # of a server of a tiny model: Python, gRPC, the tokenizer (measured; 85 MB of it files)
@@ -51,7 +51,7 @@ def _served_bytes(reader: WeightReader, name: str, level: str, weights: str) -> 
         return numbers * (4 if level == FLOAT32 else 2)
     if len(shape) < 2:
         return 4 * numbers
-    if name == EMBEDDINGS and HEAD in reader.names():  # looked up in the file
+    if name == LAYER_EMBEDDINGS or (name == EMBEDDINGS and HEAD in reader.names()):  # looked up in the file
         return 0
     kind = reader.format_of(name)
     is_float = kind in STORED_FLOATS and weights == "q4" and name not in (EMBEDDINGS, HEAD)

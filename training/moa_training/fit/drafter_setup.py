@@ -7,12 +7,19 @@ from typing import Any
 from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
+from moa_shared.models.network.description import FAMILIES
 
 from moa_training.settings import FitSettings
 
 
 def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
-    """Raises ConfigError for sizes that the target does not allow."""
+    """Raises ConfigError for sizes that the target does not allow, or a target for which drafters are not trained."""
+    family = str(files.config["model_type"])
+    if FAMILIES[family].layers_differ:
+        raise ConfigError(
+            f"Drafters are not trained for {files.target_id}: the layers of the family {family} differ in their sizes.",
+            hint="Choose another target.",
+        )
     target: Any = load_config(files)
     wanted = settings.drafter
     heads, kv_heads = target.num_attention_heads, target.num_key_value_heads

@@ -59,10 +59,7 @@ class KernelTeacher(Teacher):
         out, entering = network.hidden(ids[:used].tolist(), segments, [first])
         for cache, length in zip(caches, lengths, strict=True):
             cache.length = length
-        kv = [
-            cache.read(0, length).reshape(length, self.layers, -1)
-            for cache, length in zip(caches, lengths, strict=True)
-        ]
+        kv = [cache.read(0, length) for cache, length in zip(caches, lengths, strict=True)]
         parts = (np.concatenate(kv), network.normed(out), entering[first])
         padded = []
         for part in parts:

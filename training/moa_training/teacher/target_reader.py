@@ -135,8 +135,7 @@ class KernelReader:
             cache.length += len(chunk)
             hidden.append(network.normed(out))
             states += entering.values()
-        kv = cache.read(0, len(ids)).reshape(len(ids), network.layer_count, -1)
-        return Reading(kv, np.concatenate(hidden), np.concatenate(states) if states else None)
+        return Reading(cache.read(0, len(ids)), np.concatenate(hidden), np.concatenate(states) if states else None)
 
     def logits(self, hidden: Rows) -> Rows:
         return self._network.logits(hidden)

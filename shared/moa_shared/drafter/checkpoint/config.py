@@ -24,6 +24,8 @@ class DrafterConfig:
 
     Args:
         vocab_size, hidden_size, target_layers, target_heads, target_kv_heads, target_head_dim: of the target.
+        target_kv_width: numbers of one token's key and value in the target's widest layer; 0: all layers have
+            `target_kv_heads` of `target_head_dim`.
         sa_*, ca_*: key/value heads and MLP width of self- and cross-attention; their query heads and head dimension are
             the target's.
         lsa_heads, lsa_kv_heads, lsa_mlp: of layer self-attention, whose width is the target's KV width; its head
@@ -71,6 +73,7 @@ class DrafterConfig:
     input_norm: bool = True
     fc_bias: bool = False
     qkv_bias: bool = False
+    target_kv_width: int = 0
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -98,8 +101,8 @@ class DrafterConfig:
 
     @property
     def kv_width(self) -> int:
-        """Numbers of one token's key and value in one target layer: 2 * kv heads * head dimension."""
-        return 2 * self.target_kv_heads * self.target_head_dim
+        """Numbers of one token's key and value in one target layer: the widest, where they differ."""
+        return self.target_kv_width or 2 * self.target_kv_heads * self.target_head_dim
 
     @property
     def memory_width(self) -> int:
@@ -133,7 +136,10 @@ class DrafterConfig:
         return {"rope_type": "default", "rope_theta": self.rope_parameters["rope_theta"]}
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        values = dataclasses.asdict(self)
+        if not self.target_kv_width:  # which earlier versions do not know
+            del values["target_kv_width"]
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> DrafterConfig:
@@ -144,7 +150,7 @@ class DrafterConfig:
             raise CheckpointError(f"The checkpoint's drafter configuration cannot be read ({error}).") from None
 
 
-_MAY_BE_ZERO = ("reused_layers", "draft_vocab")
+_MAY_BE_ZERO = ("reused_layers", "draft_vocab", "target_kv_width")
 _LAYERS = ("target_layers", "reused_layers", "own_layers")
 
 

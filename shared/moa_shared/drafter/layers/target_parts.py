@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Layer, Linear
+from moa_kernels import KernelError, Layer, Linear
 
 from moa_shared.drafter.checkpoint.weights import read_head
 from moa_shared.drafter.layers.arithmetic import Arithmetic
@@ -77,6 +77,8 @@ class TargetParts:
             if plan is None:
                 layer = read_layer(weights, prefix, arithmetic.linear)
             else:
+                if reason := plan.why_not_alone(number):
+                    raise KernelError(f"A device does not run the last layers of this target: {reason}.")
                 own = plan.layers[number]
                 layer = read_layer(weights, prefix, arithmetic.linear, description=plan.description, plan=own)
             self._layers[number, arithmetic] = layer

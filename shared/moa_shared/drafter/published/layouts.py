@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from moa_kernels.transformer.stack import SILU
+from moa_kernels.transformer.layer import SILU
 
 from moa_shared.drafter.checkpoint.config import EAGLE2, DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import FC, Shapes, expected_shapes

@@ -11,6 +11,7 @@ from typing import Any
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.experts import experts_apart
 from moa_shared.models.gguf.families import of_its_family, require_family
+from moa_shared.models.gguf.gemma4 import ARCHITECTURE as GEMMA_4
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.names import hugging_face_name, known_shapes
 from moa_shared.models.gguf.rope import FACTOR_TENSORS, rope_parameters
@@ -65,13 +66,16 @@ def _sizes(header: GgufHeader) -> dict[str, Any]:
         "head_dim": head_dim,
         "hidden_act": "silu",
         "hidden_size": hidden,
-        "intermediate_size": header.required(f"{family}.feed_forward_length"),
+        "intermediate_size": _first(header, f"{family}.feed_forward_length")
+        or header.required(f"{family}.feed_forward_length"),
         "max_position_embeddings": header.required(f"{family}.context_length"),
         "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
         "model_type": family,
         "num_attention_heads": heads,
         "num_hidden_layers": header.required(f"{family}.block_count"),
-        "num_key_value_heads": header.integer(f"{family}.attention.head_count_kv") or heads,
+        "num_key_value_heads": _first(header, f"{family}.attention.head_count_kv")
+        or header.integer(f"{family}.attention.head_count_kv")
+        or heads,
         # GGUF stores epsilon as float32 (9.9999997e-06); the shortest decimal that rounds to it is the number meant.
         "rms_norm_eps": float(f"{epsilon:.7g}"),
         "rope_parameters": rope_parameters(header, head_dim),
@@ -79,6 +83,13 @@ def _sizes(header: GgufHeader) -> dict[str, Any]:
         "use_cache": True,
         "vocab_size": header.tensors[_EMBEDDINGS].shape[0],
     }
+
+
+def _first(header: GgufHeader, key: str) -> int | None:
+    """The first layer's number, where Gemma 4 has one for each; None: there is none, or no whole number."""
+    said = header.metadata.get(key)
+    is_by_layer = header.architecture == GEMMA_4 and isinstance(said, list) and said
+    return said[0] if is_by_layer and isinstance(said, list) and type(said[0]) is int else None
 
 
 def _refuse_strange_tensors(header: GgufHeader, config: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.experts import ARCHITECTURES, mixture_config
+from moa_shared.models.gguf.gemma4 import gemma4_config
 from moa_shared.models.gguf.header import GgufHeader
 from moa_shared.models.gguf.rope import rope_theta
 from moa_shared.models.network.family import MOST_LAYERS
@@ -145,6 +146,7 @@ FAMILIES: Mapping[str, Callable[[GgufHeader, Mapping[str, Any]], dict[str, Any]]
     "mistral3": _mistral3,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma4": gemma4_config,
     "phi3": _phi3,
     "smollm3": _plain("smollm3", "SmolLM3"),
     "olmo2": _olmo2,

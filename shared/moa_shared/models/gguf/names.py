@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.models.gguf.experts import EXPERTS, expert_module, expert_shapes
+from moa_shared.models.gguf.gemma4 import FAMILY as GEMMA_4
+from moa_shared.models.gguf.gemma4 import gemma4_name, gemma4_shapes
 from moa_shared.models.network.description import FAMILIES
 
 _PAIRED = frozenset({"llama", "mistral", "ministral3", "mixtral", "smollm3", "granite"})
@@ -41,6 +43,8 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
     Args:
         family: transformers' name of it.
     """
+    if family == GEMMA_4:
+        return gemma4_name(name)
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -66,6 +70,8 @@ def known_shapes(
         those without which it cannot be computed, and others.
     """
     family = str(config["model_type"])
+    if family == GEMMA_4:
+        return gemma4_shapes(config)
     hidden, mlp, head_dim = int(config["hidden_size"]), int(config["intermediate_size"]), int(config["head_dim"])
     queries, keys = int(config["num_attention_heads"]) * head_dim, int(config["num_key_value_heads"]) * head_dim
     fused = FAMILIES[family].fused

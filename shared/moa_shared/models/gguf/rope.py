@@ -42,7 +42,7 @@ def rope_parameters(header: GgufHeader, head_dim: int) -> dict[str, Any]:
     if attention:
         scaled["attention_factor"] = attention
     if FACTORS in header.tensors:
-        factors = _factors(header, FACTORS, rotated)
+        factors = read_factors(header, FACTORS, rotated)
         if factor != 1:
             raise _refusal(header, f"scales its positions by {factor} and by {FACTORS}")
         return found | scaled | {
@@ -52,7 +52,7 @@ def rope_parameters(header: GgufHeader, head_dim: int) -> dict[str, Any]:
             "attention_factor": attention or 1.0,
         }  # fmt: skip
     if LONG_FACTORS in header.tensors or SHORT_FACTORS in header.tensors:
-        short, long = (_factors(header, name, rotated) for name in (SHORT_FACTORS, LONG_FACTORS))
+        short, long = (read_factors(header, name, rotated) for name in (SHORT_FACTORS, LONG_FACTORS))
         return found | scaled | {"rope_type": "longrope", "short_factor": short, "long_factor": long}
     if kind == "none" or (kind == "linear" and factor == 1):
         return found
@@ -73,7 +73,7 @@ def rope_theta(header: GgufHeader, suffix: str = "") -> float:
     return header.positive(f"{header.architecture}.rope.freq_base{suffix}") or _DEFAULT_THETA
 
 
-def _factors(header: GgufHeader, name: str, rotated: int) -> list[float]:
+def read_factors(header: GgufHeader, name: str, rotated: int) -> list[float]:
     """A tensor of factors, one for each pair of numbers that is rotated."""
     entry = header.tensors.get(name)
     if entry is None:

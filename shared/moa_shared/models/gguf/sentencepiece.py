@@ -49,6 +49,29 @@ def build_sentencepiece(header: GgufHeader) -> Tokenizer:
     return tokenizer
 
 
+def build_gemma4(header: GgufHeader) -> Tokenizer:
+    """The tokenizer of Gemma 4 (`tokenizer.ggml.model` = gemma4), whose merges the file names: without special tokens.
+
+    Raises:
+        ValueError: a vocabulary that makes no sense.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+    from tokenizers.models import BPE
+
+    tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
+    if not tokens or not merges:
+        raise ValueError(f"{len(tokens)} tokens, {len(merges)} merges")
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
+    unknown = header.integer("tokenizer.ggml.unknown_token_id")
+    unk_token = tokens[unknown] if unknown is not None else None
+    tokenizer = Tokenizer(BPE(vocabulary, pairs, unk_token=unk_token, fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\n]+|\n+"), behavior="isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
 def _ways(token: str, vocabulary: dict[str, int]) -> Iterator[tuple[str, str]]:
     """The pairs of tokens that make a token when joined, the likeliest first."""
     pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.models.gguf.sentencepiece import build_sentencepiece
+from moa_shared.models.gguf.sentencepiece import build_gemma4, build_sentencepiece
 from moa_shared.programs.progress import Progress
 from moa_shared.sandbox.patterns import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
-_BYTE_PAIRS, _SENTENCEPIECE = "gpt2", "llama"  # `tokenizer.ggml.model`
+_BYTE_PAIRS, _SENTENCEPIECE, _GEMMA_4 = "gpt2", "llama", "gemma4"  # `tokenizer.ggml.model`
+_SPELLED = {_SENTENCEPIECE: build_sentencepiece, _GEMMA_4: build_gemma4}  # in letters, not in bytes
 _CONTROL, _USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 _LLAMA_3 = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
@@ -51,7 +52,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     tokens = header.texts("tokenizer.ggml.tokens")
     named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
     try:
-        tokenizer = build_sentencepiece(header) if kind == _SENTENCEPIECE else _build(header, progress)
+        tokenizer = _SPELLED[kind](header) if kind in _SPELLED else _build(header, progress)
         _add_tokens(tokenizer, header)
         tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
         config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
@@ -60,7 +61,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
             f"The vocabulary of the GGUF file {header.path} makes no sense ({error}).", hint=DAMAGED
         ) from error
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # for those who read this folder with transformers
-    by_dialect = kind == _SENTENCEPIECE or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
+    by_dialect = kind in _SPELLED or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
     said = header.flag("tokenizer.ggml.add_bos_token")
     config["add_bos_token"] = by_dialect if said is None else said
     (folder / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
@@ -76,7 +77,7 @@ def check_vocabulary(header: GgufHeader) -> str:
         ModelSourceError: one that cannot be read here.
     """
     kind = header.text("tokenizer.ggml.model")
-    if kind not in (_SENTENCEPIECE, _BYTE_PAIRS):
+    if kind is None or kind not in (_BYTE_PAIRS, *_SPELLED):
         raise ModelSourceError(
             f"The GGUF file {header.path} has a tokenizer of the kind {kind!r}, which moa does not read.",
             hint="Use the same model as a folder of safetensors or a hub id.",

@@ -7,9 +7,9 @@ computes it in float32; a test holds each of them to that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from moa_kernels.transformer.stack import CLAMPED_SWIGLU, GELU_TANH, SILU
+from moa_kernels.transformer.layer import CLAMPED_SWIGLU, GELU_TANH, SILU
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,16 @@ class Mixture:
         inner: the key of config.json for an expert's width.
         weighs_chosen: weights are a softmax over the chosen experts' scores; False: only where `norm_topk_prob` says
             so, else over all.
+        chosen: the key for how many a row has.
+        switch: the key that says whether a model has any; empty: all of the family have.
+        beside: they stand beside an MLP, whose width is the usual key's.
     """
 
     inner: str = "intermediate_size"
     weighs_chosen: bool = False
+    chosen: str = "num_experts_per_tok"
+    switch: str = ""
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,10 @@ class Description:
         defaults: keys that the family's config.json may leave out.
         needed: tensors that a layer must have, of those that other families' layers may have.
         mixture: its MLPs are mixtures of experts, in all layers or in those that the configuration names.
+        value_norm: values are normed head by head, without weights.
+        layers_differ: in their heads, the width of their MLP, and in whose keys and values they read; and each may have
+            an embedding of its own (`layer_sizes.py`).
+        score_scale: of attention's scores; 0: as the configuration says, else one over the root of a head's size.
     """
 
     norms: Norms = BEFORE
@@ -73,11 +83,36 @@ class Description:
     defaults: Mapping[str, object] = field(default_factory=dict)
     needed: tuple[str, ...] = ()
     mixture: Mixture | None = None
+    value_norm: bool = False
+    layers_differ: bool = False
+    score_scale: float = 0.0
 
 
 _HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 _SINKS = ("self_attn.sinks", "self_attn.q_proj.bias", "self_attn.o_proj.bias", "mlp.gate.bias")
+_GEMMA_4_ANGLES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+}
 _GEMMA = {"rms_norm_eps": 1e-6, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
+_GEMMA_4 = Description(
+    AROUND,
+    GELU_TANH,
+    scales_embeddings=True,
+    window_every=6,
+    value_norm=True,
+    layers_differ=True,
+    score_scale=1.0,
+    needed=_HEAD_NORMS,
+    mixture=Mixture("moe_intermediate_size", True, "top_k_experts", "enable_moe_block", beside=True),
+    defaults={
+        "rms_norm_eps": 1e-6,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "sliding_window": 512,
+        "rope_parameters": _GEMMA_4_ANGLES,
+    },
+)
 FAMILIES = {
     "llama": Description(),
     "qwen2": Description(),
@@ -101,6 +136,8 @@ FAMILIES = {
         window_every=6,
         defaults=_GEMMA | {"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0},
     ),
+    "gemma4_text": _GEMMA_4,
+    "gemma4_unified_text": replace(_GEMMA_4, mixture=None, defaults={**_GEMMA_4.defaults, "sliding_window": 1024}),
     "phi3": Description(fused=True, window_every=0),
     "smollm3": Description(no_rotary_every=4, defaults={"rope_theta": 2000000.0}),
     "olmo2": Description(AFTER, defaults={"rope_theta": 500000.0}),

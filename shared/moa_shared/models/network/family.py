@@ -12,6 +12,7 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.description import EARLIEST, FAMILIES
+from moa_shared.models.network.layer_sizes import FULL, SLIDING, mistake_in_sizes
 from moa_shared.models.network.mixture import mistake_in
 from moa_shared.text.plain_text import plain_line
 
@@ -34,7 +35,7 @@ _CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "rms_norm_eps")  #
 _MOST_SHOWN = 80  # characters of a wrong value in a message
 _LENGTH_DEPENDENT_ROPE = ("dynamic",)
 _QWENS = ("qwen2", "qwen3", "qwen3_moe")  # whose windows are used only where use_sliding_window says so
-_LAYER_TYPES = ("full_attention", "sliding_attention")
+_LAYER_TYPES = (FULL, SLIDING)
 
 
 def check_family(config: Mapping[str, Any], name: str) -> None:
@@ -141,10 +142,11 @@ def _check_layers(config: Mapping[str, Any], name: str) -> None:
             wrong = f"max_window_layers = {first!r}"
         elif "sliding_window" not in config:
             wrong = "use_sliding_window, and no sliding_window"
-    elif family in EARLIEST and _LAYER_TYPES[1] in (kinds or ()):
+    elif family in EARLIEST and SLIDING in (kinds or ()):
         wrong = "layers with a sliding window, which its family does not have or it does not use"
-    wrong = mistake_in(config, FAMILIES[family], MOST_SIZE) or wrong
-    if config.get("use_bidirectional_attention"):
+    description = FAMILIES[family]
+    wrong = mistake_in(config, description, MOST_SIZE) or wrong or mistake_in_sizes(config, description, MOST_SIZE)
+    if config.get("use_bidirectional_attention") not in (None, False, "vision"):  # of texts, that is none
         wrong = "bidirectional attention, which writes no text"
     if wrong is not None:
         raise ModelSourceError(

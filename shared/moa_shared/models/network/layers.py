@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Experts, KernelError, Layer, Linear, QuantisedMatrix, StackShape, Tiles
+from moa_kernels import (
+    BesideNorms,
+    Experts,
+    KernelError,
+    Layer,
+    LayerEmbedding,
+    Linear,
+    QuantisedMatrix,
+    StackShape,
+    Tiles,
+)
 
 from moa_shared.models.network.description import FAMILIES, Description
 from moa_shared.models.network.mixture import MixturePlan
@@ -17,6 +28,7 @@ Rows = npt.NDArray[np.float32]
 Matrix = QuantisedMatrix | Tiles | Rows
 MakeLinear = Callable[[Sequence[Matrix], Rows | None], Linear]  # of matrices with the same input, and their bias
 _LLAMA = FAMILIES["llama"]
+_KEY_NORM = "self_attn.k_norm.weight"
 
 
 class Weights(Protocol):
@@ -71,24 +83,76 @@ def read_layer(
     Raises:
         KernelError: weights that the kernels do not take; it names them.
     """
-    names = frozenset(weights.names())
-    missing = [each for each in description.needed if f"{prefix}.{each}" not in names]
-    if missing:
-        raise KernelError(f"{prefix} lacks {', '.join(missing)}.")
+    plan = plan or LayerPlan()
+    parts = _Parts(weights, prefix, make_linear, description, frozenset(weights.names()))
+    sizes, norms, mixture = plan.sizes, description.norms, plan.mixture
+    has_keys = not reads_memory and (sizes is None or sizes.reads_layer is None)
+    keys_are_values = sizes is not None and sizes.keys_are_values
+    parts.require([each for each in description.needed if has_keys or each != _KEY_NORM])
+    dense, out = mixture is None or mixture.beside, parts.linear("self_attn.o_proj")
+    gate_up = ["mlp.gate_up_proj"] if description.fused else ["mlp.gate_proj", "mlp.up_proj"]
+    projected = [f"self_attn.{each}_proj" for each in ("q" if not has_keys else "qk" if keys_are_values else "qkv")]
+    scalar = parts.vector("layer_scalar")
+    return Layer(
+        attention_norm=parts.norm(norms.attention) if input_norm else None,
+        qkv=parts.linear(*(["self_attn.qkv_proj"] if description.fused else projected)),
+        out=out,
+        mlp_norm=parts.norm(norms.mlp),
+        gate_up=parts.linear(*gate_up) if dense else None,
+        down=parts.linear("mlp.down_proj") if dense else None,
+        query_norm=parts.head_norm("q_norm"),
+        key_norm=parts.head_norm("k_norm") if has_keys else None,
+        attention_out_norm=parts.norm(norms.attention_out),
+        mlp_out_norm=parts.norm(norms.mlp_out),
+        window=plan.window,
+        rotary=plan.rotary,
+        sinks=parts.vector("self_attn.sinks"),
+        experts=None if mixture is None else parts.experts(mixture, in_numpy=not out.compiled),
+        beside=parts.beside() if mixture is not None and mixture.beside else None,
+        heads=None if sizes is None else sizes.heads,
+        inner=None if sizes is None else sizes.inner,
+        value_norm=np.ones(sizes.heads.dim, np.float32) if sizes and description.value_norm and has_keys else None,
+        keys_are_values=keys_are_values,
+        reads_layer=None if sizes is None else sizes.reads_layer,
+        embedding=parts.embedding() if plan.embeds else None,
+        out_scale=1.0 if scalar is None else float(scalar[0]),
+    )
 
-    def vector(name: str) -> Rows | None:
-        return weights.array(f"{prefix}.{name}") if f"{prefix}.{name}" in names else None
 
-    def norm(module: str | None) -> Rows | None:
-        return None if module is None else offset_norm(weights.array(f"{prefix}.{module}.weight"), description)
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of one layer, by the names of their modules."""
 
-    def head_norm(name: str) -> Rows | None:
-        found = vector(f"self_attn.{name}.weight")
-        return None if found is None else offset_norm(found, description)
+    weights: Weights
+    prefix: str
+    make_linear: MakeLinear
+    description: Description
+    names: frozenset[str]
 
-    def linear(*modules: str) -> Linear:
-        matrices = [read_matrix(weights, f"{prefix}.{module}.weight") for module in modules]
-        biases = [vector(f"{module}.bias") for module in modules]
+    def require(self, tensors: Sequence[str]) -> None:
+        missing = [each for each in tensors if f"{self.prefix}.{each}" not in self.names]
+        if missing:
+            raise KernelError(f"{self.prefix} lacks {', '.join(missing)}.")
+
+    def vector(self, name: str) -> Rows | None:
+        """A tensor that it may have."""
+        full = f"{self.prefix}.{name}"
+        return self.weights.array(full) if full in self.names else None
+
+    def norm(self, module: str | None) -> Rows | None:
+        return None if module is None else self.needed_norm(module)
+
+    def needed_norm(self, module: str) -> Rows:
+        return offset_norm(self.weights.array(f"{self.prefix}.{module}.weight"), self.description)
+
+    def head_norm(self, name: str) -> Rows | None:
+        found = self.vector(f"self_attn.{name}.weight")
+        return None if found is None else offset_norm(found, self.description)
+
+    def linear(self, *modules: str) -> Linear:
+        """One product of modules with the same input."""
+        matrices = [read_matrix(self.weights, f"{self.prefix}.{module}.weight") for module in modules]
+        biases = [self.vector(f"{module}.bias") for module in modules]
         bias = None
         if any(each is not None for each in biases):
             whole = [
@@ -97,51 +161,46 @@ def read_layer(
             ]
             bias = np.concatenate(whole)
         try:
-            return make_linear(matrices, bias)
+            return self.make_linear(matrices, bias)
         except KernelError as error:
-            raise KernelError(f"{prefix}.{modules[0]}: {error}") from error
+            raise KernelError(f"{self.prefix}.{modules[0]}: {error}") from error
 
-    def experts(plan: MixturePlan) -> Experts:
+    def experts(self, plan: MixturePlan, *, in_numpy: bool) -> Experts:
         """By one product each; in numpy those are read that rows choose."""
-        scores = weights.array(f"{prefix}.mlp.gate.weight")
+        scores = self.weights.array(f"{self.prefix}.mlp.gate.weight")
         if len(scores) != plan.count:
-            raise KernelError(f"{prefix}.mlp.gate scores {len(scores)} experts, expected {plan.count}.")
-        router = Linear([scores], vector("mlp.gate.bias"), plain=True, reference=not out.compiled)
+            raise KernelError(f"{self.prefix}.mlp.gate scores {len(scores)} experts, expected {plan.count}.")
+        router = Linear([scores], self.vector("mlp.gate.bias"), plain=True, reference=in_numpy)
 
         def read(number: int) -> tuple[Linear, Linear]:
             expert = f"mlp.experts.{number}"
-            return linear(f"{expert}.gate_proj", f"{expert}.up_proj"), linear(f"{expert}.down_proj")
+            return self.linear(f"{expert}.gate_proj", f"{expert}.up_proj"), self.linear(f"{expert}.down_proj")
 
         try:
-            found = Experts(router, plan.chosen, read, weighs_all=plan.weighs_all)
+            scales = self.vector("mlp.gate.expert_scale")
+            found = Experts(router, plan.chosen, read, weighs_all=plan.weighs_all, scales=scales)
             if found.inner != plan.inner:
                 raise KernelError(f"Its experts are {found.inner} wide, expected {plan.inner}.")
             return found
         except KernelError as error:
-            if str(error).startswith(prefix):  # of one expert's matrix, which it names
+            if str(error).startswith(self.prefix):  # of one expert's matrix, which it names
                 raise
-            raise KernelError(f"{prefix}.mlp: {error}") from error
+            raise KernelError(f"{self.prefix}.mlp: {error}") from error
 
-    plan = plan or LayerPlan()
-    norms, dense, out = description.norms, plan.mixture is None, linear("self_attn.o_proj")
-    gate_up = ["mlp.gate_up_proj"] if description.fused else ["mlp.gate_proj", "mlp.up_proj"]
-    queries = ["self_attn.q_proj"] if reads_memory else [f"self_attn.{each}_proj" for each in "qkv"]
-    return Layer(
-        attention_norm=norm(norms.attention) if input_norm else None,
-        qkv=linear(*(["self_attn.qkv_proj"] if description.fused else queries)),
-        out=out,
-        mlp_norm=norm(norms.mlp),
-        gate_up=linear(*gate_up) if dense else None,
-        down=linear("mlp.down_proj") if dense else None,
-        query_norm=head_norm("q_norm"),
-        key_norm=None if reads_memory else head_norm("k_norm"),
-        attention_out_norm=norm(norms.attention_out),
-        mlp_out_norm=norm(norms.mlp_out),
-        window=plan.window,
-        rotary=plan.rotary,
-        sinks=vector("self_attn.sinks"),
-        experts=None if plan.mixture is None else experts(plan.mixture),
-    )
+    def beside(self) -> BesideNorms:
+        """Gemma 4's, whose router reads rows that are normed and scaled."""
+        self.require(["mlp.gate.scale", "mlp.gate.expert_scale"])
+        scale = self.weights.array(f"{self.prefix}.mlp.gate.scale")
+        return BesideNorms(
+            router=scale * np.float32(len(scale) ** -0.5),
+            experts=self.needed_norm("pre_feedforward_layernorm_2"),
+            experts_out=self.needed_norm("post_feedforward_layernorm_2"),
+            mlp_out=self.needed_norm("post_feedforward_layernorm_1"),
+        )
+
+    def embedding(self) -> LayerEmbedding:
+        gate, out = self.linear("per_layer_input_gate"), self.linear("per_layer_projection")
+        return LayerEmbedding(gate, out, self.needed_norm("post_per_layer_input_norm"))
 
 
 def offset_norm(weight: Rows, description: Description) -> Rows:

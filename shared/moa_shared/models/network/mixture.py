@@ -8,10 +8,9 @@ from typing import Any
 
 from moa_kernels.transformer.experts import MOST_EXPERTS
 
-from moa_shared.models.network.description import Description
+from moa_shared.models.network.description import Description, Mixture
 
 _COUNTS = ("num_experts", "num_local_experts")
-_CHOSEN = "num_experts_per_tok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +22,14 @@ class MixturePlan:
         inner: the width of each.
         chosen: how many a row has.
         weighs_all: weights are a softmax over all scores, else over those of the chosen.
+        beside: an MLP stands beside them.
     """
 
     count: int
     inner: int
     chosen: int
     weighs_all: bool
+    beside: bool = False
 
 
 def mixture_of(config: Mapping[str, Any], description: Description, layer: int) -> MixturePlan | None:
@@ -40,10 +41,21 @@ def mixture_of(config: Mapping[str, Any], description: Description, layer: int) 
     """
     mixture = description.mixture
     every = int(config.get("decoder_sparse_step") or 1)
-    if mixture is None or layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % every:
+    if (
+        mixture is None
+        or not is_on(config, mixture)
+        or layer in (config.get("mlp_only_layers") or ())
+        or (layer + 1) % every
+    ):
         return None
     weighs_all = not (mixture.weighs_chosen or config.get("norm_topk_prob"))
-    return MixturePlan(int(config[_count_key(config)]), int(config[mixture.inner]), int(config[_CHOSEN]), weighs_all)
+    count, chosen = int(config[_count_key(config)]), int(config[mixture.chosen])
+    return MixturePlan(count, int(config[mixture.inner]), chosen, weighs_all, mixture.beside)
+
+
+def is_on(config: Mapping[str, Any], mixture: Mixture) -> bool:
+    """Whether a model of a family with experts has any."""
+    return not mixture.switch or bool(config.get(mixture.switch))
 
 
 def mistake_in(config: Mapping[str, Any], description: Description, most_size: int) -> str | None:
@@ -52,12 +64,13 @@ def mistake_in(config: Mapping[str, Any], description: Description, most_size: i
     Args:
         config: as its file has it.
     """
-    if description.mixture is None:
+    mixture = description.mixture
+    if mixture is None or not is_on(config, mixture):
         return None
     config = {**description.defaults, **config}
-    count_key, inner = _count_key(config), description.mixture.inner
+    count_key = _count_key(config)
     most = MOST_EXPERTS
-    for key in (count_key, _CHOSEN, inner, "decoder_sparse_step"):
+    for key in (count_key, mixture.chosen, mixture.inner, "decoder_sparse_step"):
         value = config.get(key, 1 if key == "decoder_sparse_step" else None)
         if type(value) is not int or not 0 < value <= most:
             return f"{key} = {value!r}, expected a whole number from 1 to {most}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import F16, Cache, KernelError, Linear, Segment, Stack, norm
 
+from moa_shared.models.network.embeddings import LayerEmbeddings
 from moa_shared.models.network.layers import Rows, Weights, offset_norm, read_layer, read_matrix
 from moa_shared.models.network.plan import plan_of
 from moa_shared.models.network.served import unsupported
@@ -70,6 +71,8 @@ class Network:
                     layers.append(read_layer(weights, prefix, make_linear, description=plan.description, plan=each))
                     task.advance(1)
                 self.stack = Stack(plan.shape, layers, plan.rotaries)
+                width, eps = plan.shape.embedding, plan.shape.eps
+                self._embeddings = LayerEmbeddings(weights, make_linear, count, width, eps) if width else None
                 self._head = make_linear([read_matrix(weights, HEAD)])
                 task.advance(1)
             except KernelError as error:
@@ -87,8 +90,8 @@ class Network:
         return self.stack.new_cache(kv=kv)
 
     def different_layers(self) -> list[int]:
-        """The first layer of each kind (window, angles, norms, experts), and the last."""
-        kinds: dict[tuple[bool, ...], int] = {}
+        """The first layer of each kind (window, angles, norms, experts, sizes), the last, and those that these read."""
+        kinds: dict[tuple[object, ...], int] = {}
         for index, layer in enumerate(self.stack.layers):
             norms = (
                 layer.attention_norm,
@@ -99,14 +102,22 @@ class Network:
             )
             has_norms = tuple(norm is not None for norm in norms)
             angles = layer.rotary is None, layer.rotary == 0
-            kinds.setdefault((layer.window > 0, *angles, layer.experts is not None, *has_norms), index)
-        return sorted({*kinds.values(), self.layer_count - 1})
+            sizes = layer.heads, layer.inner, layer.keys_are_values, layer.reads_layer is None, layer.out_scale == 1
+            kinds.setdefault((layer.window > 0, *angles, layer.experts is not None, *has_norms, *sizes), index)
+        found = {*kinds.values(), self.layer_count - 1}
+        read = {self.stack.layers[index].reads_layer for index in found} - {None}
+        return sorted(found | {index for index in read if index is not None})
 
     def shortened(self) -> Network:
         """The network with only its `different_layers`, over the same weights: what it takes to test the arithmetic."""
-        short = copy.copy(self)
-        layers = [self.stack.layers[index] for index in self.different_layers()]
+        short, kept = copy.copy(self), self.different_layers()
+        layers = [self.stack.layers[index] for index in kept]
+        layers = [
+            each if each.reads_layer is None else replace(each, reads_layer=kept.index(each.reads_layer))
+            for each in layers
+        ]
         short.stack, short.layer_count = Stack(self.plan.shape, layers, self.plan.rotaries), len(layers)
+        short._embeddings = self._embeddings and self._embeddings.of_layers(kept)
         return short
 
     def forward(
@@ -137,7 +148,8 @@ class Network:
         rows = self._weights.rows(EMBEDDINGS, tokens)
         if self.plan.embedding_scale != 1:
             rows = rows * np.float32(self.plan.embedding_scale)
-        return self.stack.run(rows, segments, state_layers)
+        embeddings = None if self._embeddings is None else self._embeddings(tokens, rows)
+        return self.stack.run(rows, segments, state_layers, embeddings)
 
     def logits(self, hidden: Rows) -> Rows:
         """[rows, hidden size] after the final norm to [rows, vocab]."""

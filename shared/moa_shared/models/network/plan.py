@@ -12,23 +12,40 @@ from typing import Any
 import numpy as np
 from moa_kernels import KernelError, Rotary, StackShape, cap
 from moa_kernels.blocks import Rows
-from moa_kernels.transformer.stack import CLAMPED_SWIGLU, GELU_TANH, SILU
+from moa_kernels.transformer.layer import CLAMPED_SWIGLU, GELU_TANH, SILU
 
 from moa_shared.models.network.description import FAMILIES, Description
+from moa_shared.models.network.layer_sizes import (
+    FULL,
+    SLIDING,
+    LayerSizes,
+    embedding_width,
+    layer_kinds,
+    sizes_of,
+    with_defaults,
+)
 from moa_shared.models.network.mixture import MixturePlan, mixture_of
 
 _ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH}
-_WHOLE_QWEN_LAYERS = 28  # that see all positions, where max_window_layers does not say
-_SLIDING, _FULL = "sliding_attention", "full_attention"
+Kind = tuple[str, int]  # of a layer's angles: whether it sees a window, and the numbers of a head
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """What one layer does: its window (0: none), which of the plan's angles turn it (None: none), and its experts."""
+    """What one layer does.
+
+    Args:
+        window: how many positions it sees; 0: all.
+        rotary: which of the plan's angles turn it; None: none.
+        sizes: what it has of its own; None: those of the plan's shape.
+        embeds: it adds an embedding of its own.
+    """
 
     window: int = 0
     rotary: int | None = 0
     mixture: MixturePlan | None = None
+    sizes: LayerSizes | None = None
+    embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +67,15 @@ class Plan:
     logits_scale: float = 1.0
     logits_cap: float = 0.0
 
+    def why_not_alone(self, first: int) -> str:
+        """Why a device cannot run the layers from `first` on from the rows that enter them; empty: it can."""
+        for number, layer in enumerate(self.layers[first:], first):
+            if layer.embeds:
+                return f"layer {number} adds embeddings of its own, whose table stays on the server"
+            if layer.sizes is not None and layer.sizes.reads_layer is not None:
+                return f"layer {number} reads the keys and values of layer {layer.sizes.reads_layer}"
+        return ""
+
     def logits(self, of_head: Rows) -> Rows:
         """The model's logits, from what the head gives."""
         scaled = of_head * np.float32(self.logits_scale) if self.logits_scale != 1 else of_head
@@ -68,19 +94,24 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
     """
     family = str(config.get("model_type") or "llama")
     description = FAMILIES[family]
-    config = {**description.defaults, **{key: value for key, value in config.items() if value is not None}}
-    kinds = _layer_types(config, description)
-    shape, rotaries = _shape(config, description), _rotaries(config, kinds, context)
+    embedding = embedding_width(config, description)
+    config = with_defaults(config, description)
+    kinds = layer_kinds(config, description)
+    sizes = sizes_of(config, description, kinds)
+    angles = [(kind, each.heads.dim) for kind, each in zip(kinds, sizes, strict=True)]
+    shape, rotaries = _shape(config, description, embedding), _rotaries(config, angles, context)
     turned = _turned_layers(config, description)
-    window = int(config["sliding_window"]) if _SLIDING in kinds else 0
+    window = int(config["sliding_window"]) if SLIDING in kinds else 0
     kind_numbers = {kind: number for number, kind in enumerate(rotaries)}
     layers = tuple(
         LayerPlan(
-            window if kind == _SLIDING else 0,
-            (kind_numbers.get(kind, 0) if turns else None),
+            window if kind == SLIDING else 0,
+            (kind_numbers.get((kind, each.heads.dim), 0) if turns else None),
             mixture_of(config, description, layer),
+            each if description.layers_differ else None,
+            embedding > 0,
         )
-        for layer, (kind, turns) in enumerate(zip(kinds, turned, strict=True))
+        for layer, (kind, turns, each) in enumerate(zip(kinds, turned, sizes, strict=True))
     )
     return Plan(
         description,
@@ -95,7 +126,7 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
     )
 
 
-def _shape(config: Mapping[str, Any], description: Description) -> StackShape:
+def _shape(config: Mapping[str, Any], description: Description, embedding: int) -> StackShape:
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     given = config.get("hidden_activation") or config.get("hidden_act")
     activation = description.activation if given is None else _ACTIVATIONS.get(str(given))
@@ -106,7 +137,9 @@ def _shape(config: Mapping[str, Any], description: Description) -> StackShape:
     if "rms_norm_eps" not in config:
         raise KernelError("The configuration does not set rms_norm_eps.")
     scale = float(config.get("attention_multiplier", 0.0))
-    if description.scales_embeddings:  # Gemma's key; others that happen to have it mean nothing by it
+    if description.score_scale:
+        scale = description.score_scale
+    elif description.scales_embeddings:  # Gemma's key; others that happen to have it mean nothing by it
         scale = float(config["query_pre_attn_scalar"]) ** -0.5
     return StackShape(
         hidden=hidden,
@@ -122,20 +155,8 @@ def _shape(config: Mapping[str, Any], description: Description) -> StackShape:
         residual_scale=float(config.get("residual_multiplier", 1.0)),
         gate_slope=float(config.get("swiglu_alpha", 1.0)),
         gate_limit=float(config.get("swiglu_limit", 0.0)),
+        embedding=embedding,
     )
-
-
-def _layer_types(config: Mapping[str, Any], description: Description) -> list[str]:
-    count, every = int(config["num_hidden_layers"]), description.window_every
-    if config.get("layer_types"):
-        return list(config["layer_types"])
-    if config.get("use_sliding_window") and every is None and config.get("sliding_window"):  # Qwen's keys
-        first = 0 if description.mixture is not None else int(config.get("max_window_layers", _WHOLE_QWEN_LAYERS))
-        return [_SLIDING if layer >= first else _FULL for layer in range(count)]
-    if every is None or not config.get("sliding_window"):
-        return [_FULL] * count
-    every = int(config.get("sliding_window_pattern", every))
-    return [_SLIDING if not every or layer % every else _FULL for layer in range(1, count + 1)]
 
 
 def _turned_layers(config: Mapping[str, Any], description: Description) -> list[bool]:
@@ -146,15 +167,14 @@ def _turned_layers(config: Mapping[str, Any], description: Description) -> list[
     return [bool(turns) for turns in config.get("no_rope_layers") or (layer % every for layer in range(1, count + 1))]
 
 
-def _rotaries(config: Mapping[str, Any], kinds: list[str], context: int) -> dict[str, Rotary]:
+def _rotaries(config: Mapping[str, Any], kinds: list[Kind], context: int) -> dict[Kind, Rotary]:
     """Angles by kind of layer, where these differ; else one for all."""
-    heads = int(config["num_attention_heads"])
-    head_dim = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
+    full, sliding = (FULL, kinds[0][1]), (SLIDING, kinds[0][1])
     positions = int(config.get("max_position_embeddings") or 8192)
     parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = config.get("rope_theta", 10000.0)
 
-    def rotary(own: Mapping[str, Any], base: float) -> Rotary:
+    def rotary(own: Mapping[str, Any], base: float, head_dim: int = full[1]) -> Rotary:
         filled = {"rope_theta": base, **own}
         for key in ("original_max_position_embeddings", "partial_rotary_factor"):
             if key in config:
@@ -163,12 +183,11 @@ def _rotaries(config: Mapping[str, Any], kinds: list[str], context: int) -> dict
             filled["rope_type"] = "longrope"  # its former names
         return Rotary(head_dim, filled, positions, context)
 
-    if {_FULL, _SLIDING} & parameters.keys():
-        bases = {_FULL: theta, _SLIDING: config.get("rope_local_base_freq", theta)}
-        return {kind: rotary(parameters.get(kind) or {}, bases[kind]) for kind in dict.fromkeys(kinds)}
+    if {FULL, SLIDING} & parameters.keys():
+        bases = {FULL: theta, SLIDING: config.get("rope_local_base_freq", theta)}
+        return {(kind, dim): rotary(parameters.get(kind) or {}, bases[kind], dim) for kind, dim in dict.fromkeys(kinds)}
     if "rope_local_base_freq" in config:
-        local = rotary({}, config["rope_local_base_freq"])
-        return {_FULL: rotary(parameters, theta), _SLIDING: local}
-    if config.get("model_type") == "olmo3" and _SLIDING in kinds:
-        return {_FULL: rotary(parameters, theta), _SLIDING: rotary({}, theta)}
-    return {_FULL: rotary(parameters, theta)}
+        return {full: rotary(parameters, theta), sliding: rotary({}, config["rope_local_base_freq"])}
+    if config.get("model_type") == "olmo3" and sliding in kinds:
+        return {full: rotary(parameters, theta), sliding: rotary({}, theta)}
+    return {full: rotary(parameters, theta)}

@@ -66,9 +66,22 @@ _MATHEMATICS_OF_LATER_FAMILIES = (
     "mlp_only_layers",
     "swiglu_alpha",
     "swiglu_limit",
+    "attention_k_eq_v",
+    "enable_moe_block",
+    "global_head_dim",
+    "hidden_size_per_layer_input",
+    "num_global_key_value_heads",
+    "num_kv_shared_layers",
+    "per_layer_config",
+    "top_k_experts",
+    "use_double_wide_mlp",
+    "vocab_size_per_layer_input",
     "clip_qkv",
 )
 _MATHEMATICS_OF_WINDOWS = ("use_sliding_window", "max_window_layers", "sliding_window", "layer_types")  # Qwen's
+# Models that see, and their text's family.
+_WITH_A_TEXT_PART = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
+_OF_TEXT = ("architectures", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
 _INDEX = "model.safetensors.index.json"
 
 
@@ -127,7 +140,7 @@ def gguf_fingerprint(identity: str) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of `folder/config.json`."""
+    """The content of `folder/config.json`; of a model that sees pictures too, what it says of the text's model."""
     path = folder / "config.json"
     if not path.is_file():
         raise ModelSourceError(
@@ -140,7 +153,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelSourceError(f"{path} is not valid JSON: {error}.", hint="Fetch the model again.") from error
     if not isinstance(config, dict):
         raise ModelSourceError(f"{path} is not a JSON object.", hint="Fetch the model again.")
-    return config
+    family, text = config.get("model_type"), config.get("text_config")
+    if family not in _WITH_A_TEXT_PART or not isinstance(text, dict):
+        return config
+    outer = {key: config[key] for key in _OF_TEXT if config.get(key) is not None}
+    return {**text, **outer, "model_type": _WITH_A_TEXT_PART[family]}
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:

@@ -21,13 +21,20 @@ _FUSED = re.compile(
     r"(?P<prefix>.+\.mlp\.experts)\.(?P<stem>gate_up|gate|up|down)_proj(?P<kind>_bias|\.bias|_blocks|\.weight|)"
 )
 _RENAMED = (
+    ("model.language_model.", "model."),  # the text part of what sees pictures, too
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
     (".block_sparse_moe.", ".mlp."),
     (".mlp.router.", ".mlp.gate."),
+    (".router.proj.", ".mlp.gate."),
+    (".router.scale", ".mlp.gate.scale"),
+    (".router.per_expert_scale", ".mlp.gate.expert_scale"),
     (".w1.weight", ".gate_proj.weight"),
     (".w3.weight", ".up_proj.weight"),
     (".w2.weight", ".down_proj.weight"),
     (".sinks.weight", ".sinks"),
 )
+_EXPERTS_BESIDE = re.compile(r"(layers\.\d+)\.experts\.")  # Gemma 4's
 _PAIRS = 16  # bytes of 32 codes
 ROUTER_END = ".mlp.gate.weight"  # of the names of routers, which are computed in float32
 BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors in MXFP4 end
@@ -50,7 +57,7 @@ def known_name(name: str) -> str:
     """The name by which a tensor is served."""
     for theirs, ours in _RENAMED:
         name = name.replace(theirs, ours)
-    return name
+    return _EXPERTS_BESIDE.sub(r"\1.mlp.experts.", name)
 
 
 def is_of_expert(name: str) -> bool:

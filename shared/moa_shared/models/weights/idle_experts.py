@@ -10,14 +10,14 @@ from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.weights.weights import WeightReader
 
 _COUNTS = ("num_experts", "num_local_experts")
-_CHOSEN = "num_experts_per_tok"
+_CHOSEN = ("num_experts_per_tok", "top_k_experts")
 _EXPERTS = ".experts."  # in the names of their tensors
 
 
 def idle_share(config: Mapping[str, Any]) -> Fraction:
     """The part of all experts that a step of one row does not read; 0: the model has none."""
     count = next((int(config[key]) for key in _COUNTS if config.get(key)), 0)
-    chosen = int(config.get(_CHOSEN) or count)
+    chosen = next((int(config[key]) for key in _CHOSEN if config.get(key)), count)
     return Fraction(count - chosen, count) if chosen < count else Fraction(0)
 
 

@@ -16,7 +16,7 @@ from moa_kernels.tiles import Bytes
 
 from moa_shared.models.tensors.formats import BLOCKS
 from moa_shared.models.weights.experts import ROUTER_END
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, MAPPED_BYTES, WeightReader
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, MAPPED_BYTES, WeightReader
 from moa_shared.programs.progress import Task
 
 PAGE = 4096
@@ -66,7 +66,7 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
     names = reader.names()
     head, by_rows = (HEAD, EMBEDDINGS) if HEAD in names else (EMBEDDINGS, "")
     for name in names:
-        if len(reader.shape(name)) != 2 or name == by_rows or name.endswith(ROUTER_END):
+        if len(reader.shape(name)) != 2 or name in (by_rows, LAYER_EMBEDDINGS) or name.endswith(ROUTER_END):
             continue
         if only is not None and name not in only:
             continue

@@ -20,9 +20,17 @@ from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.sources.generation import GENERATION_CONFIG
 from moa_shared.models.tensors.formats import GROUP, quantise_q8_0
 from moa_shared.models.tensors.safetensors import write_tensors
-from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
+from moa_shared.models.weights.weights import (
+    EMBEDDINGS,
+    HEAD,
+    LAYER_EMBEDDINGS,
+    LAYER_PROJECTION,
+    LAYER_PROJECTION_NORM,
+    WeightReader,
+)
 
 Precision = Literal["packed", "bf16"]
+_ON_THE_SERVER = (LAYER_EMBEDDINGS, LAYER_PROJECTION, LAYER_PROJECTION_NORM)  # layers with them run nowhere else
 TEXT_FILES = (
     "config.json",
     GENERATION_CONFIG,
@@ -61,7 +69,8 @@ def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
     places = {}
     for name in WeightReader(files).names():
         if not name.startswith("model.layers."):
-            places[name] = name
+            if name not in _ON_THE_SERVER:
+                places[name] = name
             continue
         _, _, layer_text, rest = name.split(".", 3)
         layer = int(layer_text)

@@ -28,6 +28,7 @@ from moa_shared.models.gguf.names import (
     unpair_rows,
 )
 from moa_shared.models.gguf.parts import is_gguf
+from moa_shared.models.network.layer_sizes import unread_tensors
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import (
     BF16,
@@ -46,6 +47,10 @@ from moa_shared.models.weights.experts import BLOCKS_END, SCALES_END, expert_par
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+LAYER_EMBEDDINGS = "model.embed_tokens_per_layer.weight"  # of all layers side by side, for each token
+LAYER_PROJECTION = "model.per_layer_model_projection.weight"
+LAYER_PROJECTION_NORM = "model.per_layer_projection_norm.weight"
+_TEXT_PARTS = ("model.language_model.", "language_model.")  # how the names of a text's model begin in a larger one
 MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed
 _FLOATS = {"F32": F32, "F16": F16, "BF16": BF16}
 _REFETCH = "Fetch the model again."
@@ -101,8 +106,10 @@ class WeightReader:
         self._sources = {id(tensor.source.base): tensor.source for tensor in self._tensors.values()}  # one a file
         turned, whole = files.config.get("model_type") == "gpt_oss", self._tensors
         self._tensors = {}
+        unread = unread_tensors(files.config)
         for name, tensor in whole.items():
-            self._tensors |= _apart(name, tensor, turned=turned)
+            if name not in unread:
+                self._tensors |= _apart(name, tensor, turned=turned)
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
         self._looked_at = 0  # bytes since the pages were dropped
 
@@ -249,12 +256,13 @@ def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
     data = map_file(path)
     tensors, family = {}, str(files.config["model_type"])
     for name, entry in header.tensors.items():
-        known = hugging_face_name(name, family)
+        theirs = hugging_face_name(name, family)
+        known = None if theirs is None else known_name(theirs)
         if known is not None:  # others were refused when the cache entry was made, or are in its config.json
             raw = data[entry.offset : entry.offset + entry.size]
             raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
             heads, offset = paired_heads(name, files.config), added_offset(name, family)
-            tensors[known_name(known)] = _Stored(entry.stored, entry.shape, raw, heads, offset)
+            tensors[known] = _Stored(entry.stored, entry.shape, raw, heads, offset)
     return tensors
 
 
@@ -267,8 +275,11 @@ def _open_safetensors(paths: Sequence[Path]) -> dict[str, _Stored]:
             tensors[name] = _interpret_mxfp4(path, name, tensor, found[f"{base}{SCALES_END}"][1])
         elif f"{name.removesuffix(SCALES_END)}{BLOCKS_END}" not in found:
             base, stored = _interpret(path, name, tensor)
-            tensors[known_name(base)] = stored
-    return tensors
+            tensors[base] = stored
+    text = {name for name in tensors if name.startswith(_TEXT_PARTS)}
+    if text:  # of a model that sees or hears too
+        tensors = {name: tensor for name, tensor in tensors.items() if name in text or name == HEAD}
+    return {known_name(name): tensor for name, tensor in tensors.items()}
 
 
 def _interpret_mxfp4(path: Path, name: str, blocks: FileTensor, scales: FileTensor) -> _Stored:

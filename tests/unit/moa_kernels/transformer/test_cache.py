@@ -10,28 +10,29 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from inline_snapshot import snapshot
-from moa_kernels import KV_FORMATS, PAGE_ROWS, Cache, KernelError, Page, variant_name
+from moa_kernels import KV_FORMATS, PAGE_ROWS, Cache, Heads, KernelError, Page, variant_name
 from moa_kernels.reference import ReferenceCache
 
 from tests.support.messages import raises
 
-LAYERS, KV_HEADS, HEAD_DIM = 2, 2, 32
-PAGE_NBYTES = LAYERS * KV_HEADS * 2 * PAGE_ROWS * HEAD_DIM * 2  # in half precision
+HEAD_DIM = 32
+HEADS = (Heads(2, HEAD_DIM), Heads(1, 96))  # which differ, as Gemma 4's do
+PAGE_NBYTES = sum(heads.width for heads in HEADS) * PAGE_ROWS * 2  # in half precision
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
 
 def both(*, kv: str) -> tuple[Cache, ReferenceCache]:
     return (
-        Cache(LAYERS, KV_HEADS, HEAD_DIM, kv=kv),
-        ReferenceCache(LAYERS, KV_HEADS, HEAD_DIM, kv=kv),
+        Cache(HEADS, kv=kv),
+        ReferenceCache(HEADS, kv=kv),
     )
 
 
 def write(caches: tuple[Cache, ...], rows: int, seed: int) -> None:
     random = np.random.default_rng(seed)
-    for layer in range(LAYERS):
-        keys, values = random.normal(size=(2, rows, KV_HEADS, HEAD_DIM)).astype(np.float32)
+    for layer, heads in enumerate(HEADS):
+        keys, values = random.normal(size=(2, rows, *heads)).astype(np.float32)
         for cache in caches:
             cache.write(layer, keys, values)
     for cache in caches:
@@ -74,10 +75,10 @@ class CacheMachine(RuleBasedStateMachine):
         for cache in self.caches:
             cache.move_last(rows, by)
         assert self.length == before + by
-        gap = np.zeros((by, KV_HEADS, HEAD_DIM), np.float32)  # what is in a gap is nobody's affair: filled here
         for cache in self.caches:
             cache.length = before - rows
-            for layer in range(LAYERS):
+            for layer, heads in enumerate(HEADS):
+                gap = np.zeros((by, *heads), np.float32)  # what is in a gap is nobody's affair: filled here
                 cache.write(layer, gap, gap)
             cache.length = before + by
 
@@ -131,11 +132,12 @@ class SharingMachine(RuleBasedStateMachine):
     def adopt(self, taker: int, lender: int, data: st.DataObject) -> None:
         (ours, theirs), (lent, plain) = self.caches[taker], self.caches[lender]
         pages = data.draw(st.integers(0, lent.length // PAGE_ROWS))
-        rows = plain.rows[:, : pages * PAGE_ROWS].copy()
+        rows = [own[: pages * PAGE_ROWS].copy() for own in plain.rows]
         ours.adopt([lent.full_page(number) for number in range(pages)])
         theirs.release()
         theirs.reserve(len(rows[0]))
-        theirs.rows[:, : len(rows[0])] = rows
+        for own, taken in zip(theirs.rows, rows, strict=True):
+            own[: len(taken)] = taken
         theirs.length = ours.length
         assert ours.nbytes == pages * PAGE_NBYTES
 
@@ -239,39 +241,38 @@ def test_a_part_is_read(kv: str) -> None:
 
 
 def test_half_precision_is_rounded_once_to_the_nearest() -> None:
-    cache = Cache(1, 1, HEAD_DIM, kv="f16")
+    cache = Cache([Heads(1, HEAD_DIM)], kv="f16")
     numbers = np.array([1 + 2**-11, 1 + 3 * 2**-11, 65504, 1e-8, -1e-7, 0.1] + [0] * 26, np.float32)
     rows = numbers.reshape(1, 1, HEAD_DIM)
     cache.write(0, rows, -rows)
     cache.length = 1
     expected = numbers.astype(np.float16).astype(np.float32)
-    np.testing.assert_array_equal(cache.read(0, 1)[0, 0, 0], [expected, -expected])
+    np.testing.assert_array_equal(cache.read(0, 1)[0, 0], [*expected, *-expected])
 
 
 def test_eight_bits_are_rounded_once_with_a_scale_of_each_row_and_head() -> None:
-    cache = Cache(1, 2, HEAD_DIM, kv="q8")
+    cache = Cache([Heads(2, HEAD_DIM)], kv="q8")
     keys = np.random.default_rng(1).normal(size=(3, 2, HEAD_DIM)).astype(np.float32)
     keys[1, 0] *= 1000
     keys[2, 1] = 0
     cache.write(0, keys, -2 * keys)
     cache.length = 3
     scales = np.maximum(np.abs(keys).max(axis=-1, keepdims=True), np.float32(1e-12)) / np.float32(127)
-    got = cache.read(0, 3)[:, 0]
+    got = cache.read(0, 3).reshape(3, 2, 2, HEAD_DIM)
     assert np.all(np.abs(got[:, :, 0] - keys) <= 0.5001 * scales)
     np.testing.assert_array_equal(got[:, :, 1], -2 * got[:, :, 0])
     np.testing.assert_allclose(got[:, :, 0] / scales, np.rint(got[:, :, 0] / scales), atol=1e-4)
 
 
 def test_eight_bits_take_half_the_bytes() -> None:
-    sizes = {kv: Cache(LAYERS, KV_HEADS, 128, kv=kv).most_nbytes(64) for kv in KV_FORMATS}
+    sizes = {kv: Cache([Heads(2, 128)] * 3, kv=kv).most_nbytes(64) for kv in KV_FORMATS}
     assert sizes["q8"] == sizes["f16"] * (128 + 4) / 256
     with raises(KernelError, snapshot("Keys and values cannot be kept as 'q4'. There are f32, f16, q8.")):
-        Cache(1, 1, 32, kv="q4")
+        Cache([Heads(1, 32)], kv="q4")
 
 
 def test_growing_moves_nothing_and_takes_pages() -> None:
-    cache = Cache(LAYERS, KV_HEADS, HEAD_DIM, kv="f16")
-    page = LAYERS * KV_HEADS * 2 * 64 * HEAD_DIM * 2
+    cache, page = Cache(HEADS, kv="f16"), PAGE_NBYTES
     assert cache.nbytes == 0
     cache.reserve(1)
     assert cache.nbytes == page
@@ -298,17 +299,28 @@ def test_what_is_not_held_is_refused() -> None:
                 cache.move_last(count, by)
         with raises(KernelError, snapshot("A cache of 5 rows cannot be cropped to -1.")):
             cache.crop(-1)
-        keys = np.zeros((2, KV_HEADS, HEAD_DIM), np.float32)
-        for layer, these, those in ((2, keys, keys), (0, keys, keys[:1]), (0, keys[:, :1], keys[:, :1])):
+        keys = np.zeros((2, *HEADS[0]), np.float32)
+        for these, those in ((keys, keys[:1]), (keys[:, :1], keys[:, :1])):
             with pytest.raises(KernelError, match=r"do not fit a cache whose rows are \(2, 32\)"):
-                cache.write(layer, these, those)
+                cache.write(0, these, those)
+        with raises(KernelError, snapshot("Keys of layer 2 were written into a cache of 2 layers.")):
+            cache.write(2, keys, keys)
         assert cache.length == 5
 
 
 def test_heads_are_multiples_of_32() -> None:
     with raises(KernelError, snapshot("Heads of 48 numbers are not computed by the kernels: no multiple of 32.")):
-        Cache(1, 1, 48, kv="f16")
-    assert ReferenceCache(1, 1, 48, kv="f16").head_dim == 48
+        Cache([Heads(1, 32), Heads(1, 48)], kv="f16")
+    assert ReferenceCache([Heads(1, 48)], kv="f16").width == 96
+
+
+def test_a_narrower_layer_has_zeros_behind_its_numbers() -> None:
+    for cache in both(kv="f16"):
+        write((cache,), 3, 1)
+        rows = cache.read(0, 3)
+        assert rows.shape == (3, 2, 192)
+        assert np.all(rows[:, 0, 128:] == 0)
+        assert np.all(rows[:, 0, :128] != 0)
 
 
 def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_kernels import KernelError, Segment
+from moa_kernels import Heads, KernelError, Segment
 from moa_kernels.reference import ReferenceCache
 
 from tests.support.messages import raises
@@ -17,7 +17,7 @@ any_parents = st.integers(1, 12).flatmap(lambda count: st.tuples(*(st.integers(-
 
 
 def cache_of(length: int) -> ReferenceCache:
-    cache = ReferenceCache(1, 1, 32, kv="f32")
+    cache = ReferenceCache([Heads(1, 32)], kv="f32")
     cache.reserve(length)
     cache.length = length
     return cache

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_kernels import KV_FORMATS, Cache, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape
+from moa_kernels import KV_FORMATS, Cache, Heads, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_kernels.transformer import stack
 
@@ -253,7 +253,7 @@ def test_a_stack_without_width_is_refused(size: str, value: int) -> None:
 
 def test_angles_of_other_heads_are_refused() -> None:
     with raises(KernelError, snapshot("The rotary angles are for heads of 64 numbers, not 32.")):
-        Stack(SHAPE, [], Rotary(64, ROTARY))
+        Stack(SHAPE, [layer(parts(SHAPE, 0, norms=False))], Rotary(64, ROTARY))
 
 
 def test_calls_that_do_not_fit_are_refused() -> None:
@@ -268,7 +268,7 @@ def test_calls_that_do_not_fit_are_refused() -> None:
         for layer_index in (-1, LAYERS + 1):
             with pytest.raises(KernelError, match=f"state of layer {layer_index} was requested from a stack of 3"):
                 one.run(states(3), [segment], [layer_index])
-        other = type(cache)(LAYERS + 1, 2, 32, kv="f32")
+        other = type(cache)([Heads(2, 32)] * (LAYERS + 1), kv="f32")
         with raises(KernelError, snapshot("A segment's cache belongs to another stack.")):
             one.run(states(3), [Segment.chain(other, 3)])
         with raises(KernelError, snapshot("The caches of one forward have different precisions.")):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from inline_snapshot import snapshot
-from moa_kernels import Cache
+from moa_kernels import Cache, Heads
 from moa_server.target import KVCache
 from moa_server.target.kernel_target import KernelCache
 from moa_server.target.paged.batch import PAGE_ROWS
@@ -42,7 +42,7 @@ def make_cache(backend: str, capacity: int = 2) -> KVCache:
         pool = PagePool(LAYERS, KV_HEADS, HEAD_DIM, nbytes, torch.float32, torch.device("cpu"))
         cache: KVCache = TestedCache(pool)
     else:
-        cache = KernelCache(Cache(LAYERS, KV_HEADS, HEAD_DIM, kv="f32"))
+        cache = KernelCache(Cache([Heads(KV_HEADS, HEAD_DIM)] * LAYERS, kv="f32"))
     cache.reserve(capacity)
     return cache
 

@@ -67,10 +67,10 @@ def test_layers_that_are_computed_wrongly_are_found(load: Load, monkeypatch: pyt
     network, weights = load(tiny_model())
     run = Stack.run
 
-    def unturned(stack: Stack, *arguments: object) -> object:
+    def unturned(stack: Stack, *arguments: object, **options: object) -> object:
         if stack.compiled:
             stack = Stack(stack.shape, [replace(layer, rotary=None) for layer in stack.layers], stack.rotaries)
-        return run(stack, *arguments)  # type: ignore[arg-type]
+        return run(stack, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Stack, "run", unturned)
     with pytest.raises(ConfigError, match=r"The kernels' layer 0 is .* away from float32"):

@@ -69,7 +69,7 @@ def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None
         decoder = checkpoint.decoder(ArrayWeights(target_arrays(config)), "float32")
         cache = decoder.new_cache(decoder.cross_attention)
         decoder.remember(cache, rows, np.arange(30, dtype=np.int32))
-        keys.append(cache.read(0, 30)[:, 0, :, 0])
+        keys.append(cache.read(0, 30).reshape(30, -1, 2, cache.heads[0].dim)[:, :, 0])
         own.append(decoder.self_attention.rotary.tables(30)[0])
         memory.append(checkpoint.rows("float32")(kv))
         theirs = checkpoint.encoder(torch.float32).encode(torch.from_numpy(kv)).numpy()

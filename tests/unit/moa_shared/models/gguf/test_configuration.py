@@ -45,7 +45,7 @@ def test_another_family(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from GGUF. Choose a model of one of the families llama, qwen2, qwen3, mistral3, gemma2, gemma3, phi3, smollm3, olmo2, granite, qwen3moe, olmoe, gpt-oss."
+            "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from GGUF. Choose a model of one of the families llama, qwen2, qwen3, mistral3, gemma2, gemma3, gemma4, phi3, smollm3, olmo2, granite, qwen3moe, olmoe, gpt-oss."
         ),
     ):
         make_config(read_header(write_gguf(architecture="gpt2")))

@@ -145,6 +145,34 @@ def test_sentencepiece_is_as_llama_cpp_has_it(write_gguf: GgufWriter, cache: Pat
     assert ours.with_bos([5]) == [1, 5]  # as llama.cpp has it, where the header does not say
 
 
+GEMMA_4 = ["<pad>", *SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256)), *"▁hi\n", "hi", "▁hi", "▁▁", "\n\n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("hi hi", ["hi", "▁hi"]),
+        ("  hi\n\n\nhi", ["▁▁", "hi", "\n\n", "\n", "hi"]),
+        ("é<|im_start|>hi", ["<0xC3>", "<0xA9>", "<|im_start|>", "hi"]),
+        ("h i", ["h", "▁", "i"]),
+    ],
+)
+def test_gemma_4_joins_by_the_merges_of_its_file(
+    write_gguf: GgufWriter, cache: Path, text: str, parts: list[str]
+) -> None:
+    """As llama.cpp has it: tried there with these texts."""
+    merges = ["h i", "▁ ▁", "▁ hi", "\n \n"]
+    tokenizer = read(write_gguf(tokenizer="gemma4", tokens=GEMMA_4, merges=merges), cache)
+    assert tokenizer.encode(text) == [GEMMA_4.index(part) for part in parts]
+    assert tokenizer.decode(tokenizer.encode("  hi é\n\n")) == "  hi é\n\n"
+    assert tokenizer.with_bos([9])[1:] == [9]
+
+
+def test_gemma_4_without_merges(write_gguf: GgufWriter, cache: Path) -> None:
+    with pytest.raises(ModelSourceError, match=r"makes no sense \(268 tokens, 0 merges\)"):
+        resolve(str(write_gguf(tokenizer="gemma4", tokens=GEMMA_4, merges=[])), cache)
+
+
 @pytest.mark.parametrize("family", FAMILY_TEMPLATES)
 def test_the_template_is_the_files(write_gguf: GgufWriter, cache: Path, family: str) -> None:
     path = write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, template=FAMILY_TEMPLATES[family])

@@ -12,6 +12,7 @@ import torch
 from moa_kernels import Linear, Segment, Stack, norm
 from moa_kernels.library import library
 from moa_shared.models.network.description import FAMILIES
+from moa_shared.models.network.embeddings import LayerEmbeddings
 from moa_shared.models.network.family import check_family
 from moa_shared.models.network.layers import read_layer
 from moa_shared.models.network.plan import plan_of
@@ -32,7 +33,7 @@ def of_transformers(model: Any) -> Floats:
 
 def test_every_family_is_tested() -> None:
     tested = {tiny_dense(family).config.model_type for family in DENSE_FAMILIES}
-    dense = {name for name, description in FAMILIES.items() if description.mixture is None}
+    dense = {name for name, each in FAMILIES.items() if each.mixture is None or each.mixture.switch}
     assert tested | {"llama", "qwen2", "qwen3"} == dense
 
 
@@ -56,7 +57,10 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
     ]
     stack = Stack(plan.shape, layers, plan.rotaries, reference=True)
     rows = weights.rows("model.embed_tokens.weight", TEXT) * np.float32(plan.embedding_scale)
-    out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv="f32"), len(TEXT))])
+    width, embeddings = plan.shape.embedding, None
+    if width:
+        embeddings = LayerEmbeddings(weights, linear, len(layers), width, plan.shape.eps)(TEXT, rows)
+    out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv="f32"), len(TEXT))], embeddings=embeddings)
     final = weights.array("model.norm.weight") + np.float32(plan.description.norm_offset)
     logits = norm(out, final, plan.shape.eps) @ weights.array("lm_head.weight").T * np.float32(plan.logits_scale)
     if plan.logits_cap:

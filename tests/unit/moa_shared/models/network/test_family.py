@@ -23,13 +23,13 @@ def test_the_families_served(family: str) -> None:
         (
             {"model_type": "gpt2"},
             snapshot(
-                "it is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
+                "it is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, gemma4_text, gemma4_unified_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
             ),
         ),
         (
             {"model_type": None},
             snapshot(
-                "it is of the model family None, which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
+                "it is of the model family None, which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, gemma4_text, gemma4_unified_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
             ),
         ),
         (

@@ -65,7 +65,7 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
         for index, each in enumerate(plan.layers)
     ]
     stack = Stack(plan.shape, layers, plan.rotaries, reference=True)
-    rows = weights.rows("model.embed_tokens.weight", TEXT)
+    rows = weights.rows("model.embed_tokens.weight", TEXT) * np.float32(plan.embedding_scale)
     out, _ = stack.run(rows, [Segment.chain(stack.new_cache(kv="f32"), len(TEXT))])
     logits = norm(out, weights.array("model.norm.weight"), plan.shape.eps) @ weights.array("lm_head.weight").T
     np.testing.assert_allclose(logits, of_transformers(model), rtol=0, atol=3e-4)

@@ -35,7 +35,7 @@ def plan_if_accepted(config: Mapping[str, Any]) -> None:
 
 def mutated(values: Mapping[str, Any], random: Random) -> dict[str, Any]:
     changed = dict(values)
-    for key in random.sample(sorted(changed), random.choice((1, 1, 2))):
+    for key in random.sample(sorted(changed), min(random.choice((1, 1, 2)), len(changed))):
         inner = changed[key]
         if isinstance(inner, Mapping) and inner and random.random() < 0.7:
             changed[key] = mutated(inner, random)

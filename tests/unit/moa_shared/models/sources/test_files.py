@@ -137,7 +137,7 @@ def test_another_family_is_refused(model_folder: Path, cache: Path) -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            "tiny is of the model family 'mamba', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
+            "tiny is of the model family 'mamba', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, gemma4_text, gemma4_unified_text, phi3, smollm3, olmo2, olmo3, granite, qwen3_moe, mixtral, olmoe, gpt_oss."
         ),
     ):
         describe(model_folder, cache)

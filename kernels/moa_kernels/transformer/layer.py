@@ -1,0 +1,290 @@
+"""A decoder layer's weights, the sizes that a stack's layers share, and what both are to the kernels in C.
+
+Pure data over arrays. Invariant: a layer that passes `check` has the shapes that the kernels read.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+from dataclasses import dataclass
+
+import numpy as np
+
+from moa_kernels.bindings import LANES, CHeads, CLayer, CLinear, address
+from moa_kernels.blocks import Rows
+from moa_kernels.errors import KernelError
+from moa_kernels.linear import Linear, vector
+from moa_kernels.rotary import Rotary
+from moa_kernels.transformer.cache import Heads
+from moa_kernels.transformer.experts import Experts
+
+SILU, GELU_TANH, CLAMPED_SWIGLU = "silu", "gelu_tanh", "clamped_swiglu"
+ACTIVATIONS = (SILU, GELU_TANH, CLAMPED_SWIGLU)  # in the order of their numbers in kernels.h
+_NORMS = ("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm")
+_HEAD_NORMS = ("query_norm", "key_norm", "value_norm")
+_BESIDE_NORMS = ("router", "experts", "experts_out", "mlp_out")
+
+
+@dataclass(frozen=True, slots=True)
+class StackShape:
+    """Sizes that all layers of a stack have, unless a layer says otherwise.
+
+    Args:
+        inner: width of the MLP.
+        kv_heads, head_dim: of keys and values.
+        eps: of the norms.
+        reads_memory: keys and values come from elsewhere; `qkv` of the layers holds queries alone.
+        activation: of the MLP's gate: "silu", "gelu_tanh", or "clamped_swiglu", which is
+            gate sigmoid(gate_slope gate) (up + 1), with both cut off at gate_limit.
+        score_scale: of attention's scores; 0: one over the root of the head dimension.
+        score_cap: scores become cap tanh(score / cap); 0: they stay.
+        qkv_clip: queries, keys and values, once normed, are cut off at this and at minus this; 0: they are not.
+        residual_scale: of what attention and MLP add to the rows.
+        embedding: width of the layers' own embeddings; 0: they have none.
+    """
+
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    reads_memory: bool = False
+    activation: str = SILU
+    score_scale: float = 0.0
+    score_cap: float = 0.0
+    qkv_clip: float = 0.0
+    residual_scale: float = 1.0
+    gate_slope: float = 1.702
+    gate_limit: float = 7.0
+    embedding: int = 0
+
+    def query_scale(self, head_dim: int) -> float:
+        """What queries of heads of that size are multiplied by, in float32."""
+        return float(np.float32(self.score_scale or np.float32(1) / np.sqrt(np.float32(head_dim))))
+
+    def check(self, *, any_width: bool = False) -> None:
+        """Raises KernelError for sizes that the kernels do not take; `any_width`: that nothing takes."""
+        if min(self.hidden, self.inner, self.heads, self.kv_heads, self.head_dim) < 1:
+            raise KernelError(f"{self} is no stack: it has a size below 1.")
+        if self.activation not in ACTIVATIONS:
+            raise KernelError(f"The activation {self.activation!r} is not computed by the kernels.")
+        factors = (
+            *(self.score_scale, self.score_cap, self.qkv_clip),
+            *(self.residual_scale, self.gate_slope, self.gate_limit),
+        )
+        if not all(np.isfinite(np.float32(factor)) and factor >= 0 for factor in factors):
+            raise KernelError(f"The scalings {factors} of scores, caps, clips, residuals and gates cannot be used.")
+        self.check_sizes(Heads(self.kv_heads, self.head_dim), self.inner, any_width=any_width)
+
+    def check_sizes(self, heads: Heads, inner: int, *, any_width: bool) -> None:
+        """Raises KernelError for heads, or a width of the MLP, that a layer cannot have."""
+        if self.heads % heads.number:
+            raise KernelError(f"{self.heads} query heads cannot share {heads.number} key/value heads evenly.")
+        if any_width:
+            return
+        for name, size, divisor in (
+            ("hidden size", self.hidden, 32),
+            ("MLP width", inner, 32),
+            ("head dimension", heads.dim, 2 * LANES),
+            ("width of the layers' embeddings", self.embedding, 32),
+        ):
+            if size % divisor:
+                raise KernelError(f"The {name} is {size}, which is no multiple of {divisor}.")
+
+
+@dataclass(frozen=True, slots=True)
+class BesideNorms:
+    """The norms of a layer whose experts stand beside its MLP, [hidden] each.
+
+    Args:
+        router, experts: of what these read: the rows that the MLP's norm reads.
+        experts_out, mlp_out: of what experts and MLP give, before both are added.
+    """
+
+    router: Rows
+    experts: Rows
+    experts_out: Rows
+    mlp_out: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class LayerEmbedding:
+    """How a layer adds its own embedding of each token to the rows that leave its MLP.
+
+    Args:
+        gate: [embedding, hidden], what the embedding is multiplied by, after the activation.
+        out: [hidden, embedding].
+        norm: [hidden], of what is added.
+    """
+
+    gate: Linear
+    out: Linear
+    norm: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Weights of one decoder layer, and what it does differently from others of its stack.
+
+    Args:
+        attention_norm, mlp_norm: [hidden], of what they read; None: they read the rows as they are.
+        qkv: queries, keys and values of all heads side by side; `gate_up` alike.
+        query_norm, key_norm: [head_dim], or over all heads side by side.
+        attention_out_norm, mlp_out_norm: [hidden], of what they add to the rows; None: it is added as it is.
+        window: how many of the newest positions a row sees; 0: all.
+        rotary: which of the stack's rotary angles turn queries and keys; None: they are not turned.
+        sinks: [heads], scores that are counted as if something had them, and weigh nothing; None: there are none.
+        experts: in place of `gate_up` and `down`, which are None then, or beside them.
+        beside: the norms of experts beside an MLP.
+        heads: of its keys and values; None: the stack's.
+        inner: width of its MLP; None: the stack's.
+        value_norm: [head_dim], of each head's values.
+        keys_are_values: values are the keys, before their norm and turn; `qkv` has none.
+        reads_layer: the earlier layer whose keys and values it reads; `qkv` has queries alone. None: it has its own.
+        embedding: it adds an embedding of its own; None: it has none.
+        out_scale: of the rows that leave it.
+    """
+
+    attention_norm: Rows | None
+    qkv: Linear
+    out: Linear
+    mlp_norm: Rows | None
+    gate_up: Linear | None
+    down: Linear | None
+    query_norm: Rows | None = None
+    key_norm: Rows | None = None
+    attention_out_norm: Rows | None = None
+    mlp_out_norm: Rows | None = None
+    window: int = 0
+    rotary: int | None = 0
+    sinks: Rows | None = None
+    experts: Experts | None = None
+    beside: BesideNorms | None = None
+    heads: Heads | None = None
+    inner: int | None = None
+    value_norm: Rows | None = None
+    keys_are_values: bool = False
+    reads_layer: int | None = None
+    embedding: LayerEmbedding | None = None
+    out_scale: float = 1.0
+
+    @property
+    def mlp(self) -> tuple[Linear, Linear]:
+        """`gate_up` and `down` of a layer that has an MLP.
+
+        Raises:
+            KernelError: it has none of its own.
+        """
+        if self.gate_up is None or self.down is None:
+            raise KernelError("A layer has neither an MLP nor experts.")
+        return self.gate_up, self.down
+
+    def heads_in(self, shape: StackShape) -> Heads:
+        """The heads of its keys and values."""
+        return self.heads or Heads(shape.kv_heads, shape.head_dim)
+
+    def inner_in(self, shape: StackShape) -> int:
+        """The width of its MLP."""
+        return self.inner or shape.inner
+
+    def norms_all_heads(self, shape: StackShape) -> bool:
+        """Whether the norm of queries, and that of keys, is over all heads side by side (OLMo 2)."""
+        queries = shape.heads * self.heads_in(shape).dim
+        return self.query_norm is not None and self.query_norm.shape == (queries,)
+
+    def check(self, shape: StackShape, rotaries: tuple[Rotary, ...], *, compiled: bool) -> None:
+        """Raises KernelError for weights that do not have the sizes of a stack."""
+        shape.check_sizes(self.heads_in(shape), self.inner_in(shape), any_width=not compiled)
+        for name, (linear, outputs, inputs) in self._expected(shape).items():
+            if linear.compiled != compiled:
+                raise KernelError(f"{name} and its stack are not both compiled, or both computed in numpy.")
+            if (linear.outputs, linear.inputs) != (outputs, inputs):
+                raise KernelError(
+                    f"{name} has the shape [{linear.outputs}, {linear.inputs}], expected [{outputs}, {inputs}]."
+                )
+        for name, norm, width in self._vectors(shape):
+            if norm is not None and norm.shape != (width,):
+                raise KernelError(f"{name} has the shape {norm.shape}, expected ({width},).")
+        if (self.beside is not None) != (self.experts is not None and self.gate_up is not None):
+            raise KernelError("A layer with experts beside an MLP needs the norms of both, and others have none.")
+        if not np.isfinite(np.float32(self.out_scale)):
+            raise KernelError(f"The rows that leave a layer are scaled by {self.out_scale}.")
+        if self.window < 0 or (self.rotary is not None and not 0 <= self.rotary < len(rotaries)):
+            raise KernelError(f"A layer has the window {self.window} and the rotary angles {self.rotary}.")
+        if self.rotary is not None and rotaries[self.rotary].head_dim != self.heads_in(shape).dim:
+            raise KernelError(
+                f"The rotary angles are for heads of {rotaries[self.rotary].head_dim} numbers,"
+                f" not {self.heads_in(shape).dim}."
+            )
+
+    def _expected(self, shape: StackShape) -> dict[str, tuple[Linear, int, int]]:
+        """The products, with the outputs and inputs that they must have."""
+        heads, inner = self.heads_in(shape), self.inner_in(shape)
+        queries, keys = shape.heads * heads.dim, heads.number * heads.dim
+        own = 0 if shape.reads_memory or self.reads_layer is not None else keys if self.keys_are_values else 2 * keys
+        expected = {"qkv": (self.qkv, queries + own, shape.hidden), "out": (self.out, shape.hidden, queries)}
+        if self.experts is None or self.gate_up is not None:
+            gate_up, down = self.mlp
+            expected |= {"gate_up": (gate_up, 2 * inner, shape.hidden), "down": (down, shape.hidden, inner)}
+        if self.experts is not None:
+            expected["router"] = (self.experts.router, self.experts.count, shape.hidden)
+        if self.embedding is not None:
+            gate, out = self.embedding.gate, self.embedding.out
+            expected["embedding_gate"] = (gate, shape.embedding, shape.hidden)
+            expected["embedding_out"] = (out, shape.hidden, shape.embedding)
+        return expected
+
+    def _vectors(self, shape: StackShape) -> list[tuple[str, Rows | None, int]]:
+        """The norms and sinks, with the widths that they must have."""
+        heads, all_heads = self.heads_in(shape), self.norms_all_heads(shape)
+        found: list[tuple[str, Rows | None, int]] = [(name, getattr(self, name), shape.hidden) for name in _NORMS]
+        found += [("sinks", self.sinks, shape.heads), ("value_norm", self.value_norm, heads.dim)]
+        for name, count in (("query_norm", shape.heads), ("key_norm", heads.number)):
+            found.append((name, getattr(self, name), heads.dim * (count if all_heads else 1)))
+        if self.beside is not None:
+            found += [(f"{name} norm", getattr(self.beside, name), shape.hidden) for name in _BESIDE_NORMS]
+        if self.embedding is not None:
+            found.append(("embedding_norm", self.embedding.norm, shape.hidden))
+        return found
+
+    def to_c(self, shape: StackShape, rotaries: tuple[Rotary, ...], cached: int, kept: list[Rows]) -> CLayer:
+        """The layer for C.
+
+        Args:
+            cached: the layer of the cache that it reads.
+            kept: takes the arrays that the structure points to.
+        """
+
+        def place(array: Rows | None) -> int | None:
+            if array is None:
+                return None
+            kept.append(vector(array))
+            return address(kept[-1])
+
+        no_mlp, embedding = self.gate_up is None, self.embedding
+        gate_up, down = (CLinear(), CLinear()) if no_mlp else (each.c for each in self.mlp)
+        return CLayer(
+            *(place(getattr(self, name)) for name in (*_NORMS, *_HEAD_NORMS)),
+            *(place(None if self.beside is None else getattr(self.beside, name)) for name in _BESIDE_NORMS),
+            int(self.norms_all_heads(shape)),
+            self.window,
+            -1 if self.rotary is None else self.rotary,
+            0 if self.rotary is None else rotaries[self.rotary].rotated,
+            CHeads(*self.heads_in(shape)),
+            0 if no_mlp else self.inner_in(shape),
+            cached,
+            int(not shape.reads_memory and self.reads_layer is None),
+            int(self.keys_are_values),
+            shape.query_scale(self.heads_in(shape).dim),
+            self.out_scale,
+            place(self.sinks),
+            self.qkv.c,
+            self.out.c,
+            gate_up,
+            down,
+            None if self.experts is None else ct.pointer(self.experts.c),
+            CLinear() if embedding is None else embedding.gate.c,
+            CLinear() if embedding is None else embedding.out.c,
+            place(None if embedding is None else embedding.norm),
+        )

@@ -1,0 +1,169 @@
+"""Gemma 4: what its configuration may say, its keys and values in bytes, and the text part of what sees pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from inline_snapshot import snapshot
+from moa_kernels import Heads
+from moa_kernels.library import library
+from moa_server.target.kernel_target import KernelTarget
+from moa_server.target.sized_target import SizedTarget
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import WeightReader, part_names, resolve
+from moa_shared.models.network.family import check_family
+from moa_shared.models.network.layer_sizes import cached_heads, kv_width
+from moa_shared.models.network.network import Network
+from moa_shared.models.weights.packing import plan_places
+from moa_shared.models.weights.weights import LAYER_EMBEDDINGS
+from safetensors.numpy import load_file, save_file
+
+from tests.support.dense_families import tiny_dense
+from tests.support.messages import raises
+from tests.support.mixtures import MixtureWeights, tiny_mixture
+from tests.support.tiny_models import SIZES, save_tokenizer
+
+TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
+SHARING = "gemma 4 with embeddings by layer"
+needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"num_kv_shared_layers": 5},
+            snapshot(
+                "The config.json of tiny has num_kv_shared_layers = 5 for the layers ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention', 'sliding_attention', 'full_attention'], which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"num_kv_shared_layers": 6},
+            snapshot(
+                "The config.json of tiny has num_kv_shared_layers = 6 for the layers ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention', 'sliding_attention', 'full_attention'], which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"vocab_size_per_layer_input": 96},
+            snapshot(
+                "The config.json of tiny has embeddings by layer for 96 of 97 tokens, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"hidden_size_per_layer_input": "x"},
+            snapshot(
+                "The config.json of tiny has hidden_size_per_layer_input = 'x', which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"per_layer_config": {"1": {"head_dim": 64, "sliding_window": 3}}},
+            snapshot(
+                "The config.json of tiny has per_layer_config = {'1': {'head_dim': 64, 'sliding_window': 3}}, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"per_layer_config": {"1": {"head_dim": 64}, "3": {"head_dim": 64}}},
+            snapshot(
+                "The config.json of tiny has layer 5, which reads keys and values of layer 1, whose heads differ, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"per_layer_config": {"0": {"num_key_value_heads": 3}}},
+            snapshot(
+                "The config.json of tiny has 4 query heads over 3 heads of 32 numbers in layer 0, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"attention_k_eq_v": 1},
+            snapshot(
+                "The config.json of tiny has attention_k_eq_v = 1, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"attn_logit_softcapping": 50.0},
+            snapshot(
+                "The config.json of tiny has attn_logit_softcapping = 50.0, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+        (
+            {"use_bidirectional_attention": "all"},
+            snapshot(
+                "The config.json of tiny has bidirectional attention, which writes no text, which moa does not compute. Fetch the model again, or choose another."
+            ),
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with raises(ModelSourceError, message):
+        check_family(tiny_dense(SHARING).config.to_dict() | changes, "tiny")
+
+
+def test_heads_are_found_in_old_and_new_configurations() -> None:
+    new = tiny_dense("gemma 4").config.to_dict()
+    old = {key: value for key, value in new.items() if key != "per_layer_config"}
+    old |= {"global_head_dim": 64, "num_global_key_value_heads": 1, "layer_types": None, "num_hidden_layers": 6}
+    assert cached_heads(new) == [Heads(2, 32), Heads(1, 64)] * 2
+    assert cached_heads(old) == [Heads(2, 32)] * 5 + [Heads(1, 64)]
+    assert cached_heads(old | {"attention_k_eq_v": False})[-1] == Heads(2, 64)
+    assert kv_width(old | {"attention_k_eq_v": False}) == 256
+
+
+@needs_kernels
+@pytest.mark.parametrize("kv", ["f16", "q8"])
+@pytest.mark.parametrize("family", ["gemma 4", SHARING])
+def test_capacity_counts_the_bytes_that_caches_take(family: str, kv: str, tmp_path: Path) -> None:
+    model = tiny_dense(family)
+    model.save_pretrained(tmp_path / "tiny")
+    save_tokenizer(tmp_path / "tiny")
+    files = resolve(str(tmp_path / "tiny"), tmp_path / "cache")
+    target = KernelTarget(Network(WeightReader(files), files.config), 128, kv=kv)
+    sized = SizedTarget(files.config, "int8", kv=kv)
+    assert sized.new_cache().most_nbytes(100) == target.new_cache().most_nbytes(100)
+    cache = target.new_cache()
+    target.forward(cache, TEXT)
+    own = 3 if family == SHARING else 4  # layers with keys and values of their own
+    assert cache.lsa_input(0, 50).shape == (50, own, kv_width(files.config))
+    assert cache.nbytes == sized.new_cache().most_nbytes(50)
+
+
+@needs_kernels
+def test_8_bits_of_keys_and_values_are_exact_in_layers_that_differ() -> None:
+    model = tiny_mixture("gemma 4")
+    target = KernelTarget(Network(MixtureWeights(model), model.config.to_dict()), 128, kv="q8")
+    together, cache = target.forward(target.new_cache(), TEXT[:20]).logits, target.new_cache()
+    alone = [target.forward(cache, [token]).logits[0] for token in TEXT[:20]]
+    assert np.array_equal(together, alone)
+
+
+@needs_kernels
+def test_the_text_part_of_a_model_that_sees_is_served(tmp_path: Path) -> None:
+    model, folder = tiny_dense(SHARING), tmp_path / "tiny"
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    plain = resolve(str(folder), tmp_path / "cache")
+    expected = KernelTarget(Network(WeightReader(plain), plain.config), 128)
+    text = json.loads((folder / "config.json").read_text("utf-8"))
+    whole = {
+        "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": True,
+        "eos_token_id": [1, 50], "text_config": text, "vision_config": {"hidden_size": 8},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(whole), "utf-8")
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    renamed["model.vision_tower.encoder.layers.0.mlp.up_proj.weight"] = np.zeros((8, 8), np.float32)
+    renamed["model.embed_vision.embedding_projection.weight"] = np.zeros((8, 8), np.float32)
+    renamed["model.language_model.layers.4.self_attn.k_proj.weight"] = np.zeros((64, 64), np.float32)  # read by nobody
+    save_file(renamed, folder / "model.safetensors")
+    files = resolve(str(folder), tmp_path / "cache")
+    reader = WeightReader(files)
+    assert sorted(reader.names()) == sorted(tensors)
+    assert files.config["eos_token_id"] == [1, 50]
+    got = KernelTarget(Network(reader, files.config), 128)
+    ours, theirs = (target.forward(target.new_cache(), TEXT).logits for target in (got, expected))
+    assert ours.tobytes() == theirs.tobytes()
+    assert LAYER_EMBEDDINGS not in {place.name for place in plan_places(reader)}
+    assert LAYER_EMBEDDINGS not in part_names(files)
