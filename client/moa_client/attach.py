@@ -7,7 +7,7 @@ from collections.abc import Callable
 from moa_shared.programs.start_line import StartLine
 
 from moa_client.chat.chat import Opener
-from moa_client.daemon.places import find_places
+from moa_client.daemon.paths import find_places
 from moa_client.daemon.process import find_daemon, start_daemon
 from moa_client.daemon.remote_conversation import open_remote
 from moa_client.daemon.shared_settings import differences, shared_settings

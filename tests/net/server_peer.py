@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.access.gate import Gate
+from moa_server.access.authentication import Gate
 from moa_server.app import start
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Stepper

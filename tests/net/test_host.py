@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import LinkState
+from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import Choice, ServerPace
-from moa_client.device.drafter_shelf import DrafterShelf
 from moa_client.device.loading import Device
+from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
-from moa_client.host.watched import Watched
 from moa_client.settings import ClientSettings
 from moa_server.target import Target
 from moa_shared.text.template import ChatTemplate
@@ -29,7 +29,7 @@ QUESTIONS = {"first": ("a cat", "and its hat"), "second": ("a dog", "or a frog")
 
 async def texts_of(conversation: TextConversation, questions: Sequence[str]) -> list[str]:
     """Asks one question after another; the answers, when all of them are decided."""
-    watched = Watched(conversation)
+    watched = LocalConversation(conversation)
     for question in questions:
         watched.ask(question, OPTIONS)
     async for _ in watched.updates():
@@ -73,7 +73,7 @@ async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
     first, second = QUESTIONS.values()
     async with hosting(target, drafters) as host:
         leaving, staying = host.converse(is_read=False), host.converse(is_read=False)
-        watched = Watched(leaving, host.leave)
+        watched = LocalConversation(leaving, host.leave)
         watched.ask(first[0], OPTIONS)
         async for update in watched.updates():
             if update.piece:
@@ -102,7 +102,7 @@ async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_ove
 
     monkeypatch.setattr("moa_client.host.host.change_drafter", load)
     async with hosting(target, Drafters(target)) as host:
-        host.device = replace(host.device, shelf=cast("DrafterShelf", Shelf()), choice=Choice("first", ""))
+        host.device = replace(host.device, catalog=cast("DrafterCatalog", Shelf()), choice=Choice("first", ""))
 
         async def ask_once() -> None:
             conversation = host.converse(is_read=False, lasts=False)
@@ -131,7 +131,7 @@ async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, 
         host.set_offline(True)
         conversation = conversation or host.converse(is_read=False)
         questions = QUESTIONS["first"][:1]
-        watched = Watched(conversation)
+        watched = LocalConversation(conversation)
         watched.ask(questions[0], OPTIONS)
         async for update in watched.updates():
             if not conversation.answers or conversation.answers[0].is_running:

@@ -9,7 +9,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
-from moa_client.link.connection import Came, Connection, Down, Up
+from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
 from moa_server.target import Target
 from moa_shared.errors import MoaError, OverloadedError
 from moa_shared.protocol.continued_frames import VerdictReader
@@ -73,15 +73,15 @@ class LightClient:
             run_ahead=not self.waits_for_drafts,
         )
 
-    def _take(self, happened: Came | Up | Down) -> None:
+    def _take(self, happened: FrameReceived | StreamOpened | StreamLost) -> None:
         if not self.connection.accept(happened):
             return
-        if isinstance(happened, Down):
+        if isinstance(happened, StreamLost):
             self.refused += isinstance(happened.error, OverloadedError)
             if not happened.retrying:
                 self.error = happened.error
                 self.is_done.set()
-        elif isinstance(happened, Came) and happened.frame.HasField("verdict"):
+        elif isinstance(happened, FrameReceived) and happened.frame.HasField("verdict"):
             verdict = self._reader.read(happened.frame.verdict)
             held = len(PROMPT) + len(self.answer)
             assert verdict.base <= held

@@ -20,8 +20,8 @@ from moa_client.link.channel import Link, connect
 from moa_client.link.routing.route import connect_any
 from moa_client.link.security import Security
 from moa_server.access.api_key import KeyEntry, hash_of, new_key
+from moa_server.access.authentication import Gate
 from moa_server.access.caller import CallerLimits, Right
-from moa_server.access.gate import Gate
 from moa_server.access.key_file import changing
 from moa_server.running.running_server import RunningServer
 from moa_server.settings import ServerSettings

@@ -13,8 +13,8 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.access import rates
 from moa_server.access.api_key import KeyBook, KeyEntry, hash_of
+from moa_server.access.authentication import Gate
 from moa_server.access.caller import CallerLimits, anonymous
-from moa_server.access.gate import Gate
 from moa_server.running.running_server import RunningServer
 from moa_server.service.refusal_log import MOST_LINES
 from moa_server.target import Target

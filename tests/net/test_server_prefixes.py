@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import Page
-from moa_server.access import gate
+from moa_server.access import authentication
 from moa_server.access.caller import Caller
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
@@ -222,7 +222,7 @@ async def test_clients_share_only_what_the_operator_allows(
     stepper: WatchingStepper, monkeypatch: pytest.MonkeyPatch, share: str
 ) -> None:
     # With its port: two connections are two clients.
-    monkeypatch.setattr(gate, "caller_without_key", lambda peer, _: Caller(peer, peer))
+    monkeypatch.setattr(authentication, "caller_without_key", lambda peer, _: Caller(peer, peer))
     async with server(stepper, share_prefixes=share) as running, channel_to(running) as one, channel_to(running) as two:
         first = await answer(Peer(one))
         before = stepper.fed

@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.api_key import KeyEntry, hash_of, new_key
-from moa_server.access.gate import Gate
+from moa_server.access.authentication import Gate
 from moa_server.access.key_file import changing
 from moa_server.app import serve
 from moa_server.engine.inference_thread import InferenceThread

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.host.crossings import Crossing
+from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import ExportForm, Kept
 from moa_client.surface.open_conversation import Facts, OpenConversation
 from moa_client.surface.update_codec import Fields

@@ -23,7 +23,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.updates import Failed, Update
-from moa_client.host.crossings import Crossing
+from moa_client.host.frame_tap import Crossing
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
 

@@ -123,7 +123,7 @@ def test_a_wait_that_the_server_has_asked_for_is_counted_down(serve: Serve, open
     served = serve(script)
     reader = open_page(served)
     reader.ask("Count.")
-    limit = "The server lets this key read and write 600 tokens a minute; the answer goes on in"
+    limit = "The server lets this key read and write 600 tokens a minute; the answer resumes in"
     expect(reader.notice).to_contain_text(limit)
     expect(reader.notice).to_contain_text(f"{limit} 10 s.")  # it counts down
     served.open_gate("on")

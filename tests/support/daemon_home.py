@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_client.daemon.lock import find_holder
-from moa_client.daemon.places import Places
+from moa_client.daemon.paths import DaemonPaths
 
 from tests.support.programs import PATIENCE
 
@@ -31,8 +31,8 @@ class Home:
     environment: dict[str, str]
 
     @property
-    def places(self) -> Places:
-        return Places(self.folder / "run")
+    def places(self) -> DaemonPaths:
+        return DaemonPaths(self.folder / "run")
 
     def run(self, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
         """Runs a command: exit code, standard output, standard error."""

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from moa_client.link.routing.server_choice import Standing, rank
+from moa_client.link.routing.server_rank import ServerRank, rank
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS, PrefixHashes
 
@@ -46,8 +46,8 @@ class Replica:
     def cached(self, text: PrefixHashes) -> int:
         return NAMED_TOKENS * self.index.count_named("key", text.named())
 
-    def standing(self, text: PrefixHashes) -> Standing:
-        return Standing(
+    def standing(self, text: PrefixHashes) -> ServerRank:
+        return ServerRank(
             RTT_MS, STEP_MS, self.load, has_model=True, unread_tokens=len(text) - self.cached(text), read_ms=READ_MS
         )
 

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from moa_client.conversation.conversation import Conversation, Phase, Progress
+from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -318,7 +318,7 @@ def test_a_server_whose_penalties_overlook_the_draft_is_found_out(monkeypatch: p
 def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Conversation.on_verdict
 
-    def forgetful(self: Conversation, verdict: Verdict) -> Progress:
+    def forgetful(self: Conversation, verdict: Verdict) -> VerdictEffect:
         held = len(self.tokens)
         return take(self, replace(verdict, base=held, prefix_hash=self.hashes.short_at(held)))
 

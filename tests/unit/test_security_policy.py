@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from moa_client.link.security import Security
 from moa_client.settings import ClientSettings
-from moa_server.access.gate import Gate
+from moa_server.access.authentication import Gate
 from moa_server.access.key_file import changing
 from moa_server.settings import ServerSettings
 from moa_server.tls.files import files_of

@@ -12,7 +12,7 @@ from functools import partial
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.drafting.drafters import Growth
 from moa_client.drafting.online import OnlineDrafting
-from moa_client.drafting.results import Drafted, Grown
+from moa_client.drafting.results import DraftCompleted, DraftExtended
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
@@ -47,7 +47,7 @@ class ScriptedDrafter:
         guess: Guess,
         draft_ms: float,
         after: After,
-        post: Callable[[Grown | Drafted], None],
+        post: Callable[[DraftExtended | DraftCompleted], None],
         round_length: int = 1,
         second: Guess | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class ScriptedDrafter:
         tokens = [guess(step.committed, chain) for guess in (self._guess, self._second) if guess is not None]
         self.drafted_nodes += len(tokens)
         parent = nodes[-1] if nodes else ROOT
-        self._post(Grown(step, Growth(tuple(tokens), (parent,) * len(tokens)), self._draft_ms))
+        self._post(DraftExtended(step, Growth(tuple(tokens), (parent,) * len(tokens)), self._draft_ms))
 
     def _end_round(self, committed: int) -> None:
         self.busy = False
@@ -83,7 +83,7 @@ class ScriptedDrafter:
         tokens: list[int] = []
         for _ in range(self._round_length):
             tokens.append(self._guess(committed, tokens))
-        self._post(Drafted(committed, DraftTree.chain(tokens)))
+        self._post(DraftCompleted(committed, DraftTree.chain(tokens)))
 
 
 def _best_path(draft: DraftTree) -> list[int]:
@@ -154,9 +154,9 @@ class ScriptedDevice:
         self.online.draft_on(now_ms)
         return progress.tokens
 
-    def _on_result(self, result: Grown | Drafted) -> None:
+    def _on_result(self, result: DraftExtended | DraftCompleted) -> None:
         now_ms = self._clock()
-        if isinstance(result, Grown):
+        if isinstance(result, DraftExtended):
             self.online.on_grown(now_ms, result)
         else:
             self.online.on_round(result)

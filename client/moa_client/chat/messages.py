@@ -128,7 +128,7 @@ def status_line(
     """
     parts = []
     if status.holds_back:
-        parts.append("waiting for the server" + (" (Ctrl-O: guess on)" if has_keys else ""))
+        parts.append("waiting for the server" + (" (Ctrl-O: keep writing)" if has_keys else ""))
     parts.append(f"link {MARKS[status.state]}" + (f" ({reason})" if reason else ""))
     if activity := _activity(unchecked, is_served=status.state not in NOT_SERVED):
         parts.append(activity)
@@ -153,13 +153,13 @@ def link_words(event: LinkChanged) -> str:
     if event.state is LinkState.BACK:
         return BACK_WORDS
     if event.state is LinkState.WAITING:
-        return f"({event.reason.rstrip('.')}; the answer goes on in {_whole(event.wait_seconds)} s)"
+        return f"({event.reason.rstrip('.')}; the answer resumes in {_whole(event.wait_seconds)} s)"
     return ""
 
 
 def countdown_words(reason: str, seconds: float) -> str:
     """How long the server lets the answer wait, and why; what counts down is first, where no line is too short."""
-    return f"goes on in {_whole(seconds)} s: {reason.rstrip('.')}"
+    return f"resumes in {_whole(seconds)} s: {reason.rstrip('.')}"
 
 
 def _whole(seconds: float) -> int:

@@ -37,7 +37,7 @@ def run(config_file: Path | None, **flags: Any) -> None:
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing.telemetry import traced
 
-    from moa_client.daemon.places import find_places
+    from moa_client.daemon.paths import find_places
     from moa_client.daemon.program import run_daemon
     from moa_client.in_process import use_threads
     from moa_client.logs import configure_log, log_traces
@@ -59,7 +59,7 @@ def run(config_file: Path | None, **flags: Any) -> None:
 def start(config_file: Path | None, **flags: Any) -> None:
     """Start the daemon in the background; it keeps running when this shell ends."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.places import find_places
+    from moa_client.daemon.paths import find_places
     from moa_client.daemon.process import find_daemon, start_daemon
 
     places = find_places(settings.daemon_dir)
@@ -76,7 +76,7 @@ def start(config_file: Path | None, **flags: Any) -> None:
 def restart(config_file: Path | None, **flags: Any) -> None:
     """End the daemon and start it again, with the options that it was started with."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.places import find_places
+    from moa_client.daemon.paths import find_places
     from moa_client.daemon.process import find_daemon, start_daemon, stop_daemon
 
     places = find_places(settings.daemon_dir)
@@ -92,7 +92,7 @@ def restart(config_file: Path | None, **flags: Any) -> None:
 def stop(config_file: Path | None, **flags: Any) -> None:
     """End the daemon: answers under way are kept as they are, and continue when it is started again."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.places import find_places
+    from moa_client.daemon.paths import find_places
     from moa_client.daemon.process import stop_daemon
 
     pid = _run(stop_daemon(find_places(settings.daemon_dir)))
@@ -105,7 +105,7 @@ def stop(config_file: Path | None, **flags: Any) -> None:
 def status(as_json: bool, config_file: Path | None, **flags: Any) -> None:
     """Say whether the daemon runs, and how its link is; exit code 3 if it does not."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.places import find_places
+    from moa_client.daemon.paths import find_places
     from moa_client.daemon.process import find_daemon
 
     places = find_places(settings.daemon_dir)
@@ -128,7 +128,7 @@ def logs(lines: int, follow: bool, config_file: Path | None, **flags: Any) -> No
     """Print the newest lines of the daemon's log."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
     from moa_client.daemon.log_tail import tail
-    from moa_client.daemon.places import find_places
+    from moa_client.daemon.paths import find_places
 
     for line in tail(find_places(settings.daemon_dir).log, lines, follow=follow):
         write_output(line)

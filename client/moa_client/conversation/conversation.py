@@ -40,7 +40,7 @@ class Provenance(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class VerdictEffect:
     """What a verdict changed.
 
     Args:
@@ -304,14 +304,14 @@ class Conversation:
 
     # ------------------------------------------------------------ the server
 
-    def on_verdict(self, verdict: Verdict) -> Progress:
+    def on_verdict(self, verdict: Verdict) -> VerdictEffect:
         """Takes in a verdict; a repeated one changes nothing, nor does one of an answer that has ended here.
 
         Raises:
             ProtocolError: a verdict that leaves a gap or contradicts what is committed.
         """
         if verdict.ask != self.ask_id or self.phase is not Phase.ANSWERING:
-            return Progress((), 0, self._node is not None, Finish.UNFINISHED)
+            return VerdictEffect((), 0, self._node is not None, Finish.UNFINISHED)
         base, tokens, finish = verdict.base, verdict.tokens, verdict.finish
         held = len(self.tokens)
         if base > held:
@@ -342,7 +342,7 @@ class Conversation:
             self.end()
         elif not kept:
             self.drop_draft()
-        return Progress(tuple(new), accepted, kept, finish)
+        return VerdictEffect(tuple(new), accepted, kept, finish)
 
     # ------------------------------------------------------------ inside
 

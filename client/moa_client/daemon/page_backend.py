@@ -10,7 +10,7 @@ from moa_shared.errors import NotFoundError
 from moa_client.daemon.hub import Hub
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.store import HistoryStore
-from moa_client.host.crossings import Crossing
+from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import ExportForm, Kept
 from moa_client.surface.open_conversation import OpenConversation
 
@@ -58,7 +58,7 @@ class DaemonPage:
     async def timeline(self) -> AsyncIterator[Crossing]:
         """What crosses the link from now on."""
         library = await self._hub.library()
-        async for crossing in library.host.crossings.watch():
+        async for crossing in library.host.frame_tap.watch():
             yield crossing
 
     def _kept(self, identifier: str) -> HistoryStore:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from moa_shared.errors import InternalError, MoaError, UnavailableError
 
 from moa_client.daemon.lock import find_holder
-from moa_client.daemon.places import Places, make_folder
+from moa_client.daemon.paths import DaemonPaths, make_folder
 from moa_client.daemon.remote_conversation import request
 from moa_client.surface.update_codec import Fields
 
@@ -24,7 +24,7 @@ END_SECONDS = 10.0  # answers under way are stopped, and the server hears a good
 LOOK_SECONDS = 0.02
 
 
-async def find_daemon(places: Places) -> Fields | None:
+async def find_daemon(places: DaemonPaths) -> Fields | None:
     """What the running daemon says of itself; None: none runs.
 
     Raises:
@@ -40,7 +40,7 @@ async def find_daemon(places: Places) -> Fields | None:
         return None
 
 
-async def start_daemon(places: Places, options: Sequence[str]) -> Fields:
+async def start_daemon(places: DaemonPaths, options: Sequence[str]) -> Fields:
     """Starts a daemon in the background, and waits until it listens; its status.
 
     Args:
@@ -60,7 +60,7 @@ async def start_daemon(places: Places, options: Sequence[str]) -> Fields:
     raise UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {places.log}.")
 
 
-def _spawn(places: Places, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(places: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     """The daemon's process, which outlives this one, and where in the log its words begin."""
     with open(places.log, "ab") as log:
         os.chmod(places.log, 0o600)
@@ -71,7 +71,7 @@ def _spawn(places: Places, options: Sequence[str]) -> tuple[subprocess.Popen[byt
     return process, began
 
 
-def _last_line(places: Places, began: int) -> str:
+def _last_line(places: DaemonPaths, began: int) -> str:
     """The last line of the log after a place in it; empty if there is none."""
     with open(places.log, "rb") as log:
         log.seek(began)
@@ -79,7 +79,7 @@ def _last_line(places: Places, began: int) -> str:
     return lines[-1] if lines else ""
 
 
-async def stop_daemon(places: Places) -> int | None:
+async def stop_daemon(places: DaemonPaths) -> int | None:
     """Ends the daemon, and waits until it has; its process, or None: none runs.
 
     Raises:
@@ -103,7 +103,7 @@ async def stop_daemon(places: Places) -> int | None:
     return holder.pid
 
 
-async def _wait_for(places: Places, is_alive: Callable[[], bool]) -> Fields | None:
+async def _wait_for(places: DaemonPaths, is_alive: Callable[[], bool]) -> Fields | None:
     """The status of a daemon that has only begun; None: it has ended, or does not listen in time."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and is_alive():
@@ -116,7 +116,7 @@ async def _wait_for(places: Places, is_alive: Callable[[], bool]) -> Fields | No
     return None
 
 
-def _silent(places: Places) -> UnavailableError:
+def _silent(places: DaemonPaths) -> UnavailableError:
     holder = find_holder(places.lock)
     who = f" (process {holder.pid})" if holder is not None else ""
     return UnavailableError(f"The daemon{who} does not answer.", hint="End it: moa-client daemon stop")

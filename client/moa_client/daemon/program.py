@@ -18,7 +18,7 @@ from moa_shared.programs.last_exit import end_now
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.local_server import LocalServer
 from moa_client.daemon.lock import DaemonLock, Holder
-from moa_client.daemon.places import Places, make_folder
+from moa_client.daemon.paths import DaemonPaths, make_folder
 from moa_client.daemon.shared_settings import shared_settings
 from moa_client.daemon.web_surfaces import serve_web_surfaces
 from moa_client.servers.connecting import connect_servers
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 async def run_daemon(
-    settings: ClientSettings, places: Places, options: Sequence[str], on_ready: Callable[[Fields], None]
+    settings: ClientSettings, places: DaemonPaths, options: Sequence[str], on_ready: Callable[[Fields], None]
 ) -> None:
     """Runs until a signal, or a program with the right to it, ends it.
 

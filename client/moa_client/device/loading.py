@@ -28,8 +28,8 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
+from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import Choice, ServerPace
-from moa_client.device.drafter_shelf import DrafterShelf
 from moa_client.device.mapped_parts import target_parts
 from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
@@ -45,7 +45,7 @@ class Device:
         drafter: None: the server answers by plain steps.
         new_drafter: makes another one over the same weights, for another conversation.
         choice: which drafter it is, and why; None where none reads the server's memory.
-        shelf: those that may replace it.
+        catalog: those that may replace it.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
@@ -63,7 +63,7 @@ class Device:
     end_of_text: frozenset[int] = frozenset()
     context_tokens: int = 1 << 31
     choice: Choice | None = None
-    shelf: DrafterShelf | None = None
+    catalog: DrafterCatalog | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
     is_refused: bool = False
@@ -108,7 +108,9 @@ class Device:
     def refused(self) -> Device:
         """The same device for a server that has no memory for its drafter."""
         identity = _changed(self.identity, drafter_fingerprint=b"")
-        return replace(self, identity=identity, memory_width=0, state_width=0, choice=None, shelf=None, is_refused=True)
+        return replace(
+            self, identity=identity, memory_width=0, state_width=0, choice=None, catalog=None, is_refused=True
+        )
 
     def with_drafter_of(self, other: Device) -> Device:
         """The same device with another one's drafter."""
@@ -121,7 +123,7 @@ class Device:
             memory_width=other.memory_width,
             state_width=other.state_width,
             choice=other.choice,
-            shelf=other.shelf,
+            catalog=other.catalog,
             is_refused=False,
         )
 
@@ -201,10 +203,10 @@ def equip(
         return _with(device, _moa_drafters(random, states, files, settings, reads_memory=False))
     if settings.drafter == "none":
         return device
-    shelf = DrafterShelf(settings, sources)
-    if not shelf.is_empty:
+    catalog = DrafterCatalog(settings, sources)
+    if not catalog.is_empty:
         server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
-        return change_drafter(replace(device, shelf=shelf), shelf.choose(server), settings)
+        return change_drafter(replace(device, catalog=catalog), catalog.choose(server), settings)
     if means_served(settings):
         where = "here" if served.identity.drafter_fingerprint else "at the server"
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
@@ -215,16 +217,16 @@ def equip(
 
 
 def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> Device:
-    """The device with another drafter from its shelf.
+    """The device with another drafter from its catalog.
 
     Raises:
         MoaError: a checkpoint cannot be used.
     """
-    if device.shelf is None:
+    if device.catalog is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
-    shelf, files = device.shelf, device.files
-    online = shelf.checkpoint(choice.name)
-    beside = shelf.beside(choice.name, online)
+    catalog, files = device.catalog, device.files
+    online = catalog.checkpoint(choice.name)
+    beside = catalog.beside(choice.name, online)
     if beside is None:
         return _with_checkpoint(device, online, choice, settings)
     name, alone = beside

@@ -6,8 +6,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.programs.checks import Check, si_bytes
 from moa_shared.programs.progress import Progress
 
+from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import Candidate
-from moa_client.device.drafter_shelf import DrafterShelf
 from moa_client.device.fetching import bytes_of
 from moa_client.device.sources import Sources, find_present, means_served, meant_drafters
 from moa_client.settings import ClientSettings
@@ -45,4 +45,4 @@ def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[Candid
     Raises:
         MoaError: a checkpoint cannot be used.
     """
-    return DrafterShelf(settings, sources).measure()
+    return DrafterCatalog(settings, sources).measure()

@@ -20,7 +20,7 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.inference_thread import InferenceThread
-from moa_client.drafting.results import Drafted, Fault, Grown, Result, Wrote
+from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, Result, TokenWritten
 from moa_client.drafting.streamed import DraftStep
 
 MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
@@ -92,13 +92,13 @@ class DrafterThread:
             began = time.perf_counter()
             growth = self.drafter.grow(step.draft, sampling)
             took_ms = 1e3 * (time.perf_counter() - began)
-            return Grown(step, growth, took_ms if reads_little else None)
+            return DraftExtended(step, growth, took_ms if reads_little else None)
 
         self._ask(run)
 
     def draft(self, committed: int, sampling: Sampling) -> None:
         """Makes a whole draft."""
-        self._ask(lambda: Drafted(committed, self.drafter.draft(sampling)))
+        self._ask(lambda: DraftCompleted(committed, self.drafter.draft(sampling)))
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
         """Writes the token after the standalone text."""
@@ -106,7 +106,7 @@ class DrafterThread:
 
         def run() -> Result:
             written = self.drafter.write(chain, sampling)
-            return Wrote(serial, *written) if written is not None else Wrote(serial, None)
+            return TokenWritten(serial, *written) if written is not None else TokenWritten(serial, None)
 
         self._ask(run)
 
@@ -142,7 +142,7 @@ class DrafterThread:
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
             raise error
-        self._post(Fault(error))
+        self._post(DrafterFailed(error))
 
 
 def _begins_with(tokens: Sequence[int], hashes: PrefixHashes | None, told: list[int], told_hash: int | None) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.conversation.conversation import Conversation, Phase, Progress
+from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
 from moa_client.drafting.rest import DraftingRest
-from moa_client.drafting.results import Drafted, Grown, OnlineDrafter
+from moa_client.drafting.results import DraftCompleted, DraftExtended, OnlineDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.memory.plan import MemoryPlan
@@ -114,12 +114,12 @@ class OnlineDrafting:
             self._send(Ack(committed))
             self.on_told()
 
-    def on_grown(self, now: float, grown: Grown) -> None:
+    def on_grown(self, now: float, grown: DraftExtended) -> None:
         """Takes in a step of the drafter."""
         self.window.on_drafted(now, grown.took_ms if grown.growth.tokens else None)
         self.streamed.on_drafted(grown.step, grown.growth.tokens, grown.growth.parents)
 
-    def on_round(self, drafted: Drafted) -> None:
+    def on_round(self, drafted: DraftCompleted) -> None:
         """Takes in a whole draft."""
         conversation = self._conversation
         if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
@@ -129,7 +129,7 @@ class OnlineDrafting:
         self._send(draft)
         self._told = max(self._told, draft.base)
 
-    def on_verdict(self, now: float, verdict: Verdict) -> Progress:
+    def on_verdict(self, now: float, verdict: Verdict) -> VerdictEffect:
         """Takes in a verdict; what the drafter should wait for follows.
 
         Raises:

@@ -24,16 +24,16 @@ class OnlineDrafter(Protocol):
         ...
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
-        """Runs one step of a streamed draft; `Grown` comes."""
+        """Runs one step of a streamed draft; `DraftExtended` comes."""
         ...
 
     def draft(self, committed: int, sampling: Sampling) -> None:
-        """Makes a whole draft; `Drafted` comes."""
+        """Makes a whole draft; `DraftCompleted` comes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class DraftExtended:
     """A step of a streamed draft.
 
     Args:
@@ -46,7 +46,7 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted:
+class DraftCompleted:
     """A whole draft, for one round.
 
     Args:
@@ -58,7 +58,7 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
+class TokenWritten:
     """One more token of standalone text; None: the drafter has nothing to say.
 
     Args:
@@ -72,10 +72,10 @@ class Wrote:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DrafterFailed:
     """The drafter has failed."""
 
     error: Exception
 
 
-Result = Grown | Drafted | Wrote | Fault
+Result = DraftExtended | DraftCompleted | TokenWritten | DrafterFailed

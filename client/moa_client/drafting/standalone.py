@@ -13,7 +13,7 @@ from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.jobs import Job
 from moa_client.drafting.alone import AloneRule, AloneText
 from moa_client.drafting.drafter_thread import DrafterThread
-from moa_client.drafting.results import Wrote
+from moa_client.drafting.results import TokenWritten
 
 
 class StandaloneDrafting:
@@ -37,7 +37,7 @@ class StandaloneDrafting:
         self._tell = tell
         self._text = AloneText(rule)
         self._has_more = True
-        self._held: Wrote | None = None
+        self._held: TokenWritten | None = None
         self._left: Job | None = None  # the answer that is left to the server, which has not read its question
         self._serial = 0  # of the provisional text
         self._told: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter has
@@ -100,7 +100,7 @@ class StandaloneDrafting:
             self._tell(self._answers.text_before(job))
         thread.write(self._serial, job.written, self._answers.sampling_of(job))
 
-    def on_wrote(self, now: float, wrote: Wrote) -> None:
+    def on_wrote(self, now: float, wrote: TokenWritten) -> None:
         """Takes in the drafter's token."""
         job = self._answers.current
         if job is None or job.has_ended or wrote.serial != self._serial:
@@ -130,10 +130,10 @@ class StandaloneDrafting:
         """Whether there is anything to go by: without the server's memory of a question the drafter writes no sense."""
         return self.asked_for or self._text.rule.mode == "always" or self._answers.is_read(job)
 
-    def _may_show(self, wrote: Wrote) -> bool:
+    def _may_show(self, wrote: TokenWritten) -> bool:
         return self._text.takes(wrote.chance, asked_for=self.asked_for)
 
-    def _show(self, now: float, job: Job, wrote: Wrote) -> None:
+    def _show(self, now: float, job: Job, wrote: TokenWritten) -> None:
         if wrote.token is not None:
             self._text.add(now, wrote.chance)
             self._answers.write(job, [wrote.token], [wrote.chance])

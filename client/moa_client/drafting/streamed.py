@@ -14,7 +14,7 @@ from typing import Protocol
 from moa_shared.protocol.messages import Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.conversation.conversation import Conversation, Phase, Progress
+from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 
 
 class DraftRule(Protocol):
@@ -121,7 +121,7 @@ class StreamedDrafting:
         self.rule.on_sent(unsent)
         return message
 
-    def on_verdict(self, verdict: Verdict) -> Progress:
+    def on_verdict(self, verdict: Verdict) -> VerdictEffect:
         """Takes in a verdict: drops the part of the draft it contradicts, keeps what it confirms.
 
         Raises:

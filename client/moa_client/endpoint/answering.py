@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from moa_shared.errors import MoaError, UnavailableError
 
+from moa_client.endpoint.answer_slots import AnswerSlots
 from moa_client.endpoint.answer_source import OneAnswer
 from moa_client.endpoint.progress import AnswerProgress
-from moa_client.endpoint.turnstile import Turnstile
 from moa_client.failures import told
 
 
@@ -25,13 +25,13 @@ class Answering:
     Args:
         begin: asks for it; may raise MoaError.
         progress: of the answer.
-        turnstile: bounds how many run.
+        slots: bounds how many run.
     """
 
-    def __init__(self, begin: Callable[[], OneAnswer], progress: AnswerProgress, turnstile: Turnstile) -> None:
+    def __init__(self, begin: Callable[[], OneAnswer], progress: AnswerProgress, slots: AnswerSlots) -> None:
         self.progress = progress
         self._begin = begin
-        self._turnstile = turnstile
+        self._slots = slots
         self._changed = asyncio.Event()
         self._is_leaving = False  # the conversation is being closed, which must not be interrupted
         self._task = asyncio.create_task(self._follow())
@@ -58,7 +58,7 @@ class Answering:
 
     async def _follow(self) -> None:
         try:
-            async with self._turnstile.turn():
+            async with self._slots.turn():
                 await self._converse(self._begin())
         except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
             self.progress.fail(told(error, "The answer"))

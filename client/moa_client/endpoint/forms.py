@@ -23,7 +23,7 @@ def event(fields: Mapping[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class ResponseHeader:
     """What all objects of one answer have in common.
 
     Args:
@@ -50,7 +50,7 @@ class Heading:
         }
 
 
-class ChatForm:
+class ChatCompletionSchema:
     """Objects of a chat."""
 
     whole, chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
@@ -86,10 +86,10 @@ class TextForm:
         return {"index": 0, "text": text or "", "logprobs": None, "finish_reason": reason}
 
 
-Form = type[ChatForm] | type[TextForm]
+Form = type[ChatCompletionSchema] | type[TextForm]
 
 
-def whole_answer(form: Form, heading: Heading, progress: AnswerProgress) -> Fields:
+def whole_answer(form: Form, heading: ResponseHeader, progress: AnswerProgress) -> Fields:
     """An answer that is over."""
     text = progress.committed + progress.provisional
     return {
@@ -100,7 +100,7 @@ def whole_answer(form: Form, heading: Heading, progress: AnswerProgress) -> Fiel
     }
 
 
-def usage(heading: Heading, progress: AnswerProgress) -> Fields:
+def usage(heading: ResponseHeader, progress: AnswerProgress) -> Fields:
     """How many tokens there were."""
     tokens = progress.tokens + progress.waiting
     return {
@@ -118,7 +118,7 @@ class Chunks:
         with_provisional: chunks also have the text that the server may take back.
     """
 
-    def __init__(self, form: Form, heading: Heading, *, with_usage: bool, with_provisional: bool) -> None:
+    def __init__(self, form: Form, heading: ResponseHeader, *, with_usage: bool, with_provisional: bool) -> None:
         self._form = form
         self._heading = heading
         self._with_usage = with_usage

@@ -11,7 +11,7 @@ from moa_shared.text.template import ChatTemplate
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer_source import OneAnswer
 from moa_client.host.host import Host
-from moa_client.host.watched import Watched
+from moa_client.host.local_conversation import LocalConversation
 
 
 class HostModel:
@@ -45,9 +45,9 @@ class HostModel:
         """Asks for an answer."""
         options.settings()  # refuses now what the conversation would refuse
         conversation = self._host.converse(is_read=False, lasts=False, verifies=True)
-        watched = Watched(conversation, self._host.leave)
+        local = LocalConversation(conversation, self._host.leave)
         conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
-        return watched
+        return local
 
 
 class HostSource:

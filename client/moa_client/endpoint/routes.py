@@ -16,14 +16,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from moa_client.endpoint.answer_slots import MOST_WAITING, AnswerSlots
 from moa_client.endpoint.answer_source import AnswerSource, OneAnswer, ServedModel
 from moa_client.endpoint.answering import Answering
-from moa_client.endpoint.forms import ChatForm, Chunks, Form, Heading, TextForm, whole_answer
+from moa_client.endpoint.forms import ChatCompletionSchema, Chunks, Form, ResponseHeader, TextForm, whole_answer
 from moa_client.endpoint.messages import template_messages
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.requests import DEFAULT_MODEL, ChatRequest, Request, TextRequest, chat_request, text_request
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, StreamedResponse, WholeResponse
-from moa_client.endpoint.turnstile import MOST_WAITING, Turnstile
 from moa_client.web.body import read_json
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
@@ -70,7 +70,7 @@ class Endpoint:
         self._source = source
         self._settings = settings
         self._closing = closing
-        self._turnstile = Turnstile(settings.max_requests, settings.most_waiting)
+        self._slots = AnswerSlots(settings.max_requests, settings.most_waiting)
         self._since = int(time.time())
 
     async def models(self, request: HttpRequest) -> Response:
@@ -90,7 +90,7 @@ class Endpoint:
         model = await self._model()
         _check_name(asked.model, model)
         prompt = await asyncio.to_thread(_rendered, asked, model)
-        return self._answer(ChatForm, asked, model, prompt, request.headers.get(TRACEPARENT, ""))
+        return self._answer(ChatCompletionSchema, asked, model, prompt, request.headers.get(TRACEPARENT, ""))
 
     async def text(self, request: HttpRequest) -> Response:
         """The continuation of a text."""
@@ -114,7 +114,7 @@ class Endpoint:
     ) -> Response:
         options = asked.options(model.sampling, model.vocab_size)
         _check_length(len(prompt), model.context_tokens)
-        heading = Heading(
+        heading = ResponseHeader(
             form.prefix + secrets.token_hex(12),
             int(time.time()),
             model.name,
@@ -133,7 +133,7 @@ class Endpoint:
         settings = self._settings
         unverified = asked.moa.unverified or settings.unverified
         progress = AnswerProgress(ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds)
-        return Answering(begin, progress, self._turnstile)
+        return Answering(begin, progress, self._slots)
 
 
 def _check_name(name: str, model: ServedModel) -> None:

@@ -8,7 +8,7 @@ from moa_shared.tracing.spans import Span, begin_span
 
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional
-from moa_client.link.connection import Up
+from moa_client.link.connection import StreamOpened
 
 AWAY = (LinkState.OFFLINE, LinkState.WAITING)
 
@@ -31,7 +31,7 @@ class AnswerTrace:
         """For the server."""
         return self._span.traceparent
 
-    def on_up(self, up: Up) -> None:
+    def on_up(self, up: StreamOpened) -> None:
         """A stream was opened."""
         now_ns = time.time_ns()
         began_ns = now_ns - round(1e6 * up.took_ms)

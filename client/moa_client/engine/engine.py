@@ -24,21 +24,21 @@ from moa_client.conversation.jobs import Turn
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.inference_thread import InferenceThread
-from moa_client.drafting.results import Drafted, Fault, Grown, Wrote
+from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.answer_trace import AnswerTrace
 from moa_client.engine.exchange import Exchange, now_ms
 from moa_client.engine.replaced_server import (
-    Fitted,
-    Recognised,
+    DrafterReady,
+    DrafterUnusable,
+    NoAnswer,
+    OtherModel,
     Refit,
     ReplacedServer,
-    Strange,
-    Unanswered,
-    Unfit,
+    SameModel,
 )
-from moa_client.link.connection import Came, Connection, Down, Up
-from moa_client.link.presence import GiveUp, Presence, SendBeat, Step, Steps
+from moa_client.link.availability import Availability, GiveUp, SendBeat, Step, Steps
+from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
 from moa_client.link.routing.route import AnyLink
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ClientEngine:
         settings = settings or DraftingSettings()
         self._alone = settings.alone
         self._silence_ms = 1e3 * link.silence_seconds
-        self.presence = Presence(self._silence_ms, settings.alone.end_ms, offline=offline)
+        self.presence = Availability(self._silence_ms, settings.alone.end_ms, offline=offline)
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait, self.conversation.hashes)
         self._exchange = Exchange(
@@ -363,7 +363,7 @@ class ClientEngine:
             item = self._inbox.get_nowait()
 
     def _on_item(self, item: object) -> None:
-        if isinstance(item, Came | Up | Down) and not self.connection.accept(item):
+        if isinstance(item, FrameReceived | StreamOpened | StreamLost) and not self.connection.accept(item):
             return
         try:
             self._dispatch(item)
@@ -373,28 +373,28 @@ class ClientEngine:
     def _dispatch(self, item: object) -> None:
         exchange, drafting = self._exchange, self._drafting
         match item:
-            case Came() if not self._is_renewed:
+            case FrameReceived() if not self._is_renewed:
                 exchange.on_frame(item.frame)
-            case Up():
+            case StreamOpened():
                 if self._trace is not None:
                     self._trace.on_up(item)
                 exchange.on_up(item)
                 if self._next_device is not None and item.opened.HasField("new_execution"):
                     self._next_device = self._next_device.on_execution(item.opened)
                 self._replaced.on_up(self.rtt_ms or 0.0)
-            case Down(error=MismatchError()):
+            case StreamLost(error=MismatchError()):
                 self._replaced.on_mismatch(item)
-            case Down():
+            case StreamLost():
                 self._follow(exchange.on_down(item))
-            case Recognised() | Strange() | Unanswered() | Fitted() | Unfit():
+            case SameModel() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
                 self._follow(self._replaced.on_told(item))
-            case Grown():
+            case DraftExtended():
                 drafting.online.on_grown(now_ms(), item)
-            case Drafted() if self.presence.is_served:
+            case DraftCompleted() if self.presence.is_served:
                 drafting.online.on_round(item)
-            case Wrote() if not self.presence.is_served:
+            case TokenWritten() if not self.presence.is_served:
                 drafting.standalone.on_wrote(now_ms(), item)
-            case Fault(error):
+            case DrafterFailed(error):
                 if isinstance(error, ProtocolError):
                     raise error  # unreadable memory is the server's fault, everything else ours
                 exchange.failure = error if isinstance(error, MoaError) else _defect(error)

@@ -27,16 +27,16 @@ from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.link.connection import Connection, Down, Up
+from moa_client.link.availability import Availability, Step, Steps
+from moa_client.link.connection import Connection, StreamLost, StreamOpened
 from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat, make_open
-from moa_client.link.presence import Presence, Step, Steps
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
 
 
 @dataclass(slots=True)
-class Told:
+class SentState:
     """What the server has been told on the newest stream.
 
     Args:
@@ -63,7 +63,7 @@ class Exchange:
     def __init__(
         self,
         answers: AnswerQueue,
-        presence: Presence,
+        presence: Availability,
         connection: Connection,
         device: Device,
         settings: DraftingSettings,
@@ -83,7 +83,7 @@ class Exchange:
         self._codec = codec
         self._post = post
         self._thread = thread
-        self._told = Told()
+        self._told = SentState()
         self._resume_tokens: dict[str, bytes] = {}  # by the address of the server that gave it: only it may know it
         self._address = ""  # of the newest stream's server
         self._label = ""  # the same for people
@@ -150,10 +150,10 @@ class Exchange:
             self.answers.keep()
             drafting.standalone.restart()  # what the drafter is writing continues text that is committed now
         job, ask = self.answers.front, None
-        self._told = Told()
+        self._told = SentState()
         if job is not None and conversation.phase is Phase.ANSWERING:
             ask = replace(conversation.resume(), provisional=drafting.online.propose_written(job.written))
-            self._told = Told(ask.id, len(job.written))
+            self._told = SentState(ask.id, len(job.written))
         return make_open(
             self.device.identity,
             self._resume_tokens.get(address, b""),
@@ -166,7 +166,7 @@ class Exchange:
             server_drafts=self._settings.server_drafts,
         )
 
-    def on_up(self, up: Up) -> None:
+    def on_up(self, up: StreamOpened) -> None:
         """A stream is open.
 
         Raises:
@@ -188,7 +188,7 @@ class Exchange:
             drafting.tell(self._conversation.tokens, self._conversation.hashes)
         self._return(self._told.provisional)
 
-    def _is_elsewhere(self, up: Up) -> bool:
+    def _is_elsewhere(self, up: StreamOpened) -> bool:
         """Whether another server has opened this stream than the one before; then the reader is told."""
         before, self._address = self._address, up.address
         label_before, self._label = self._label, up.label
@@ -227,7 +227,7 @@ class Exchange:
                 self.drafting.online.adopt_written(job.written, sent)
         self.report(steps)
 
-    def on_down(self, down: Down) -> Steps:
+    def on_down(self, down: StreamLost) -> Steps:
         """The stream is lost, or an attempt to open one has failed; what to do.
 
         Raises:

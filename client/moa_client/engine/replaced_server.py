@@ -18,50 +18,50 @@ from moa_shared.protocol.handshake_checks import check_identity
 from moa_client.conversation.events import DrafterChanged, ServerChanged
 from moa_client.device.loading import Device
 from moa_client.engine.exchange import Exchange
+from moa_client.link.availability import Availability, Steps
 from moa_client.link.backoff import Backoff
-from moa_client.link.connection import Connection, Down
-from moa_client.link.presence import Presence, Steps
+from moa_client.link.connection import Connection, StreamLost
 
 STRANGER_SECONDS = 10.0  # between questions to another model's server; whoever asks or says /online need not wait
 Refit = Callable[[pb.DescribeResponse, Device, float], Awaitable[Device | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class SameModel:
     """The server has the conversation's model; `served` is what it describes."""
 
     served: pb.DescribeResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Strange:
+class OtherModel:
     """The server cannot continue the conversation."""
 
     error: MismatchError
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class NoAnswer:
     """The server has not said what it is."""
 
     error: MoaError
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class DrafterReady:
     """The server's drafter is here."""
 
     device: Device
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class DrafterUnusable:
     """The server's drafter cannot be used here."""
 
     error: MoaError
 
 
-Told = Recognised | Strange | Unanswered | Fitted | Unfit
+Told = SameModel | OtherModel | NoAnswer | DrafterReady | DrafterUnusable
 
 
 class ReplacedServer:
@@ -76,7 +76,7 @@ class ReplacedServer:
     def __init__(
         self,
         exchange: Exchange,
-        presence: Presence,
+        presence: Availability,
         connection: Connection,
         post: Callable[[Told], None],
         use_next: Callable[[Device | None], None],
@@ -90,7 +90,7 @@ class ReplacedServer:
         self._refit = refit
         self._asking: asyncio.Task[None] | None = None
         self._fitting: asyncio.Task[None] | None = None
-        self._refusal: Down | None = None  # the newest
+        self._refusal: StreamLost | None = None  # the newest
         self._was_recognised = False  # since a stream was open
         self._told = ""  # of the server that is there
         self._is_fitted = False  # the drafter that the server has memory for is in use from the next question on
@@ -103,7 +103,7 @@ class ReplacedServer:
 
     # ------------------------------------------------------------ the stream
 
-    def on_mismatch(self, refusal: Down) -> None:
+    def on_mismatch(self, refusal: StreamLost) -> None:
         """The server refuses to open a stream, because it does not hold what this conversation needs."""
         self.stop_asking()
         self._refusal, self._told = refusal, ""
@@ -135,16 +135,16 @@ class ReplacedServer:
     def on_told(self, told: Told) -> Steps:
         """Takes in what a task has found out; what to do."""
         match told:
-            case Recognised(served):
+            case SameModel(served):
                 return self._on_recognised(served) if self.is_asking else []
-            case Strange(error) | Unanswered(error):
+            case OtherModel(error) | NoAnswer(error):
                 return self._on_absent(error) if self.is_asking else []
-            case Fitted(device):
+            case DrafterReady(device):
                 self._is_fitted = True
                 self._use_next(self._exchange.device.with_drafter_of(device))
                 if (choice := device.choice) is not None:
                     self._exchange.answers.events.append(DrafterChanged(choice.name, choice.reason, choice.alone))
-            case Unfit(error):
+            case DrafterUnusable(error):
                 self._say(f"The server's drafter cannot be used here, so that this device does not draft: {error}")
         return []
 
@@ -185,12 +185,12 @@ class ReplacedServer:
                 served = await dialer.describe()
                 check_model(dialer.label, served.identity, self._exchange.device.identity)
             except MismatchError as error:
-                self._post(Strange(error))
+                self._post(OtherModel(error))
                 backoff.not_before(STRANGER_SECONDS)
             except MoaError as error:
-                self._post(Unanswered(error))
+                self._post(NoAnswer(error))
             else:
-                self._post(Recognised(served))
+                self._post(SameModel(served))
                 return
             await asyncio.sleep(backoff.next_seconds())
 
@@ -206,12 +206,12 @@ class ReplacedServer:
             return  # the next stream tries again
         except MoaError as error:
             self._useless = offered
-            self._post(Unfit(error))
+            self._post(DrafterUnusable(error))
             return
         if device is None:
             self._useless = offered
         else:
-            self._post(Fitted(device))
+            self._post(DrafterReady(device))
 
 
 def check_model(address: str, served: pb.Identity, mine: pb.Identity) -> None:

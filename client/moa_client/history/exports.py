@@ -13,7 +13,7 @@ from typing import Any
 from moa_shared.text.plain_text import plain_line, without_controls
 
 from moa_client.history.reading import END, START
-from moa_client.history.records import Hit, Standing, StoredAnswer, StoredConversation, Summary
+from moa_client.history.records import AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
 
 UNVERIFIED = "[unverified:]"  # as the chat marks it where it cannot dim
 TITLE_CHARACTERS = 60
@@ -138,11 +138,11 @@ def _marked(answer: StoredAnswer) -> str:
 
 def _remarks(answer: StoredAnswer) -> list[str]:
     remarks = [f"(chosen with {answer.options.words()})"] if answer.options.temperature else []
-    if answer.standing is Standing.DECIDED and answer.finish in _REMARKS:
+    if answer.standing is AnswerStatus.DECIDED and answer.finish in _REMARKS:
         remarks.append(_REMARKS[answer.finish])
     if answer.standing.is_open:
         remarks.append("(a server is still to check and complete this answer)")
-    if answer.standing is Standing.REFUSED:
+    if answer.standing is AnswerStatus.REFUSED:
         remarks.append("(the server has refused to check this answer)")
     if answer.outcome == "kept":
         remarks.append("(kept as this device has written it: --reconcile keep)")

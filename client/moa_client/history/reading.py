@@ -13,7 +13,7 @@ from typing import Any
 
 from moa_shared.errors import NotFoundError
 
-from moa_client.history.records import Hit, Origin, Standing, StoredAnswer, StoredConversation, Summary
+from moa_client.history.records import AnswerStatus, Hit, Origin, StoredAnswer, StoredConversation, Summary
 from moa_client.history.stored_values import unpack_options, unpack_tokens
 
 START, END = "\x01", "\x02"  # around the words that were searched for, in a snippet
@@ -146,7 +146,7 @@ def _answer(row: tuple[Any, ...], pieces: list[tuple[Any, ...]]) -> StoredAnswer
         text="".join(piece[3] for piece in pieces),
         waiting=unpack_tokens(waiting),
         provisional=provisional,
-        standing=Standing(standing),
+        standing=AnswerStatus(standing),
         finish=finish,
         outcome=outcome,
         decided_from=decided_from,

@@ -11,7 +11,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 PROMPT_CODE = ord("P")  # of a token of the user's turn; see `StoredAnswer.provenance`
 
 
-class Standing(Enum):
+class AnswerStatus(Enum):
     """What is known of an answer."""
 
     RUNNING = "running"  # or the program was killed while it was
@@ -22,7 +22,7 @@ class Standing(Enum):
     @property
     def is_open(self) -> bool:
         """Whether a server is still to decide it."""
-        return self in (Standing.RUNNING, Standing.UNVERIFIED)
+        return self in (AnswerStatus.RUNNING, AnswerStatus.UNVERIFIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class StoredAnswer:
     text: str = ""
     waiting: Sequence[int] = ()
     provisional: str = ""
-    standing: Standing = Standing.RUNNING
+    standing: AnswerStatus = AnswerStatus.RUNNING
     finish: str = ""
     outcome: str = ""
     decided_from: int = 0

@@ -23,7 +23,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.history.database import open_database, transaction, translated
 from moa_client.history.eraser import Eraser
 from moa_client.history.reading import Reader
-from moa_client.history.records import PROMPT_CODE, Hit, Origin, Standing, StoredConversation, Summary
+from moa_client.history.records import PROMPT_CODE, AnswerStatus, Hit, Origin, StoredConversation, Summary
 from moa_client.history.stored_values import pack_options, pack_provenance, pack_tokens, unpack_tokens
 from moa_client.history.writers import Writers
 
@@ -102,7 +102,7 @@ class HistoryStore:
                 connection.execute(
                     "INSERT INTO answers (conversation, position, question, options, standing, asked) VALUES (?, "
                     "(SELECT coalesce(max(position) + 1, 0) FROM answers WHERE conversation = ?), ?, ?, ?, ?)",
-                    (conversation, conversation, question, pack_options(options), Standing.RUNNING.value, now),
+                    (conversation, conversation, question, pack_options(options), AnswerStatus.RUNNING.value, now),
                 ).lastrowid
                 or 0
             )
@@ -113,7 +113,7 @@ class HistoryStore:
     def continue_answer(self, answer: int, options: AnswerOptions) -> None:
         """An answer that had ended goes on, as if it had been asked with these options."""
         with transaction(self.path, self._connection) as connection:
-            running = Standing.RUNNING.value
+            running = AnswerStatus.RUNNING.value
             self._set(answer, options=pack_options(options), standing=running, finish="", stopped_at=None, ended=None)
             connection.execute("UPDATE provisional SET is_corrected = 0 WHERE answer = ?", (answer,))
 
@@ -197,7 +197,7 @@ class HistoryStore:
     def refuse(self, answer: int) -> None:
         """The server will not verify an answer that ended without it: what was shown is kept to be read."""
         with transaction(self.path, self._connection):
-            self._set(answer, standing=Standing.REFUSED.value)
+            self._set(answer, standing=AnswerStatus.REFUSED.value)
             self._index(answer)
 
     def take_back(self, answer: int) -> None:
@@ -306,7 +306,7 @@ class HistoryStore:
         """Nothing about an answer will change."""
         self._merge(answer, text)
         self._connection.execute("UPDATE provisional SET tokens = x'', text = '' WHERE answer = ?", (answer,))
-        self._set(answer, standing=Standing.DECIDED.value, finish=finish)
+        self._set(answer, standing=AnswerStatus.DECIDED.value, finish=finish)
         self._index(answer)
         self._note_end(answer)
 
@@ -319,7 +319,9 @@ class HistoryStore:
         if provisional is not None:
             self._connection.execute("UPDATE provisional SET text = ? WHERE answer = ?", (provisional, answer))
         stopped_at = length + waiting if finish == CANCELLED else None
-        self._set(answer, standing=Standing.UNVERIFIED.value, finish=finish, decided_from=length, stopped_at=stopped_at)
+        self._set(
+            answer, standing=AnswerStatus.UNVERIFIED.value, finish=finish, decided_from=length, stopped_at=stopped_at
+        )
         self._note_end(answer)
 
     def _merge(self, answer: int, text: str = "") -> bytes:

@@ -23,7 +23,7 @@ from moa_client.drafting.alone import READING_SPEED, AloneRule
 from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.host.crossings import Crossings
+from moa_client.host.frame_tap import FrameTap
 from moa_client.host.journal import Journal
 from moa_client.host.starting import Started
 from moa_client.host.text_conversation import TextConversation
@@ -45,7 +45,7 @@ class Host:
         self.settings = settings
         self.link = link
         self.device = started.device
-        self.crossings = Crossings()
+        self.frame_tap = FrameTap()
         self.conversations: list[TextConversation] = []
         self._reached = started.reached
         self._row_ms = started.sources.served.row_ms
@@ -86,7 +86,7 @@ class Host:
             refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
             thread=self._thread,
         )
-        engine.connection.traffic.observe = self.crossings.observer(facts.identifier if facts is not None else "")
+        engine.connection.traffic.observe = self.frame_tap.observer(facts.identifier if facts is not None else "")
         if reached.absent is not None and not self.is_offline:
             engine.go_online()
         why = "You are offline." if reached.absent is None else reached.absent.message
@@ -148,9 +148,9 @@ class Host:
         """Changes the drafter if server or link speed has changed so much that another one would be faster."""
         engine = conversation.engine
         device, step_ms = engine.device, engine.plain_step_ms
-        if device.shelf is None or device.choice is None or step_ms is None:
+        if device.catalog is None or device.choice is None or step_ms is None:
             return
-        choice = device.shelf.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
+        choice = device.catalog.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
         if choice.name == device.choice.name:
             return
         loaded = await asyncio.shield(self._load(device, choice))

@@ -20,8 +20,8 @@ from moa_client.history.recorder import Recorder
 from moa_client.history.records import Origin, StoredConversation
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
+from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
-from moa_client.host.watched import Watched
 from moa_client.surface.open_conversation import Facts
 
 LOOK_SECONDS = 15.0  # between looks for conversations that nobody needs
@@ -53,7 +53,7 @@ class Library:
 
     def open(
         self, identifier: str | None, system: str | None, *, is_read: bool = True, single: bool = False
-    ) -> Watched:
+    ) -> LocalConversation:
         """Opens a conversation for a surface.
 
         Args:
@@ -68,21 +68,23 @@ class Library:
             HistoryError: it cannot be read.
         """
         if self.store is None or (single and identifier is None):
-            return Watched(self.host.converse(is_read=is_read, system=system, lasts=not single), self.host.leave)
+            return LocalConversation(
+                self.host.converse(is_read=is_read, system=system, lasts=not single), self.host.leave
+            )
         if identifier is not None and identifier in self._open:
-            return self._watched(identifier)
+            return self._local(identifier)
         if identifier is None:
             try:
                 identifier = self.store.create(self._origin(system))
             except (DiskFullError, HistoryError) as error:
-                watched = Watched(self.host.converse(is_read=is_read, system=system), self.host.leave)
-                watched.conversation.say_not_kept(error)
-                return watched
+                local = LocalConversation(self.host.converse(is_read=is_read, system=system), self.host.leave)
+                local.conversation.say_not_kept(error)
+                return local
             self._open[identifier] = self._make(identifier, system, is_read=is_read)
         else:
             self._check_model(self.store.load(identifier))
             self._begin_again(self.store.reopen(identifier), is_read=is_read)
-        return self._watched(identifier)
+        return self._local(identifier)
 
     def reopen_unverified(self) -> None:
         """Opens the conversations of before in which a server has something left to decide, so that it does."""
@@ -154,9 +156,9 @@ class Library:
             make_journal=lambda tokens: Recorder(store, identifier, tokens, stored),
         )
 
-    def _watched(self, identifier: str) -> Watched:
+    def _local(self, identifier: str) -> LocalConversation:
         self._unwatched.pop(identifier, None)
-        return Watched(self._open[identifier], partial(self._left, identifier))
+        return LocalConversation(self._open[identifier], partial(self._left, identifier))
 
     async def _left(self, identifier: str, conversation: TextConversation) -> None:
         """A surface has left."""

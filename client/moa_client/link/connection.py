@@ -36,7 +36,7 @@ PASSING = (UnavailableError, OverloadedError, InternalError)  # errors that anot
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class FrameReceived:
     """A frame from the server; `stream` is the number of its stream."""
 
     stream: int
@@ -44,7 +44,7 @@ class Came:
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class StreamOpened:
     """A stream is open; `took_ms` from Open to Opened.
 
     Args:
@@ -61,7 +61,7 @@ class Up:
 
 
 @dataclass(frozen=True, slots=True)
-class Down:
+class StreamLost:
     """The stream is lost, or an attempt to open one has failed.
 
     Args:
@@ -80,7 +80,7 @@ class Down:
     rests: bool = False
 
 
-Post = Callable[[Came | Up | Down], None]
+Post = Callable[[FrameReceived | StreamOpened | StreamLost], None]
 
 
 class Connection:
@@ -142,16 +142,16 @@ class Connection:
         except asyncio.QueueFull:
             self._stream.cancel()  # its reader posts the end
 
-    def accept(self, happened: Came | Up | Down) -> bool:
+    def accept(self, happened: FrameReceived | StreamOpened | StreamLost) -> bool:
         """Takes one thing out of the inbox: makes room for another frame; False if it is of a stream that was left.
 
         A stream that broke is left when the next one is opened: its Open has said what was known by then.
         """
-        if isinstance(happened, Down):
+        if isinstance(happened, StreamLost):
             return happened.stream > self._left
         if happened.stream != self.stream_number:
             return False
-        if isinstance(happened, Came):
+        if isinstance(happened, FrameReceived):
             self._room.release()
         return True
 
@@ -189,7 +189,7 @@ class Connection:
             log.exception("the connection to %s has failed", self.dialer.label)
             told = InternalError(f"The connection has failed ({type(error).__name__}).")
             told.__cause__ = error
-            self._post(Down(self.stream_number, told, retrying=False, broke=self._was_useful))
+            self._post(StreamLost(self.stream_number, told, retrying=False, broke=self._was_useful))
 
     async def _keep_open(self) -> None:
         self._leaving = False
@@ -203,7 +203,7 @@ class Connection:
                 if self._leaving:
                     return
                 if self._rests:
-                    self._post(Down(self.stream_number, error, retrying=False, broke=False, rests=True))
+                    self._post(StreamLost(self.stream_number, error, retrying=False, broke=False, rests=True))
                     return
                 self._log_loss(error)
                 self.dialer.on_lost(error, was_useful=self._was_useful)
@@ -214,7 +214,7 @@ class Connection:
                     self._backoff.not_before(error.retry_after_ms / 1e3)
                 seconds = self._backoff.next_seconds() if retrying else 0.0
                 waits = seconds if must_wait else 0.0
-                self._post(Down(self.stream_number, error, retrying, broke=self._was_useful, wait_seconds=waits))
+                self._post(StreamLost(self.stream_number, error, retrying, broke=self._was_useful, wait_seconds=waits))
                 if not retrying:
                     return
             self._lost_before = True
@@ -250,7 +250,7 @@ class Connection:
         took_ms = 1e3 * (opened_at - began)
         level = logging.WARNING if self._lost_before else logging.INFO
         log.log(level, "stream %d to %s opened in %.0f ms", number, dialer.label, took_ms)
-        self._post(Up(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
+        self._post(StreamOpened(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
         writer = asyncio.create_task(self._write(stream, self._outgoing))
         try:
             while True:
@@ -261,7 +261,7 @@ class Connection:
                     self.dialer.on_go_away(frame.go_away.servers)
                 if not self._leaving:
                     await self._room.acquire()
-                    self._post(Came(number, frame))
+                    self._post(FrameReceived(number, frame))
         except MoaError:
             if writer.done():
                 writer.result()  # its defect is why the stream ended

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from moa_client.host.crossings import Crossing
+from moa_client.host.frame_tap import Crossing
 from moa_client.surface.open_conversation import OpenConversation
 from moa_client.surface.update_codec import Fields
 

@@ -14,7 +14,7 @@ from moa_shared.errors import DataError, MoaError
 from starlette.websockets import WebSocket
 
 from moa_client.failures import told
-from moa_client.host.crossings import Crossing
+from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import PageBackend
 from moa_client.page.origin import is_own
 from moa_client.page.tab import FOREIGN, TRY_AGAIN, Tab

@@ -13,7 +13,7 @@ HOLDINGS_SECONDS = 5.0  # as long as a silent replica counts
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class KeyUsage:
     """What one caller holds of something at one server.
 
     Args:
@@ -26,22 +26,22 @@ class Held:
     idle: int = 0
 
 
-def sum_holdings(each: Iterable[tuple[str, int, int, bool]]) -> dict[str, Held]:
+def sum_holdings(each: Iterable[tuple[str, int, int, bool]]) -> dict[str, KeyUsage]:
     """What each owner holds.
 
     Args:
         each: owner, limit, amount, and whether it is idle; a limit of 0 is none.
     """
-    result: dict[str, Held] = {}
+    result: dict[str, KeyUsage] = {}
     for owner, limit, amount, is_idle in each:
         if limit:
-            before = result.get(owner, Held(limit))
+            before = result.get(owner, KeyUsage(limit))
             running, idle = (0, amount) if is_idle else (amount, 0)
-            result[owner] = Held(limit, before.running + running, before.idle + idle)
+            result[owner] = KeyUsage(limit, before.running + running, before.idle + idle)
     return result
 
 
-class Elsewhere:
+class OtherReplicasUsage:
     """What callers' answers hold at other replicas, of one kind.
 
     Args:

@@ -22,7 +22,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.exceptions import RayServeException
 
 from moa_server.access.api_key import KeyBook, keys_in
-from moa_server.access.gate import VARIABLE
+from moa_server.access.authentication import VARIABLE
 from moa_server.access.key_file import read_key_file, text_of
 from moa_server.cluster.connection import NAMESPACE
 from moa_server.cluster.coordinator import Coordinator

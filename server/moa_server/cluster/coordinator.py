@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from moa_server.access.holdings import Held
-from moa_server.cluster.holding_rule import HoldingBook, Rest
-from moa_server.cluster.quota_rule import Lease, Name, QuotaBook, Taken
+from moa_server.access.holdings import KeyUsage
+from moa_server.cluster.holding_rule import HoldingBook, RemoteUsage
+from moa_server.cluster.quota_rule import Consumption, Lease, Name, RateLedger
 from moa_server.cluster.roster import Report, Roster
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FleetView:
     """What a replica learns from a beat.
 
     Args:
@@ -28,7 +28,7 @@ class Told:
 
     others: tuple[str, ...]
     leases: Mapping[Name, Lease] = field(default_factory=dict)
-    rests: Mapping[Name, Rest] = field(default_factory=dict)
+    rests: Mapping[Name, RemoteUsage] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -41,10 +41,10 @@ class Coordinator:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._roster = Roster()
-        self._quotas = QuotaBook()
+        self._quotas = RateLedger()
         self._holdings = HoldingBook()
 
-    def beat(self, report: Report, taken: Mapping[Name, Taken], held: Mapping[Name, Held]) -> Told:
+    def beat(self, report: Report, taken: Mapping[Name, Consumption], held: Mapping[Name, KeyUsage]) -> FleetView:
         """A replica is there, and its callers have taken and hold this.
 
         Raises:
@@ -52,7 +52,7 @@ class Coordinator:
         """
         now = self._clock()
         self._roster.take(report, now)
-        return Told(
+        return FleetView(
             tuple(self._roster.others(report.replica, now)),
             self._quotas.settle(report.replica, taken, now),
             self._holdings.settle(report.replica, held, now),

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from moa_server.access.holdings import HOLDINGS_SECONDS, Held
+from moa_server.access.holdings import HOLDINGS_SECONDS, KeyUsage
 from moa_server.cluster.quota_rule import Name
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class RemoteUsage:
     """What a replica learns of one caller.
 
     Args:
@@ -30,7 +30,7 @@ class Rest:
 
 @dataclass(slots=True)
 class _Entry:
-    held: Held
+    held: KeyUsage
     grown_at: float  # when it last became more: who has grown last keeps what it has
 
 
@@ -46,7 +46,7 @@ class HoldingBook:
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
 
-    def settle(self, replica: str, held: Mapping[Name, Held], now: float) -> dict[Name, Rest]:
+    def settle(self, replica: str, held: Mapping[Name, KeyUsage], now: float) -> dict[Name, RemoteUsage]:
         """Takes in what a replica's callers hold; of each caller with a limit, what matters there.
 
         Args:
@@ -63,7 +63,7 @@ class HoldingBook:
         elsewhere = self._running_elsewhere(replica)
         rests = {}
         for name in elsewhere.keys() | entries.keys():
-            rest = Rest(elsewhere.get(name, 0), self._excess(name, replica))
+            rest = RemoteUsage(elsewhere.get(name, 0), self._excess(name, replica))
             if rest.elsewhere or rest.excess:
                 rests[name] = rest
         return rests

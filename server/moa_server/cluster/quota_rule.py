@@ -18,7 +18,7 @@ Name = tuple[str, str]  # kind of bucket ("tokens") and whose it is
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Consumption:
     """What a replica's caller has taken since the last time: `limit` a minute is allowed."""
 
     limit: int
@@ -38,14 +38,14 @@ class Lease:
     share: float
 
 
-class QuotaBook:
+class RateLedger:
     """The callers of a whole fleet."""
 
     def __init__(self) -> None:
         self._buckets: dict[str, Buckets] = {}
         self._seen: dict[Name, dict[str, float]] = {}  # when a replica's caller has last taken something
 
-    def settle(self, replica: str, taken: Mapping[Name, Taken], now: float) -> dict[Name, Lease]:
+    def settle(self, replica: str, taken: Mapping[Name, Consumption], now: float) -> dict[Name, Lease]:
         """Takes in what a replica has let through; what it may from now on.
 
         Args:
@@ -90,12 +90,12 @@ class SharedBuckets(Buckets):
         known.limit = per_minute
         return bucket
 
-    def taken(self) -> dict[str, Taken]:
+    def taken(self) -> dict[str, Consumption]:
         """What was taken since the last time, of every caller that is remembered."""
         result = {}
         for name, known in self._known.items():
             total = known.bucket.taken
-            result[name] = Taken(known.limit, total - known.told)
+            result[name] = Consumption(known.limit, total - known.told)
             known.told = total
         return result
 

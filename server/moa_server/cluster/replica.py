@@ -19,11 +19,11 @@ from moa_shared.errors import MoaError, UnavailableError
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 
-from moa_server.access.gate import VARIABLE
-from moa_server.access.holdings import Held
+from moa_server.access.authentication import VARIABLE
+from moa_server.access.holdings import KeyUsage
 from moa_server.cluster.connection import NAMESPACE
-from moa_server.cluster.coordinator import Told
-from moa_server.cluster.quota_rule import Name, Taken
+from moa_server.cluster.coordinator import FleetView
+from moa_server.cluster.quota_rule import Consumption, Name
 from moa_server.cluster.roster import Report
 from moa_server.cluster.scaling_rule import LOAD, QUEUE
 from moa_server.cluster.server_thread import ServerThread
@@ -108,10 +108,12 @@ class Replica:
         if self._keys_folder is not None:
             shutil.rmtree(self._keys_folder, ignore_errors=True)
 
-    async def _tell(self, report: Report, taken: Mapping[Name, Taken], held: Mapping[Name, Held]) -> Told:
+    async def _tell(
+        self, report: Report, taken: Mapping[Name, Consumption], held: Mapping[Name, KeyUsage]
+    ) -> FleetView:
         try:
             coordinator = await self._coordinator()
-            told: Told = await asyncio.wait_for(coordinator.beat.remote(report, taken, held), TELL_SECONDS)
+            told: FleetView = await asyncio.wait_for(coordinator.beat.remote(report, taken, held), TELL_SECONDS)
         except (RayError, TimeoutError, ValueError) as error:
             if isinstance(error, RayTaskError) and isinstance(error.cause, MoaError):
                 raise error.cause from None

@@ -19,10 +19,10 @@ import structlog
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.programs.run_loop import make_runner
 
-from moa_server.access.holdings import Held
+from moa_server.access.holdings import KeyUsage
 from moa_server.app import SWITCH_SECONDS, start
-from moa_server.cluster.coordinator import Told
-from moa_server.cluster.quota_rule import Name, SharedBuckets, Taken
+from moa_server.cluster.coordinator import FleetView
+from moa_server.cluster.quota_rule import Consumption, Name, SharedBuckets
 from moa_server.cluster.roster import Report, Serving, State
 from moa_server.observing.readings import read_host
 from moa_server.running.addresses import check_address, host_port
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 BEAT_SECONDS = 1.0
 ANY_ADDRESS = ("0.0.0.0", "::", "")
 LIMITED = SESSIONS, KV_BYTES = "sessions", "kv_bytes"
-Tell = Callable[[Report, Mapping[Name, Taken], Mapping[Name, Held]], Awaitable[Told]]
+Tell = Callable[[Report, Mapping[Name, Consumption], Mapping[Name, KeyUsage]], Awaitable[FleetView]]
 
 
 class ServerThread:
@@ -188,7 +188,7 @@ class ServerThread:
         return host_port(self._node if host in ANY_ADDRESS else host, running.port)
 
 
-def _held(host: Host) -> dict[Name, Held]:
+def _held(host: Host) -> dict[Name, KeyUsage]:
     """What callers hold here that may hold only so much."""
     sessions, kv_bytes = host.registry.holdings(), host.pool.holdings()
     return {
@@ -197,7 +197,7 @@ def _held(host: Host) -> dict[Name, Held]:
     }
 
 
-def _settle(host: Host, told: Told) -> None:
+def _settle(host: Host, told: FleetView) -> None:
     """Takes in what callers hold elsewhere, and gives up what they have come to hold there."""
     rests = {kind: {owner: rest for (each, owner), rest in told.rests.items() if each == kind} for kind in LIMITED}
     host.sessions_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[SESSIONS].items()})

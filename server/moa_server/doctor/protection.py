@@ -9,7 +9,7 @@ from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.checks import Check
 
 from moa_server.access.api_key import KeyBook, keys_in
-from moa_server.access.gate import VARIABLE as KEYS_VARIABLE
+from moa_server.access.authentication import VARIABLE as KEYS_VARIABLE
 from moa_server.access.key_file import read_key_file
 from moa_server.settings import ServerSettings
 from moa_server.tls.certificate import ServerCertificate, read_certificate

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
-from moa_server.access.holdings import Held, sum_holdings
+from moa_server.access.holdings import KeyUsage, sum_holdings
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.session.session import Phase
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Reservation:
     """What a session may come to hold.
 
     Args:
@@ -53,7 +53,7 @@ class KVPool:
         self._release = release
         self._prefixes = prefixes
         self._elsewhere = elsewhere
-        self._promised: dict[LiveSession, Promise] = {}
+        self._promised: dict[LiveSession, Reservation] = {}
 
     @property
     def promised(self) -> int:
@@ -91,7 +91,7 @@ class KVPool:
         """
         before = self._promised.pop(live).nbytes if live in self._promised else 0
         # Whatever comes of this, it may still hold pages that no longer belong to its text.
-        self._promised[live] = Promise(max(before, live.tensors.nbytes), page_nbytes)
+        self._promised[live] = Reservation(max(before, live.tensors.nbytes), page_nbytes)
         if nbytes > self.budget:
             raise ContextLengthError(
                 f"The answer may take {decimal(nbytes)} of keys and values; there are {decimal(self.budget)} for all.",
@@ -100,7 +100,7 @@ class KVPool:
         self._check_share(live, nbytes)
         # A forward under way may still fill what was promised before.
         nbytes = max(nbytes, live.tensors.nbytes, before if live.stepping else 0)
-        promise = Promise(nbytes, page_nbytes)
+        promise = Reservation(nbytes, page_nbytes)
         asked = self._own(live, promise)
         room = self.budget - self.promised + self._own(live)
         if room < asked:
@@ -140,7 +140,7 @@ class KVPool:
             raise OverloadedError(f"The {decimal(limit)} of keys and values of the key {caller.key} are all in use.")
         self.give_up(caller.owner, excess, but=asking)
 
-    def holdings(self) -> dict[str, Held]:
+    def holdings(self) -> dict[str, KeyUsage]:
         """How many bytes each owner has that may have only so many."""
         return sum_holdings(
             (live.caller.owner, live.caller.limits.kv_bytes, self._own(live), live.is_idle) for live in self._promised
@@ -165,7 +165,7 @@ class KVPool:
         self._release(victim)
         self._prefixes.let_go(victim)
 
-    def _own(self, live: LiveSession, promise: Promise | None = None) -> int:
+    def _own(self, live: LiveSession, promise: Reservation | None = None) -> int:
         """What a session may hold besides the pages that it shares."""
         promise = promise or self._promised[live]
         return max(0, promise.nbytes - len(self._prefixes.held(live)) * promise.page_nbytes)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from moa_shared.errors import OverloadedError
 
 from moa_server.access.caller import Caller
-from moa_server.access.holdings import Held, sum_holdings
+from moa_server.access.holdings import KeyUsage, sum_holdings
 from moa_server.engine.live_session import LiveSession
 
 TOKEN_BYTES = 16  # cannot be guessed: whoever knows it can read another's conversation
@@ -109,7 +109,7 @@ class SessionRegistry:
             raise OverloadedError(f"The key {caller.key} may have {limit} sessions at once, and all have answers.")
         self.give_up(caller.owner, excess)
 
-    def holdings(self) -> dict[str, Held]:
+    def holdings(self) -> dict[str, KeyUsage]:
         """How many sessions each owner has that may have only so many."""
         return sum_holdings(
             (live.caller.owner, live.caller.limits.sessions, 1, live.is_idle) for live in self._live_sessions.values()

@@ -21,8 +21,8 @@ from moa_shared.protocol.protobuf_messages import memory_to_proto
 from moa_server.engine.observer import Bytes, Observer
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
+from moa_server.service.bounded_writer import BoundedWriter
 from moa_server.service.frames import memory_of, merge_verdicts
-from moa_server.service.patient_writer import PatientWriter
 
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
@@ -50,7 +50,7 @@ class FrameWriter:
         write_seconds: float,
         observer: Observer | None = None,
     ) -> None:
-        self._writer = PatientWriter(write, write_seconds)
+        self._writer = BoundedWriter(write, write_seconds)
         self._code = code
         self._observer = observer or Observer()
         self._rows_in_frame: list[tuple[Plane, int]] = []  # bytes of rows that the next frame written holds

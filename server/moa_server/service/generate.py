@@ -21,8 +21,8 @@ from moa_server.access.caller import Caller
 from moa_server.engine.answer_trace import AnswerTrace
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
+from moa_server.service.bounded_writer import BoundedWriter
 from moa_server.service.host import Host
-from moa_server.service.patient_writer import PatientWriter
 
 
 class Generation:
@@ -41,7 +41,7 @@ class Generation:
         self._host = host
         self.caller = caller
         self._traceparent = traceparent
-        self._writer = PatientWriter(write, host.settings.write_seconds)
+        self._writer = BoundedWriter(write, host.settings.write_seconds)
         self._verdicts: deque[Verdict] = deque()
         self._poke = asyncio.Event()
         self._failure: MoaError | None = None

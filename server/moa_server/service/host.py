@@ -20,9 +20,9 @@ from moa_shared.errors import AuthenticationError, ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 
+from moa_server.access.authentication import Gate
 from moa_server.access.caller import Caller
-from moa_server.access.gate import Gate
-from moa_server.access.holdings import Elsewhere
+from moa_server.access.holdings import OtherReplicasUsage
 from moa_server.access.rates import Rates
 from moa_server.access.usage import Usage
 from moa_server.drafting.forward_cost import NODE_SHARE
@@ -133,7 +133,7 @@ class Host:
             settings.peer_requests_per_minute, settings.requests_per_minute, settings.tokens_per_minute, clock
         )
         self.refusals = RefusalLog()
-        self.sessions_elsewhere, self.kv_elsewhere = Elsewhere(clock), Elsewhere(clock)
+        self.sessions_elsewhere, self.kv_elsewhere = OtherReplicasUsage(clock), OtherReplicasUsage(clock)
         self.registry = SessionRegistry(
             settings.max_sessions,
             settings.max_streams,

@@ -19,15 +19,15 @@ from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.tracing.spans import TRACEPARENT
 
+from moa_server.access.authentication import check_right
 from moa_server.access.caller import Caller, Right, anonymous
 from moa_server.access.certificate_identity import certificate_name
-from moa_server.access.gate import check_right
 from moa_server.access.rates import address_of
+from moa_server.service.bounded_writer import BoundedWriter
 from moa_server.service.converse import ConverseStream
 from moa_server.service.frames import parse
 from moa_server.service.generate import Generation
 from moa_server.service.host import Host
-from moa_server.service.patient_writer import PatientWriter
 
 log = structlog.get_logger()
 
@@ -97,7 +97,7 @@ class MoaService:
             request = parse(pb.FetchDrafterRequest, data, self._host.frame_bytes)
             if self._host.drafter_files is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
-            writer = PatientWriter(_writing(context), self._host.settings.write_seconds)
+            writer = BoundedWriter(_writing(context), self._host.settings.write_seconds)
             await self._host.drafter_files.answer(request, writer.write, caller.owner)
 
         await self._answer("FetchDrafter", run, context, Right.FETCH)

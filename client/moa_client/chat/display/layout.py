@@ -67,7 +67,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class Cursor:
     """Where text ends that is not laid out again.
 
     Args:
@@ -81,7 +81,7 @@ class End:
     joined: bool = False
 
 
-def lay_out(start: End, cells: Iterable[Cell], columns: int) -> list[Placed]:
+def lay_out(start: Cursor, cells: Iterable[Cell], columns: int) -> list[Placed]:
     """Places cells after `start`."""
     placed: list[Placed] = []
     line, width, joined = 0, start.width, start.joined
@@ -106,7 +106,7 @@ def lay_out(start: End, cells: Iterable[Cell], columns: int) -> list[Placed]:
     return placed
 
 
-def rows_after(start: End, placed: Sequence[Placed], columns: int) -> list[int]:
+def rows_after(start: Cursor, placed: Sequence[Placed], columns: int) -> list[int]:
     """The row where the text ends after each number of cells, from the first row of the line where it starts."""
     first, width, line = 0, start.width, 0  # `first`: row of this line
     rows = [wraps(width, columns)]

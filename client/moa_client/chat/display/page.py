@@ -21,7 +21,7 @@ from moa_client.conversation.events import Refused, Settled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from moa_client.chat.display.passage import Passage
+    from moa_client.chat.display.answer_block import AnswerBlock
     from moa_client.conversation.answer_text import AnswerText
     from moa_client.conversation.updates import Update
 
@@ -71,8 +71,8 @@ class Page:
         self._styled = styled
         self._clock = clock
         self._footer: Sequence[str] = ()
-        self._earlier: dict[AnswerText, Passage] = {}
-        self._live: Passage | None = None
+        self._earlier: dict[AnswerText, AnswerBlock] = {}
+        self._live: AnswerBlock | None = None
         self._prompt: Prompt | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._note = ""  # below the answer that is written now

@@ -14,9 +14,10 @@ from moa_shared.text.plain_text import without_controls
 from moa_shared.text.word_wrap import wrap_words
 from prompt_toolkit.utils import get_cwidth
 
+from moa_client.chat.display.answer_block import AnswerBlock
 from moa_client.chat.display.layout import (
     Cell,
-    End,
+    Cursor,
     Placed,
     Style,
     cells,
@@ -27,7 +28,6 @@ from moa_client.chat.display.layout import (
     rows_after,
 )
 from moa_client.chat.display.markdown import Weight
-from moa_client.chat.display.passage import Passage
 
 CSI = "\x1b["
 NORMAL = f"{CSI}0m"
@@ -50,9 +50,9 @@ class Screen:
     def __init__(self, columns: int, rows: int, *, styled: bool, reflows: bool = True) -> None:
         self._columns, self._rows = columns, rows
         self._styled, self._reflows = styled, reflows
-        self._start = End()
-        self._passages: list[Passage] = []
-        self._live: Passage | None = None
+        self._start = Cursor()
+        self._passages: list[AnswerBlock] = []
+        self._live: AnswerBlock | None = None
         self._shown: list[Placed] = []
         self._footer = 0  # how many cells of what is shown are below the text
         self._above = 0
@@ -66,9 +66,9 @@ class Screen:
 
     # ------------------------------------------------------------ what there is to show
 
-    def begin(self) -> Passage:
+    def begin(self) -> AnswerBlock:
         """An answer that is written now; the cursor stays at its end until `end`."""
-        self._live = Passage(styled=self._styled, renders=self.renders and self._styled)
+        self._live = AnswerBlock(styled=self._styled, renders=self.renders and self._styled)
         self._live.is_live = True
         self._passages.append(self._live)
         return self._live
@@ -89,7 +89,7 @@ class Screen:
             text: not empty.
             marked: follows it on its own lines, as a correction.
         """
-        remark = Passage(wrap_words(without_controls(text), self._columns), styled=self._styled)
+        remark = AnswerBlock(wrap_words(without_controls(text), self._columns), styled=self._styled)
         if marked:
             remark.mark(now, "\n" + marked)
         at = len(self._passages) if self._live is None else self._passages.index(self._live)
@@ -102,9 +102,9 @@ class Screen:
         if "\n" in line or get_cwidth(line) >= self._columns:
             self.cut_off()
             return
-        added = Passage(line, styled=self._styled)
+        added = AnswerBlock(line, styled=self._styled)
         first = self._shown[-1].line if self._shown else 0
-        placed = lay_out(End(), added.cells(), self._columns)
+        placed = lay_out(Cursor(), added.cells(), self._columns)
         self._passages.append(added)
         self._place([*self._shown, *(cell._replace(line=first + cell.line) for cell in placed)], len(self._shown))
         self._fold()
@@ -155,7 +155,7 @@ class Screen:
         for passage in self._passages:
             passage.cut_off()
         self._passages = [passage for passage in self._passages if passage.is_open]
-        self._start, self._shown, self._footer, self._above = End(), [], 0, 0
+        self._start, self._shown, self._footer, self._above = Cursor(), [], 0, 0
 
     # ------------------------------------------------------------ inside
 
@@ -222,7 +222,7 @@ class Screen:
                 style, run = wanted, run + cell.drawn
         return drawn
 
-    def _draw_again(self, passage: Passage) -> str:
+    def _draw_again(self, passage: AnswerBlock) -> str:
         """Begins a passage again below, because it is wrong where it cannot be changed any more."""
         old = self._shown[: len(self._shown) - self._footer]
         drawn = self._draw(old)
@@ -235,9 +235,9 @@ class Screen:
             if other is not passage:
                 other.cut_off()
         self._passages = [other for other in self._passages if other.is_open or other is passage]
-        self._start, self._shown, self._above = End(), [], 0
+        self._start, self._shown, self._above = Cursor(), [], 0
         passage.draw_again(self._columns)
-        self._passages.insert(self._passages.index(passage), Passage(SAID_AGAIN, styled=self._styled))
+        self._passages.insert(self._passages.index(passage), AnswerBlock(SAID_AGAIN, styled=self._styled))
         return drawn
 
     def _fold(self) -> None:
@@ -270,7 +270,7 @@ class Screen:
         return count
 
 
-def _end_after(start: End, placed: Sequence[Placed]) -> End:
+def _end_after(start: Cursor, placed: Sequence[Placed]) -> Cursor:
     """The end of text that was placed."""
     last, joined = start.last, start.joined
     for cell in placed:
@@ -279,7 +279,7 @@ def _end_after(start: End, placed: Sequence[Placed]) -> End:
             last = ""
         elif cell.drawn:
             last = cell.shown if get_cwidth(cell.shown) else last + cell.shown
-    return End(placed[-1].width, last, joined)
+    return Cursor(placed[-1].width, last, joined)
 
 
 def _codes(cell: Placed) -> str:

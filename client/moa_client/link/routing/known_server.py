@@ -14,8 +14,8 @@ from moa_shared.errors import MismatchError, MoaError
 from moa_shared.protocol.handshake_checks import check_identity
 
 from moa_client.link.channel import Link
-from moa_client.link.routing.server_choice import Standing
 from moa_client.link.routing.server_name import ServerName
+from moa_client.link.routing.server_rank import ServerRank
 
 
 class KnownServer:
@@ -75,7 +75,7 @@ class KnownServer:
         """For so long, it is the last resort."""
         self._avoid_until = time.monotonic() + seconds
 
-    def standing(self, needs: pb.Identity, unread_tokens: int = 0) -> Standing:
+    def standing(self, needs: pb.Identity, unread_tokens: int = 0) -> ServerRank:
         """For a conversation that needs this target, tokenizer and drafter.
 
         Args:
@@ -83,9 +83,9 @@ class KnownServer:
         """
         served = self.served
         if served is None:
-            return Standing(avoid_until=self._avoid_until)
+            return ServerRank(avoid_until=self._avoid_until)
         drafter = needs.drafter_fingerprint
-        return Standing(
+        return ServerRank(
             self.rtt_ms,
             served.step_ms,
             served.load,

@@ -23,8 +23,8 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_client.link.channel import Link
 from moa_client.link.routing.known_server import KnownServer, computes_alike, serves
 from moa_client.link.routing.route_dialer import RouteDialer
-from moa_client.link.routing.server_choice import rank
 from moa_client.link.routing.server_name import LEAST_SECONDS, ServerName, is_name
+from moa_client.link.routing.server_rank import rank
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 State: the server of the newest attempt, and what became of it. After a useful stream was lost, all servers are asked at
 once: the former one, which has the conversation in its cache, is given a moment to answer, since most streams are lost
 with the network and not with the server; then whoever answers continues. Invariant: while a server serves the
-conversation, it is not changed; between answers it is only for a clearly better one (server_choice.py).
+conversation, it is not changed; between answers it is only for a clearly better one (server_rank.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_client.link.dialer import REFUSALS, MakeOpen, new_session
 from moa_client.link.routing.known_server import KnownServer
 from moa_client.link.routing.reading import Reading
-from moa_client.link.routing.server_choice import Standing, is_clearly_better
+from moa_client.link.routing.server_rank import ServerRank, is_clearly_better
 from moa_client.link.stream import Stream, Traffic
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class RouteDialer:
     def _unread(self, server: KnownServer) -> int:
         return self._reading.unread(server.link.address)
 
-    def _standing(self, server: KnownServer) -> Standing:
+    def _standing(self, server: KnownServer) -> ServerRank:
         return server.standing(self._model, self._unread(server))
 
     async def _ask(self, server: KnownServer, seconds: float | None = None) -> None:

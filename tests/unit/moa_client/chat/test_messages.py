@@ -41,7 +41,7 @@ def test_once_it_is_checked_it_says_how_much_was_right() -> None:
 
 def test_ctrl_o_is_offered_to_who_can_type() -> None:
     away = LinkStatus(LinkState.OFFLINE, None, 0.0, 0.0, 0, 0, holds_back=True)
-    assert status_line(away) == "waiting for the server (Ctrl-O: guess on) | link OFFLINE"
+    assert status_line(away) == "waiting for the server (Ctrl-O: keep writing) | link OFFLINE"
     assert status_line(away, has_keys=False) == "waiting for the server | link OFFLINE"
     assert "Ctrl-O" in help_text()
 

@@ -118,7 +118,7 @@ def test_a_limit_is_said_once_on_a_pipe_however_often_it_is_reached() -> None:
     out, remarks = piped(Committed((0,)), *cycle, Committed((1,)), *cycle, Committed((2,)), Ended(Finish.STOP))
     assert out == "abc\n"
     assert remarks == snapshot(
-        ["(The server lets this key read and write 600 tokens a minute; the answer goes on in 12 s)"]
+        ["(The server lets this key read and write 600 tokens a minute; the answer resumes in 12 s)"]
     )
 
 
@@ -137,9 +137,9 @@ async def test_a_terminal_counts_a_wait_down(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(0)
     assert seen == snapshot(
         [
-            "goes on in 12 s: The server lets this key read and write…",
-            "goes on in 7 s: The server lets this key read and write…",
-            "goes on in 2 s: The server lets this key read and write…",
+            "resumes in 12 s: The server lets this key read and write…",
+            "resumes in 7 s: The server lets this key read and write…",
+            "resumes in 2 s: The server lets this key read and write…",
         ]
     )
     view.show(told.tell(LinkChanged(LinkState.GOOD)), told.text)

@@ -8,7 +8,7 @@ import pytest
 from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.drafters import Growth
 from moa_client.drafting.online import ACK_TOKENS, HOLD_STEPS, OnlineDrafting
-from moa_client.drafting.results import Drafted, Grown
+from moa_client.drafting.results import DraftCompleted, DraftExtended
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
@@ -65,7 +65,7 @@ class Bench:
         self.thread.busy = False
         count = len(self.thread.steps[-1].draft)
         parents = range(count - 1, count - 1 + len(tokens))
-        self.drafting.on_grown(0.0, Grown(self.thread.steps[-1], Growth(tokens, tuple(parents)), 1.0))
+        self.drafting.on_grown(0.0, DraftExtended(self.thread.steps[-1], Growth(tokens, tuple(parents)), 1.0))
 
 
 # ---------------------------------------------------------------- rounds
@@ -79,7 +79,7 @@ def test_a_round_is_drafted_after_each_verdict_and_sent() -> None:
     bench.drafting.draft_on(0.0)
     bench.drafting.draft_on(0.0)
     assert bench.thread.rounds == [4]
-    bench.drafting.on_round(Drafted(4, DraftTree.chain([5, 6])))
+    bench.drafting.on_round(DraftCompleted(4, DraftTree.chain([5, 6])))
     [draft] = bench.sent
     assert isinstance(draft, Draft)
     assert (draft.base, list(draft.tokens)) == (4, [5, 6])
@@ -90,7 +90,7 @@ def test_a_round_that_a_verdict_has_overtaken_is_not_sent() -> None:
     bench.verdict(4)
     bench.drafting.draft_on(0.0)
     bench.verdict(5)
-    bench.drafting.on_round(Drafted(4, DraftTree.chain([5, 6])))
+    bench.drafting.on_round(DraftCompleted(4, DraftTree.chain([5, 6])))
     assert bench.sent == []
 
 
@@ -195,7 +195,7 @@ def test_nothing_is_drafted_after_the_end() -> None:
         bench = Bench(settings)
         bench.verdict(4, finish=Finish.END_OF_TEXT)
         bench.drafting.draft_on(0.0)
-        bench.drafting.on_round(Drafted(4, DraftTree.chain([5])))
+        bench.drafting.on_round(DraftCompleted(4, DraftTree.chain([5])))
         assert (bench.thread.rounds, bench.thread.steps, bench.sent) == ([], [], [])
 
 

@@ -11,7 +11,7 @@ from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, HeldBack, Provisional
 from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.drafter_thread import DrafterThread
-from moa_client.drafting.results import Wrote
+from moa_client.drafting.results import TokenWritten
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling
@@ -59,7 +59,7 @@ class Writer:
         self.drafting.write_on(self.now)
         serial, _ = self.thread.asked[-1]
         self.thread.busy = False
-        self.drafting.on_wrote(self.now, Wrote(serial, token, chance))
+        self.drafting.on_wrote(self.now, TokenWritten(serial, token, chance))
 
     @property
     def written(self) -> list[int]:
@@ -103,7 +103,7 @@ def test_a_token_for_a_text_since_changed_is_discarded(writer: Writer) -> None:
     writer.drafting.write_on(writer.now)
     (serial, _) = writer.thread.asked[-1]
     writer.drafting.restart()
-    writer.drafting.on_wrote(writer.now, Wrote(serial, 4))
+    writer.drafting.on_wrote(writer.now, TokenWritten(serial, 4))
     assert writer.written == []
 
 

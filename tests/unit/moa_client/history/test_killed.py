@@ -8,7 +8,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from moa_client.history.records import Standing
+from moa_client.history.records import AnswerStatus
 from moa_client.history.store import HistoryStore
 
 from tests.support.programs import environment, started
@@ -23,7 +23,7 @@ def seen(store: HistoryStore, number: int) -> list[tuple[str, str]]:
     for summary in store.list():
         stored = store.load(summary.identifier)
         if stored.title == str(number):
-            assert all(not answer.provisional for answer in stored.answers if answer.standing is Standing.DECIDED)
+            assert all(not answer.provisional for answer in stored.answers if answer.standing is AnswerStatus.DECIDED)
             return [(answer.text, answer.provisional) for answer in stored.answers]
     return []
 

@@ -19,7 +19,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.conversation import Provenance
 from moa_client.history.database import FILE
 from moa_client.history.reading import END, START
-from moa_client.history.records import Origin, Standing
+from moa_client.history.records import AnswerStatus, Origin
 from moa_client.history.store import HistoryStore
 from moa_client.history.stored_values import pack_options, pack_tokens, unpack_options, unpack_tokens
 from moa_shared.errors import ConflictError, HistoryError, NotFoundError
@@ -63,7 +63,7 @@ def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
     store.set_provisional(key, [1, 2], "cause it", shown=2)
     store.append_committed(key, [1], [DRAFT], "cause", confirmed=1, waiting=[2], provisional=" it")
     [running] = store.load(conversation).answers
-    assert (running.standing, running.ended, running.finish) == (Standing.RUNNING, None, "")
+    assert (running.standing, running.ended, running.finish) == (AnswerStatus.RUNNING, None, "")
     assert (running.question_tokens, running.answer_tokens) == (2, 2)
     store.end_answer(key, "unfinished", verified=False, provisional=" it is", figures={"tokens": 2})
     stored = store.load(conversation)
@@ -71,14 +71,14 @@ def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
     assert (stored.origin, stored.title, answer.options) == (ORIGIN, "", OPTIONS)
     assert (answer.question, answer.text, answer.provisional) == ("Why?", "Because", " it is")
     assert (answer.tokens, answer.provenance, answer.waiting) == ((7, 8, 9, 1), b"PPTD", (2,))
-    assert (answer.standing, answer.finish, answer.decided_from) == (Standing.UNVERIFIED, "unfinished", 2)
+    assert (answer.standing, answer.finish, answer.decided_from) == (AnswerStatus.UNVERIFIED, "unfinished", 2)
     assert (answer.shown, answer.kept, answer.is_corrected, answer.stopped_at) == (2, 1, False, None)
     assert answer.figures == {"tokens": 2}
     store.set_provisional(key, [], "")
     store.append_committed(key, [3], [TARGET], " of gravity")
     store.settle(key, "end_of_text", "corrected", text=".")
     [settled] = store.load(conversation).answers
-    assert (settled.standing, settled.finish, settled.outcome) == (Standing.DECIDED, "end_of_text", "corrected")
+    assert (settled.standing, settled.finish, settled.outcome) == (AnswerStatus.DECIDED, "end_of_text", "corrected")
     assert (settled.text, settled.provisional, settled.waiting) == ("Because of gravity.", "", ())
     assert settled.is_corrected
     assert settled.ended == answer.ended
@@ -98,7 +98,7 @@ def test_an_answer_that_was_cut_short_is_left_to_the_server(store: HistoryStore)
     store.append_committed(key, [7, 8], [PROMPT, TARGET], "Be")
     store.set_provisional(key, [1], "cause", shown=1)
     [answer] = store.reopen(conversation).answers
-    assert (answer.standing, answer.finish, answer.decided_from) == (Standing.UNVERIFIED, "", 1)
+    assert (answer.standing, answer.finish, answer.decided_from) == (AnswerStatus.UNVERIFIED, "", 1)
     assert (answer.text, answer.provisional) == ("Be", "cause")
 
 
@@ -110,7 +110,7 @@ def test_refused_text_stays_to_be_read_and_a_question_without_an_answer_goes(sto
     store.refuse(key)
     store.take_back(store.begin_answer(conversation, "How?", OPTIONS))
     [answer] = store.load(conversation).answers
-    assert (answer.standing, answer.provisional, answer.is_part) == (Standing.REFUSED, "Because", False)
+    assert (answer.standing, answer.provisional, answer.is_part) == (AnswerStatus.REFUSED, "Because", False)
     assert not store.search("How")
     assert store.list(unverified_only=True) == []
 

@@ -27,8 +27,8 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.updates import Asked, Continued, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import MOST_WAITING, TextConversation
-from moa_client.host.watched import Watched
 from moa_client.surface.open_conversation import Facts
 from moa_shared.errors import (
     CheckpointError,
@@ -60,7 +60,7 @@ SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
 class Surface:
     """Reads a conversation's updates."""
 
-    open: Watched
+    open: LocalConversation
     updates: list[Update] = field(default_factory=list)
 
     async def until(self, kind: type[Happening], times: int = 1) -> Update:
@@ -102,7 +102,7 @@ async def talking(*, takes_system: bool = True, system: str | None = None, **arg
     engine = ScriptedEngine(takes_system=takes_system)
     conversation = TextConversation(cast("Any", engine), FACTS, system, **arguments)
     try:
-        yield Talk(engine, conversation, Surface(Watched(conversation)))
+        yield Talk(engine, conversation, Surface(LocalConversation(conversation)))
     finally:
         await conversation.close()
 
@@ -261,9 +261,9 @@ async def test_an_answer_that_has_nothing_to_go_on_with_stays_as_it_is(events: t
 
 async def test_all_surfaces_get_the_same() -> None:
     async with talking() as talk:
-        other = Surface(Watched(talk.conversation))
+        other = Surface(LocalConversation(talk.conversation))
         await talk.answer("one", *ALONE)
-        late = Surface(Watched(talk.conversation))
+        late = Surface(LocalConversation(talk.conversation))
         talk.engine.tell(*CORRECTED, SETTLED)
         for surface in (talk.surface, other, late):
             await surface.until(Settled)
@@ -284,7 +284,7 @@ async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
         left.append(conversation)
 
     async with talking() as talk:
-        other = Surface(Watched(talk.conversation, leave))
+        other = Surface(LocalConversation(talk.conversation, leave))
         assert talk.conversation.watchers == 2
         for _ in range(2):
             await other.open.close()

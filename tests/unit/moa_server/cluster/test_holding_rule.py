@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from moa_server.access.holdings import HOLDINGS_SECONDS, Elsewhere, Held, sum_holdings
-from moa_server.cluster.holding_rule import HoldingBook, Rest
+from moa_server.access.holdings import HOLDINGS_SECONDS, KeyUsage, OtherReplicasUsage, sum_holdings
+from moa_server.cluster.holding_rule import HoldingBook, RemoteUsage
 
 NAME = ("sessions", "alice")
 LIMIT = 3
 
 
-def held(running: int, idle: int = 0) -> dict[tuple[str, str], Held]:
-    return {NAME: Held(LIMIT, running, idle)}
+def held(running: int, idle: int = 0) -> dict[tuple[str, str], KeyUsage]:
+    return {NAME: KeyUsage(LIMIT, running, idle)}
 
 
 def test_a_replica_learns_what_answers_hold_at_all_others() -> None:
     book = HoldingBook()
     book.settle("r0", held(1), 0.0)
     book.settle("r1", held(2), 0.1)
-    assert book.settle("r2", {}, 0.2) == {NAME: Rest(elsewhere=3, excess=0)}
-    assert book.settle("r0", held(1), 1.0) == {NAME: Rest(elsewhere=2, excess=0)}
+    assert book.settle("r2", {}, 0.2) == {NAME: RemoteUsage(elsewhere=3, excess=0)}
+    assert book.settle("r0", held(1), 1.0) == {NAME: RemoteUsage(elsewhere=2, excess=0)}
 
 
 def test_who_holds_nothing_any_more_counts_no_more() -> None:
@@ -33,7 +33,7 @@ def test_what_is_idle_gives_way_where_it_was_used_longest_ago() -> None:
     book.settle("r0", held(0, 2), 0.0)
     book.settle("r1", held(0, 1), 0.5)
     assert book.settle("r1", held(1, 1), 1.0) == {}  # one too many, and r0 is to give it up
-    assert book.settle("r0", held(0, 2), 1.1) == {NAME: Rest(elsewhere=1, excess=1)}
+    assert book.settle("r0", held(0, 2), 1.1) == {NAME: RemoteUsage(elsewhere=1, excess=1)}
     assert book.settle("r1", held(1, 1), 1.5) == {}
 
 
@@ -42,13 +42,13 @@ def test_nobody_is_told_to_give_up_what_another_one_gives_up_already() -> None:
     for second, replica in enumerate(("r0", "r1")):
         book.settle(replica, held(0, 2), float(second))
     rests = [book.settle(replica, held(0, 2), 2.0 + second) for second, replica in enumerate(("r0", "r1"))]
-    assert rests == [{NAME: Rest(elsewhere=0, excess=1)}, {}]
+    assert rests == [{NAME: RemoteUsage(elsewhere=0, excess=1)}, {}]
 
 
 def test_answers_are_not_cut_where_two_replicas_let_in_too_many_at_once() -> None:
     book = HoldingBook()
     book.settle("r0", held(LIMIT), 0.0)
-    assert book.settle("r1", held(LIMIT), 0.1) == {NAME: Rest(elsewhere=LIMIT, excess=0)}
+    assert book.settle("r1", held(LIMIT), 0.1) == {NAME: RemoteUsage(elsewhere=LIMIT, excess=0)}
 
 
 def test_a_silent_replica_and_one_that_has_left_hold_nothing() -> None:
@@ -56,13 +56,13 @@ def test_a_silent_replica_and_one_that_has_left_hold_nothing() -> None:
     book.settle("r0", held(3), 0.0)
     book.settle("r1", held(1), 1.0)
     book.leave("r1")
-    assert book.settle("r2", {}, 2.0) == {NAME: Rest(elsewhere=3, excess=0)}
+    assert book.settle("r2", {}, 2.0) == {NAME: RemoteUsage(elsewhere=3, excess=0)}
     assert book.settle("r2", {}, HOLDINGS_SECONDS) == {}
 
 
 def test_what_was_told_too_long_ago_keeps_nobody_out() -> None:
     now = 10.0
-    elsewhere = Elsewhere(lambda: now)
+    elsewhere = OtherReplicasUsage(lambda: now)
     assert elsewhere.running("alice") == 0
     elsewhere.tell({"alice": 2})
     now = 10.0 + HOLDINGS_SECONDS - 0.1
@@ -73,4 +73,4 @@ def test_what_was_told_too_long_ago_keeps_nobody_out() -> None:
 
 def test_only_those_with_a_limit_are_counted() -> None:
     each = [("alice", 3, 1, True), ("alice", 3, 1, False), ("bob", 0, 1, False)]
-    assert sum_holdings(each) == {"alice": Held(3, running=1, idle=1)}
+    assert sum_holdings(each) == {"alice": KeyUsage(3, running=1, idle=1)}

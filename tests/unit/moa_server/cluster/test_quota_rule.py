@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_server.cluster.quota_rule import LEASE_SECONDS, QuotaBook, SharedBuckets, Taken
+from moa_server.cluster.quota_rule import LEASE_SECONDS, Consumption, RateLedger, SharedBuckets
 
 LIMIT = 600  # a minute
 NAME = ("tokens", "alice")
@@ -14,7 +14,7 @@ class Replicas:
 
     def __init__(self, count: int) -> None:
         self.now = 0.0
-        self.book: QuotaBook | None = QuotaBook()
+        self.book: RateLedger | None = RateLedger()
         self.buckets = [SharedBuckets(lambda: count) for _ in range(count)]
         self.took = [0.0] * count
 
@@ -75,13 +75,13 @@ def test_without_the_book_each_lets_an_even_share_through() -> None:
 
 
 def test_debt_is_owed_at_every_replica() -> None:
-    book = QuotaBook()
-    book.settle("r0", {NAME: Taken(LIMIT, 2.0 * LIMIT)}, 0.0)
-    assert book.settle("r1", {NAME: Taken(LIMIT, 0.0)}, 0.0)[NAME].left == -LIMIT
+    book = RateLedger()
+    book.settle("r0", {NAME: Consumption(LIMIT, 2.0 * LIMIT)}, 0.0)
+    assert book.settle("r1", {NAME: Consumption(LIMIT, 0.0)}, 0.0)[NAME].left == -LIMIT
 
 
 def test_what_was_taken_since_the_book_was_asked_is_not_given_twice() -> None:
-    book, buckets = QuotaBook(), SharedBuckets(lambda: 1)
+    book, buckets = RateLedger(), SharedBuckets(lambda: 1)
     buckets.of("alice", LIMIT, 0.0).take(100.0, 0.0)
     leases = book.settle("r0", {NAME: buckets.taken()["alice"]}, 0.0)
     buckets.of("alice", LIMIT, 0.0).take(50.0, 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_server.access.api_key import KeyBook, KeyEntry
-from moa_server.access.gate import VARIABLE as KEYS_VARIABLE
+from moa_server.access.authentication import VARIABLE as KEYS_VARIABLE
 from moa_server.doctor.protection import check_keys, check_tls, judge_keys, judge_tls
 from moa_server.settings import ServerSettings
 from moa_server.setup.devices import add_device

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits
-from moa_server.access.holdings import Held
+from moa_server.access.holdings import KeyUsage
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import Listener, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
@@ -292,7 +292,7 @@ def test_what_a_key_has_at_other_replicas_counts() -> None:
     ):
         bench.ask(second, 10)
     bench.ask(other, 100)
-    assert bench.pool.holdings() == {"a": Held(100, running=40, idle=0), "b": Held(100, running=100)}
+    assert bench.pool.holdings() == {"a": KeyUsage(100, running=40, idle=0), "b": KeyUsage(100, running=100)}
 
 
 def test_what_came_to_be_elsewhere_is_given_up_here_and_no_answer_is() -> None:

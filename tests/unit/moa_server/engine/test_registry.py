@@ -8,7 +8,7 @@ from unittest.mock import Mock, create_autospec
 import pytest
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits
-from moa_server.access.holdings import Held
+from moa_server.access.holdings import KeyUsage
 from moa_server.engine.live_session import Listener, LiveSession
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors
@@ -242,7 +242,7 @@ def test_what_a_key_has_at_other_replicas_counts(clock: Clock) -> None:
         bench.admit("a", limits=limits)
     other = bench.admit("b", limits=limits)
     assert registry.live_sessions == (first, other)
-    assert registry.holdings() == {"a": Held(2, running=1), "b": Held(2, idle=1)}
+    assert registry.holdings() == {"a": KeyUsage(2, running=1), "b": KeyUsage(2, idle=1)}
     elsewhere.clear()
     assert bench.admit("a", limits=limits) in registry.live_sessions
 

@@ -185,7 +185,7 @@ function linkNotice(conversation, wantsOnline) {
 /** @param {string} reason @param {number} seconds */
 function waitingWords(reason, seconds) {
   const why = reason ? reason.replace(/[.\s]+$/, "") : "The server lets you wait";
-  return `${why}; the answer goes on in ${seconds} s.`;
+  return `${why}; the answer resumes in ${seconds} s.`;
 }
 
 /** @param {string} text @returns {Said} */

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from moa_client.chat.display.answer_block import MARKED_S
 from moa_client.chat.display.page import Page
-from moa_client.chat.display.passage import MARKED_S
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.messages import first_cut_words
 from moa_client.conversation.events import (

@@ -7,8 +7,8 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moa_client.chat.display.answer_block import CORRECTED, MARKED_S, UNVERIFIED, AnswerBlock
 from moa_client.chat.display.layout import cells
-from moa_client.chat.display.passage import CORRECTED, MARKED_S, UNVERIFIED, Passage
 from moa_client.chat.display.screen import CSI, NORMAL, SAID_AGAIN, Screen
 from moa_shared.text.plain_text import without_controls
 from moa_shared.text.word_wrap import wrap_words
@@ -306,7 +306,7 @@ def test_ten_cuts_in_one_answer(styled: bool) -> None:
 class Chat(Terminal):
     """Answers that ended without the server, with a prompt below them."""
 
-    def ended(self, committed: str, provisional: str) -> Passage:
+    def ended(self, committed: str, provisional: str) -> AnswerBlock:
         answer = self.screen.begin()
         answer.update(self.now, committed, provisional)
         self.screen.end(is_verified=not provisional)
@@ -393,8 +393,8 @@ def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[
     """As long as nothing has scrolled out, however passages grow and shrink above others."""
     chat = Chat(columns=COLUMNS, rows=200, styled=styled)
     chat.finish()
-    parts: list[str | Passage] = []
-    texts: dict[Passage, str] = {}
+    parts: list[str | AnswerBlock] = []
+    texts: dict[AnswerBlock, str] = {}
     for kind, text, more in steps:
         undecided = [passage for passage in texts if passage.is_open]
         if kind == "answer":

@@ -19,7 +19,7 @@ LEAST_RATE = 256.0  # bytes a second; GPRS carries ten times as much
 Sent = TypeVar("Sent", bound=Message)
 
 
-class ReaderPace:
+class SlowReaderLimit:
     """How far a client lags: waiting adds up, bytes that it takes in pay for it. Pure."""
 
     def __init__(self, patience_seconds: float) -> None:
@@ -36,7 +36,7 @@ class ReaderPace:
         self._owed_seconds = max(0.0, self._owed_seconds + waited_seconds - nbytes / LEAST_RATE)
 
 
-class PatientWriter(Generic[Sent]):
+class BoundedWriter(Generic[Sent]):
     """Writes one call's messages, as long as its client takes them in.
 
     Args:
@@ -53,7 +53,7 @@ class PatientWriter(Generic[Sent]):
     ) -> None:
         self._write = write
         self._patience_seconds = patience_seconds
-        self._pace = ReaderPace(patience_seconds)
+        self._pace = SlowReaderLimit(patience_seconds)
         self._clock = clock
 
     async def write(self, message: Sent) -> int:

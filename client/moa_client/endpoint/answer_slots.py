@@ -11,7 +11,7 @@ from moa_shared.errors import OverloadedError
 MOST_WAITING = 64  # each is one open connection
 
 
-class Turnstile:
+class AnswerSlots:
     """Lets a number of answers run.
 
     Args:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.endpoint.turnstile import Turnstile
+from moa_client.endpoint.answer_slots import AnswerSlots
 from moa_shared.errors import OverloadedError
 
 from tests.support.messages import raises
@@ -13,13 +13,13 @@ from tests.support.messages import raises
 class Guest:
     """Waits for a turn, and has it until it is told to leave."""
 
-    def __init__(self, turnstile: Turnstile) -> None:
+    def __init__(self, slots: AnswerSlots) -> None:
         self.has_turn = False
         self._leaves = asyncio.Event()
-        self.task = asyncio.create_task(self._visit(turnstile))
+        self.task = asyncio.create_task(self._visit(slots))
 
-    async def _visit(self, turnstile: Turnstile) -> None:
-        async with turnstile.turn():
+    async def _visit(self, slots: AnswerSlots) -> None:
+        async with slots.turn():
             self.has_turn = True
             await self._leaves.wait()
         self.has_turn = False
@@ -35,8 +35,8 @@ async def let_run() -> None:
 
 
 async def test_turns_are_taken_in_the_order_of_arrival() -> None:
-    turnstile = Turnstile(2)
-    guests = [Guest(turnstile) for _ in range(5)]
+    slots = AnswerSlots(2)
+    guests = [Guest(slots) for _ in range(5)]
     for gone in range(5):
         await let_run()
         assert [guest.has_turn for guest in guests] == [gone <= number < gone + 2 for number in range(5)]
@@ -45,8 +45,8 @@ async def test_turns_are_taken_in_the_order_of_arrival() -> None:
 
 @pytest.mark.parametrize("leaver", [0, 1])
 async def test_who_leaves_early_takes_nobodys_turn(leaver: int) -> None:
-    turnstile = Turnstile(1)
-    guests = [Guest(turnstile) for _ in range(3)]
+    slots = AnswerSlots(1)
+    guests = [Guest(slots) for _ in range(3)]
     await let_run()
     guests[leaver].task.cancel()
     await let_run()
@@ -57,14 +57,14 @@ async def test_who_leaves_early_takes_nobodys_turn(leaver: int) -> None:
 
 
 async def test_one_too_many_is_refused_until_there_is_room() -> None:
-    turnstile = Turnstile(1, waiting=1)
-    guests = [Guest(turnstile) for _ in range(2)]
+    slots = AnswerSlots(1, waiting=1)
+    guests = [Guest(slots) for _ in range(2)]
     await let_run()
     with raises(OverloadedError, snapshot("1 requests wait already. Try again in a few seconds.")):
-        async with turnstile.turn():
+        async with slots.turn():
             pass
     await guests[0].leave()
-    third = Guest(turnstile)
+    third = Guest(slots)
     await let_run()
     for guest in (guests[1], third):
         await guest.leave()

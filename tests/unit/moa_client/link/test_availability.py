@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from moa_client.conversation.events import LinkChanged, LinkState
+from moa_client.link.availability import SILENT_STREAM_MS, Availability, GiveUp, Mode, SendBeat, Step, Steps
 from moa_client.link.monitor import LEAST_TIMEOUT_MS
-from moa_client.link.presence import SILENT_STREAM_MS, GiveUp, Mode, Presence, SendBeat, Step, Steps
 from moa_shared.errors import ProtocolError, RateLimitError, UnavailableError
 
 SILENCE_MS = 60_000.0
@@ -17,7 +17,7 @@ SILENT = LinkChanged(LinkState.OFFLINE, "the server is silent")
 
 
 def tick(
-    presence: Presence,
+    presence: Availability,
     now: float,
     *,
     is_up: bool = True,
@@ -32,9 +32,9 @@ def without_beats(steps: Steps) -> Steps:
     return [step for step in steps if not isinstance(step, SendBeat)]
 
 
-def presence_in(mode: Mode) -> Presence:
+def presence_in(mode: Mode) -> Availability:
     """A presence that has come to this mode by itself, at time 1000 and later."""
-    presence = Presence(SILENCE_MS)
+    presence = Availability(SILENCE_MS)
     if mode is Mode.OFFLINE_BY_WISH:
         presence.go_offline()
         tick(presence, 1000.0)
@@ -79,7 +79,7 @@ def test_nothing_is_due_without_a_stream(mode: Mode) -> None:
 
 
 def test_a_stream_that_was_never_opened_is_lost_by_the_same_timer() -> None:
-    presence = Presence(SILENCE_MS)
+    presence = Availability(SILENCE_MS)
     tick(presence, 0.0, is_up=False, is_trying=True)
     assert tick(presence, 5000.0, is_up=False, is_trying=True) == [Step.GO_STANDALONE, SILENT]
     assert presence.mode is Mode.OFFLINE
@@ -202,7 +202,7 @@ def test_a_silent_stream_may_recover_before_an_answer_ends(mode: Mode, may_end: 
 
 
 def test_a_link_lost_a_moment_ago_may_recover_before_an_answer_ends() -> None:
-    presence = Presence(SILENCE_MS, 10_000.0)
+    presence = Availability(SILENCE_MS, 10_000.0)
     presence.on_opened(1000.0, ROUND_TRIP_MS)
     presence.on_return(is_answering=True)
     tick(presence, 1000.0)
@@ -220,7 +220,7 @@ def test_a_link_lost_a_moment_ago_may_recover_before_an_answer_ends() -> None:
 
 
 def test_who_goes_offline_by_wish_waits_for_nobody() -> None:
-    presence = Presence(SILENCE_MS, 10_000.0)
+    presence = Availability(SILENCE_MS, 10_000.0)
     presence.go_offline()
     tick(presence, 1000.0)
     assert presence.may_end_answers(1000.0)

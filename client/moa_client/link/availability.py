@@ -58,7 +58,7 @@ class GiveUp:
 Steps = list[Step | SendBeat | GiveUp | LinkChanged]
 
 
-class Presence:
+class Availability:
     """Whether the server of one conversation is available.
 
     Args:

@@ -12,7 +12,7 @@ from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.open_conversation import Facts
 
 
-class Watched:
+class LocalConversation:
     """Implements `OpenConversation` in the process that runs the conversation.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.daemon.places import Places, find_places, make_folder
+from moa_client.daemon.paths import DaemonPaths, find_places, make_folder
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -26,7 +26,7 @@ def test_they_are_in_the_runtime_folder_or_else_in_that_of_the_state(monkeypatch
 
 def test_only_the_user_can_enter_the_folder() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        places = Places(Path(short) / "open" / "moa")
+        places = DaemonPaths(Path(short) / "open" / "moa")
         places.folder.mkdir(parents=True, mode=0o755)
         os.chmod(places.folder, 0o755)
         make_folder(places)
@@ -40,7 +40,7 @@ def test_a_path_that_no_socket_can_have_is_refused() -> None:
             "/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/daemon.sock is too long for the path of a socket. Name a shorter folder with --daemon-dir."
         ),
     ):
-        make_folder(Places(Path("/" + "x" * 90)))
+        make_folder(DaemonPaths(Path("/" + "x" * 90)))
 
 
 def test_a_folder_that_cannot_be_made_is_an_error() -> None:
@@ -48,14 +48,14 @@ def test_a_folder_that_cannot_be_made_is_an_error() -> None:
         ConfigError,
         snapshot("The daemon's folder /dev/null/moa cannot be made: Not a directory. Name another with --daemon-dir."),
     ):
-        make_folder(Places(Path("/dev/null/moa")))
+        make_folder(DaemonPaths(Path("/dev/null/moa")))
 
 
 def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, link = tmp_path / "mine", tmp_path / "link"
     mine.mkdir(mode=0o755)
     link.symlink_to(mine)
-    make_folder(Places(link))  # one's own may be
+    make_folder(DaemonPaths(link))  # one's own may be
     mine.chmod(0o755)
     found = list(link.lstat())
     found[stat.ST_UID] = os.getuid() + 1
@@ -63,5 +63,5 @@ def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path, monkeypat
     with raises(
         ConfigError, snapshot("The daemon's folder TMP/link belongs to another user. Name another: --daemon-dir.")
     ):
-        make_folder(Places(link))
+        make_folder(DaemonPaths(link))
     assert stat.S_IMODE(mine.stat().st_mode) == 0o755

@@ -5,11 +5,11 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.host.crossings import Crossings
+from moa_client.host.frame_tap import FrameTap
 
 
 async def test_of_a_verdict_it_is_told_who_drafted_its_tokens() -> None:
-    crossings = Crossings()
+    crossings = FrameTap()
     observe = crossings.observer("c1")
     verdict = pb.Verdict(tokens=[7, 8, 9, 4], accepted=3, server_accepted=2)
     async with aclosing(cast("Any", crossings.watch())) as watching:

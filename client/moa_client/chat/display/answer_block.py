@@ -20,7 +20,7 @@ UNVERIFIED = "[unverified:] "  # before provisional text on terminals without st
 CORRECTED = "[corrected:] "  # before a correction there
 
 
-class Passage:
+class AnswerBlock:
     """Text on lines of its own.
 
     Args:

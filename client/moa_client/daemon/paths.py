@@ -15,7 +15,7 @@ ROOM_BYTES = 1 << 12  # for the lock, and the first lines of the log
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DaemonPaths:
     """The daemon's files, all in one folder that only its user can enter."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Places:
         return self.folder / "daemon.log"
 
 
-def find_places(folder: Path | None) -> Places:
+def find_places(folder: Path | None) -> DaemonPaths:
     """The daemon's files.
 
     Args:
@@ -45,10 +45,10 @@ def find_places(folder: Path | None) -> Places:
     if folder is None:
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         folder = Path(runtime) / "moa" if runtime else _state_folder()
-    return Places(folder.expanduser().absolute())
+    return DaemonPaths(folder.expanduser().absolute())
 
 
-def make_folder(places: Places) -> None:
+def make_folder(places: DaemonPaths) -> None:
     """Makes the folder where absent.
 
     Raises:

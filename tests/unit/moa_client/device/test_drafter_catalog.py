@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.device import drafter_shelf
+from moa_client.device import drafter_catalog
+from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import ServerPace
-from moa_client.device.drafter_shelf import DrafterShelf
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import Checkpoint, fresh_tensors
@@ -34,19 +34,19 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         timed.append((fingerprint, breadth))
         return LEVEL_MS[fingerprint]
 
-    monkeypatch.setattr(drafter_shelf, "level_ms", level_ms)
+    monkeypatch.setattr(drafter_catalog, "level_ms", level_ms)
     return timed
 
 
-def shelf(*here: pb.Drafter, load: Any = lambda path: path, **settings: Any) -> DrafterShelf:
+def catalog(*here: pb.Drafter, load: Any = lambda path: path, **settings: Any) -> DrafterCatalog:
     """Of a server with both drafters, on a device that holds some."""
     paths = {drafter.fingerprint: Path(drafter.name) for drafter in here}
     sources = Sources(pb.DescribeResponse(drafters=[ONLINE, DEEP]), cast("Any", None), paths)
-    return DrafterShelf(ClientSettings(**settings), sources, load=load)
+    return DrafterCatalog(ClientSettings(**settings), sources, load=load)
 
 
 def test_the_fastest_of_those_here_is_taken(measured: list[tuple[str, int]]) -> None:
-    both = shelf(ONLINE, DEEP, mode="chain")
+    both = catalog(ONLINE, DEEP, mode="chain")
     assert both.choose(ServerPace(50.0, 0.9, 0.5)).name == "deep"
     assert both.choose(ServerPace(9.0, 0.9, 0.5)).name == "online"
     assert both.choose(None).name == "deep"  # without a server the one that writes best
@@ -54,18 +54,18 @@ def test_the_fastest_of_those_here_is_taken(measured: list[tuple[str, int]]) -> 
 
 
 def test_trees_are_measured_by_their_breadth(measured: list[tuple[str, int]]) -> None:
-    shelf(ONLINE, DEEP, mode="tree", breadth=5)
+    catalog(ONLINE, DEEP, mode="tree", breadth=5)
     assert {breadth for _, breadth in measured} == {5}
 
 
 def test_until_the_server_says_how_fast_it_is_the_one_in_use_stays(measured: list[tuple[str, int]]) -> None:
     unknown = ServerPace(0.0, 0.0, 0.5)
-    assert shelf(ONLINE, DEEP).choose(unknown).name == "online"
-    assert shelf(ONLINE, DEEP).choose(unknown, "deep").name == "deep"
+    assert catalog(ONLINE, DEEP).choose(unknown).name == "online"
+    assert catalog(ONLINE, DEEP).choose(unknown, "deep").name == "deep"
 
 
 def test_the_only_drafter_here_is_taken_unmeasured(measured: list[tuple[str, int]]) -> None:
-    only = shelf(DEEP)
+    only = catalog(DEEP)
     assert only.choose(ServerPace(9.0, 0.9, 0.5)) == only.choose(None)
     assert (only.choose(None).name, measured) == ("deep", [])
     assert only.choose(None).reason == "the only one that the server gives memory for"
@@ -74,19 +74,19 @@ def test_the_only_drafter_here_is_taken_unmeasured(measured: list[tuple[str, int
 
 
 def test_the_one_that_was_asked_for_is_taken(measured: list[tuple[str, int]]) -> None:
-    choice = shelf(ONLINE, DEEP, drafter="deep").choose(ServerPace(50.0, 0.9, 0.5))
+    choice = catalog(ONLINE, DEEP, drafter="deep").choose(ServerPace(50.0, 0.9, 0.5))
     assert (choice.name, choice.reason, measured) == ("deep", "as wished", [])
 
 
 def test_a_device_may_hold_none() -> None:
-    assert shelf().is_empty
-    assert not shelf(ONLINE).is_empty
+    assert catalog().is_empty
+    assert not catalog(ONLINE).is_empty
 
 
 def test_a_device_that_does_not_draft_for_the_server_takes_the_one_that_writes_best(
     measured: list[tuple[str, int]],
 ) -> None:
-    choice = shelf(ONLINE, DEEP, drafting="server").choose(ServerPace(9.0, 0.9, 0.5))
+    choice = catalog(ONLINE, DEEP, drafting="server").choose(ServerPace(9.0, 0.9, 0.5))
     assert choice.name == "deep"
     assert choice.reason == snapshot("this device does not draft for the server: the one that writes best by itself")
 
@@ -114,8 +114,8 @@ def checkpoints(online_layers: int, deep_layers: int, *, share: bool) -> Callabl
 def test_the_one_that_writes_best_joins_one_that_reads_the_same(
     measured: list[tuple[str, int]], online_layers: int, deep_layers: int, share: bool, beside: str | None
 ) -> None:
-    both = shelf(ONLINE, DEEP, load=checkpoints(online_layers, deep_layers, share=share))
+    both = catalog(ONLINE, DEEP, load=checkpoints(online_layers, deep_layers, share=share))
     found = both.beside("online", both.checkpoint("online"))
     assert (found and found[0]) == beside
     assert both.beside("deep", both.checkpoint("deep")) is None
-    assert shelf(ONLINE).beside("online", both.checkpoint("online")) is None
+    assert catalog(ONLINE).beside("online", both.checkpoint("online")) is None

@@ -19,7 +19,7 @@ from moa_client.device.sources import AUTO, Sources, meant_drafters
 from moa_client.settings import ClientSettings
 
 
-class DrafterShelf:
+class DrafterCatalog:
     """Offers the drafters for one server's target.
 
     Args:

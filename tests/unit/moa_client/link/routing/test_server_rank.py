@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.link.routing.server_choice import Standing, is_clearly_better, rank
+from moa_client.link.routing.server_rank import ServerRank, is_clearly_better, rank
 
-NEAR = Standing(rtt_ms=5.0, step_ms=10.0, has_model=True)
-FAR = Standing(rtt_ms=80.0, step_ms=10.0, has_model=True)
+NEAR = ServerRank(rtt_ms=5.0, step_ms=10.0, has_model=True)
+FAR = ServerRank(rtt_ms=80.0, step_ms=10.0, has_model=True)
 READS = replace(NEAR, unread_tokens=60, read_ms=0.6)
 NOW = 100.0
 
@@ -23,7 +23,7 @@ NOW = 100.0
         ([replace(NEAR, load=0.9), FAR], [1, 0]),  # a step there takes ten times as long
         ([replace(NEAR, load=1.0), FAR], [1, 0]),
         ([replace(NEAR, step_ms=200.0), FAR], [1, 0]),
-        ([Standing(), FAR], [1, 0]),  # nothing is known about the first
+        ([ServerRank(), FAR], [1, 0]),  # nothing is known about the first
         ([replace(NEAR, has_model=False), FAR], [1]),
         ([replace(NEAR, has_drafter=False), FAR], [1, 0]),
         ([replace(NEAR, has_execution=False), FAR], [1, 0]),
@@ -40,7 +40,7 @@ NOW = 100.0
         ([replace(NEAR, avoid_until=NOW + 2), replace(FAR, avoid_until=NOW + 1)], [1, 0]),
     ],
 )
-def test_the_order_of_servers(standings: list[Standing], order: list[int]) -> None:
+def test_the_order_of_servers(standings: list[ServerRank], order: list[int]) -> None:
     assert rank(standings, NOW) == order
 
 
@@ -64,12 +64,12 @@ def test_the_order_of_servers(standings: list[Standing], order: list[int]) -> No
         (replace(READS, unread_tokens=1000), replace(NEAR, load=0.9), False),
     ],
 )
-def test_a_change_must_pay(other: Standing, current: Standing, is_better: bool) -> None:
+def test_a_change_must_pay(other: ServerRank, current: ServerRank, is_better: bool) -> None:
     assert is_clearly_better(other, current, NOW) is is_better
 
 
 STANDINGS = st.builds(
-    Standing,
+    ServerRank,
     rtt_ms=st.none() | st.floats(0.1, 1000.0),
     step_ms=st.floats(0.0, 500.0),
     load=st.floats(0.0, 1.0),
@@ -82,7 +82,7 @@ STANDINGS = st.builds(
 
 
 @given(STANDINGS, STANDINGS)
-def test_two_servers_never_take_turns(one: Standing, other: Standing) -> None:
+def test_two_servers_never_take_turns(one: ServerRank, other: ServerRank) -> None:
     assert not (is_clearly_better(one, other, NOW) and is_clearly_better(other, one, NOW))
     if one.has_model and is_clearly_better(other, one, NOW):
         assert rank([one, other], NOW)[0] == 1

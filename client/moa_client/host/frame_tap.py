@@ -45,7 +45,7 @@ class Crossing:
     server_accepted: int = 0
 
 
-class Crossings:
+class FrameTap:
     """Tells those who watch what crosses the link."""
 
     def __init__(self) -> None:

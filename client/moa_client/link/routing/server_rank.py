@@ -19,7 +19,7 @@ LEAST_GAIN_MS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServerRank:
     """What is known about a server.
 
     Args:
@@ -55,7 +55,7 @@ class Standing:
         return now < self.avoid_until or self.load >= 1
 
 
-def rank(standings: Sequence[Standing], now: float) -> list[int]:
+def rank(standings: Sequence[ServerRank], now: float) -> list[int]:
     """The order in which to try them, as indices; servers of another model are left out.
 
     A text should go on as it began, so a server of another execution comes after all of the same that can be had.
@@ -71,7 +71,7 @@ def rank(standings: Sequence[Standing], now: float) -> list[int]:
     return sorted((index for index, each in enumerate(standings) if each.has_model is not False), key=place)
 
 
-def is_clearly_better(other: Standing, current: Standing, now: float) -> bool:
+def is_clearly_better(other: ServerRank, current: ServerRank, now: float) -> bool:
     """Whether a served conversation should change to another server, between two answers."""
     if other.is_avoided(now) or not other.has_model or (current.has_drafter and not other.has_drafter):
         return False
