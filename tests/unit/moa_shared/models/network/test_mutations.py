@@ -16,21 +16,39 @@ from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import GgufHeader, read_header
 from moa_shared.models.network.family import check_family
 from moa_shared.models.network.plan import plan_of
+from transformers import PreTrainedModel
 
 from tests.support.dense_families import DENSE_FAMILIES, GGUF_FAMILIES, tiny_dense, tiny_in_gguf
 from tests.support.dense_gguf import write_dense_gguf
+from tests.support.mixture_gguf import write_mixture_gguf
+from tests.support.mixtures import MIXTURES, tiny_mixture
 
 ODD: tuple[Any, ...] = (
     0, 1, -1, 2, 3, 7, 255, 2**31, 2**64, 0.0, -0.0, 1.5, -2.5, 1e-45, 1e38, 1e300, float("inf"), float("nan"), "", "x",
     "yarn", "linear", "longrope", "llama3", "none", True, False, None, [], [0], [1, 0, 1], ["sliding_attention"] * 3,
     ["x"], [float("nan")] * 16, [0.0] * 16, {}, {"factor": 0}, {"full_attention": {}}, {"rope_type": []},
 )  # fmt: skip
+MIXTURE = "mixture, "  # how those of experts are told apart here
+MIXTURES_IN_GGUF = tuple(MIXTURE + family for family in ("qwen 3", "mixtral", "olmoe", "gpt-oss"))
 FEW, MANY = 150, 1300
 
 
 def plan_if_accepted(config: Mapping[str, Any]) -> None:
     with suppress(KernelError):  # which the network says as a ModelSourceError
         plan_of(config)
+
+
+def tiny(family: str) -> PreTrainedModel:
+    """A model with experts or without."""
+    mixture = family.removeprefix(MIXTURE)
+    return tiny_dense(family) if mixture == family else tiny_mixture(mixture)
+
+
+def in_file(family: str, path: Path) -> Path:
+    """The family's tiny model in GGUF; one of Mixtral's with a tensor for each expert."""
+    if family.startswith(MIXTURE):
+        return write_mixture_gguf(tiny(family), path, apart=family.endswith("mixtral"))
+    return write_dense_gguf(tiny_in_gguf(family), path)
 
 
 def mutated(values: Mapping[str, Any], random: Random) -> dict[str, Any]:
@@ -45,7 +63,7 @@ def mutated(values: Mapping[str, Any], random: Random) -> dict[str, Any]:
 
 
 def check_config(family: str, count: int) -> None:
-    config, random = tiny_dense(family).config.to_dict(), Random(family)
+    config, random = tiny(family).config.to_dict(), Random(family)
     refused = 0
     for _ in range(count):
         try:
@@ -63,7 +81,7 @@ def check_config(family: str, count: int) -> None:
 
 
 def check_header(family: str, path: Path, count: int) -> None:
-    header, random = read_header(write_dense_gguf(tiny_in_gguf(family), path)), Random(family)
+    header, random = read_header(in_file(family, path)), Random(family)
     architecture = f"{header.architecture}."
     keys = {key: value for key, value in header.metadata.items() if not key.startswith("general.")}
     arrays = {key for key, value in keys.items() if isinstance(value, list)}
@@ -99,18 +117,18 @@ def with_other_tensors(header: GgufHeader, random: Random) -> GgufHeader:
     return replace(header, tensors=tensors)
 
 
-@pytest.mark.parametrize("family", DENSE_FAMILIES)
+@pytest.mark.parametrize("family", [*DENSE_FAMILIES, *(MIXTURE + family for family in MIXTURES)])
 def test_configurations(family: str) -> None:
     check_config(family, FEW)
 
 
-@pytest.mark.parametrize("family", GGUF_FAMILIES)
+@pytest.mark.parametrize("family", [*GGUF_FAMILIES, *MIXTURES_IN_GGUF])
 def test_headers(family: str, tmp_path: Path) -> None:
     check_header(family, tmp_path / "tiny.gguf", FEW)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", GGUF_FAMILIES)
+@pytest.mark.parametrize("family", [*GGUF_FAMILIES, *MIXTURES_IN_GGUF])
 def test_many_headers_and_configurations(family: str, tmp_path: Path) -> None:
     check_header(family, tmp_path / "tiny.gguf", MANY)
     check_config(family, MANY)
