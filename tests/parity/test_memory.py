@@ -54,6 +54,6 @@ def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: R
     decoder = reference.decoder(0)
     held = decoder.new_cache(decoder.cross_attention)
     decoder.remember(held, encoder.project(memory).numpy(), np.arange(len(prompt), dtype=np.int32))
-    rows = held.read(0, len(prompt))[:, 0]  # [rows, KV heads, 2, head_dim]
+    rows = held.read(0, len(prompt)).reshape(len(prompt), held.heads[0].number, 2, -1)
     assert_close(torch.from_numpy(rows[:, :, 0].swapaxes(0, 1)), reference.infer["prefill.ca_keys"])
     assert_close(torch.from_numpy(rows[:, :, 1].swapaxes(0, 1)), reference.infer["prefill.ca_values"])

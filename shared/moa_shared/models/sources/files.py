@@ -154,7 +154,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ModelSourceError(f"{path} is not a JSON object.", hint="Fetch the model again.")
     family, text = config.get("model_type"), config.get("text_config")
-    if family not in _WITH_A_TEXT_PART or not isinstance(text, dict):
+    if not isinstance(family, str) or family not in _WITH_A_TEXT_PART or not isinstance(text, dict):
         return config
     outer = {key: config[key] for key in _OF_TEXT if config.get(key) is not None}
     return {**text, **outer, "model_type": _WITH_A_TEXT_PART[family]}
