@@ -186,7 +186,9 @@ def _kinds(header: GgufHeader, count: int) -> list[str]:
     key = f"{ARCHITECTURE}.attention.sliding_window_pattern"
     said = header.metadata.get(key)
     if not isinstance(said, list) or len(said) != count or not count:
-        raise ModelSourceError(f"The GGUF file {header.path} does not say of each layer whether {key}.", hint=DAMAGED)
+        raise ModelSourceError(
+            f"The GGUF file {header.path} does not say in {key} which of {count} layers see a window.", hint=DAMAGED
+        )
     kinds = [SLIDING if each else FULL for each in said]
     if kinds[-1] != FULL:
         raise _refusal(header, "has a last layer with a window")
@@ -217,7 +219,10 @@ def _angles(header: GgufHeader, heads: Mapping[str, int]) -> dict[str, Any]:
     if scaling != "none" and (header.positive(f"{ARCHITECTURE}.rope.scaling.factor") or 1.0) != 1.0:
         raise _refusal(header, f"scales its positions by {scaling!r}")
     if header.positive(f"{ARCHITECTURE}.rope.freq_base_swa") is None:
-        raise _refusal(header, f"lacks {ARCHITECTURE}.rope.freq_base_swa")
+        raise ModelSourceError(
+            f"The GGUF file {header.path} does not set {ARCHITECTURE}.rope.freq_base_swa.",
+            hint="Use a GGUF file of a whole model.",
+        )
     factors = read_factors(header, FACTORS, heads[FULL])
     turning = _turning(factors)
     if turning is None:
