@@ -20,8 +20,10 @@ from moa_shared.models.network.network import Network
 
 from tests.net.drafted_texts import check_texts
 from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host
+from tests.support.dense_families import tiny_dense
 from tests.support.mixtures import MixtureWeights, tiny_mixture
 
+SHARING = "gemma 4 with embeddings by layer"  # no mixture, but it differs from other families as much
 pytestmark = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
 
 
@@ -39,10 +41,11 @@ def drafter_of(kind: str, target: KernelTarget) -> Checkpoint:
 
 
 @pytest.mark.parametrize("kind", ["moa", "eagle2"])
-@pytest.mark.parametrize("family", ["qwen 3", "gpt-oss", "gemma 4"])
+@pytest.mark.parametrize("family", ["qwen 3", "gpt-oss", "gemma 4", SHARING])
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
 async def test_the_text_is_the_targets_own(family: str, kind: str, rounds: bool) -> None:
-    model = tiny_mixture(family, max_position_embeddings=CONTEXT)
+    make = tiny_dense if family == SHARING else tiny_mixture
+    model = make(family, max_position_embeddings=CONTEXT)
     weights = MixtureWeights(model)
     target = KernelTarget(Network(weights, model.config.to_dict()), CONTEXT)
     made = drafter_of(kind, target)
