@@ -333,3 +333,10 @@ def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.Mo
         save_checkpoint(saved, CONFIG, fresh_tensors(CONFIG, seed=3))
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]
+
+
+def test_the_width_of_keys_and_values_is_named_where_it_is_needed() -> None:
+    wide = dataclasses.replace(CONFIG, target_kv_width=4 * CONFIG.kv_width)
+    assert "target_kv_width" not in json.loads(CONFIG.to_json())  # earlier versions do not know it
+    assert DrafterConfig.from_json(wide.to_json()) == wide
+    assert wide.kv_width == 4 * CONFIG.kv_width

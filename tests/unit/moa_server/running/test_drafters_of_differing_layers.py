@@ -1,0 +1,55 @@
+"""Drafters for a target whose layers differ: they name the widest one, and reuse no layer that needs more than rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from moa_server.loading import check_drafter
+from moa_shared.drafter import DrafterConfig
+from moa_shared.errors import CheckpointError
+from moa_shared.models import ModelFiles
+from moa_shared.models.network.layer_sizes import kv_width_if_differing
+
+from tests.support.dense_families import tiny_dense
+from tests.support.messages import raises
+from tests.support.tiny_models import SIZES, save_drafter
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    config = tiny_dense("gemma 4 with embeddings by layer").config.to_dict()
+    return ModelFiles("gemma", tmp_path, config, (), "", "")
+
+
+def config_for(files: ModelFiles) -> DrafterConfig:
+    return DrafterConfig(
+        vocab_size=SIZES["vocab_size"], hidden_size=64, target_layers=6, target_heads=4, target_kv_heads=2,
+        target_head_dim=32, sa_kv_heads=2, sa_mlp=16, ca_kv_heads=2, ca_mlp=16, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=16,
+        target_kv_width=kv_width_if_differing(files.config),
+    )  # fmt: skip
+
+
+def test_its_rows_are_of_the_widest_layer(files: ModelFiles, tmp_path: Path) -> None:
+    fitting = config_for(files)
+    assert check_drafter(save_drafter(tmp_path / "it.safetensors", fitting), files).config.kv_width == 256
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter TMP/it.safetensors is for another target: its KV width is 128, gemma has 256. Give another --drafter, or --drafter none."
+        ),
+    ):
+        check_drafter(save_drafter(tmp_path / "it.safetensors", replace(fitting, target_kv_width=0)), files)
+
+
+def test_it_reuses_no_layers(files: ModelFiles, tmp_path: Path) -> None:
+    path = save_drafter(tmp_path / "it.safetensors", replace(config_for(files), reused_layers=2))
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter TMP/it.safetensors runs the last 2 layers of gemma on a device, which cannot compute them: layer 4 adds embeddings of its own, whose table stays on the server. Give a --drafter that reuses no layers, or --drafter none."
+        ),
+    ):
+        check_drafter(path, files)
