@@ -24,9 +24,9 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
-from moa_bench.cut.shown_text import Moment, ShownText
-from moa_bench.report.answers import TimedAnswer
-from moa_bench.timeline.traced_link import Note, TracedLink
+from moa_bench.harness.answers import TimedAnswer
+from moa_bench.harness.shown_text import Moment, ShownText
+from moa_bench.harness.traced_link import Note, TracedLink
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb

@@ -12,12 +12,10 @@ import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 
 # Pages of docs/ that hold the tables.
-PARTS, LINK, ENGINE, DRAFTING, SINGLE, SPLIT, ALONE, PAYOFF, SCALE = (
-    f"measurements/{name}.md"
-    for name in ("parts", "link", "engine", "drafting", "single", "split", "alone", "payoff", "scale")
+PARTS, LINK, ENGINE, SINGLE, SPLIT, ALONE, PAYOFF, SCALE = (
+    f"measurements/{name}.md" for name in ("parts", "link", "engine", "single", "split", "alone", "payoff", "scale")
 )
 SECURITY = "security.md"
-ENVOY = "fleet/envoy.md"
 
 
 def checkout_root() -> Path | None:

@@ -7,11 +7,8 @@ from typing import Any
 
 from moa_bench.report.report import ALONE, ENGINE, LINK, PARTS, PAYOFF, SCALE, SECURITY, SINGLE, SPLIT
 from moa_bench.runs import existing
-from moa_bench.runs.existing import PADDING, SHORT_LINKS
 from moa_bench.runs.seam import seam_part
 from moa_bench.runs.suites import Part, Request, Suite
-
-SHORT = {"links": SHORT_LINKS}
 
 
 def _part(
@@ -26,19 +23,15 @@ SUITES = (
         "single",
         "One device",
         "How much faster is a text with each way to draft, when target and drafter share a machine?",
-        (seam_part("single", "moa_bench.single.suite", SINGLE),),
+        (seam_part("single", "moa_bench.suites.single.suite", SINGLE),),
     ),
     Suite(
         "network",
         "Over a network",
         "What does one user gain over plain streaming, by link and by who drafts?",
         (
-            seam_part("split", "moa_bench.split.suite", SPLIT),
-            seam_part("split-padded", "moa_bench.split.suite", SPLIT, effort=SHORT, padding=PADDING),
-            seam_part("payoff", "moa_bench.payoff.suite", PAYOFF),
-            seam_part("payoff-padded", "moa_bench.payoff.suite", PAYOFF, padding=PADDING),
-            _part("network", LINK, 5, existing.network),
-            _part("network-padded", LINK, 6, existing.padded_network),
+            seam_part("split", "moa_bench.suites.split.suite", SPLIT),
+            seam_part("payoff", "moa_bench.suites.payoff.suite", PAYOFF),
         ),
     ),
     Suite(
@@ -46,7 +39,7 @@ SUITES = (
         "Without a link",
         "What does a user see when the link is cut or the server dies, and is the text the same afterwards?",
         (
-            seam_part("alone", "moa_bench.alone.suite", ALONE),
+            seam_part("alone", "moa_bench.suites.alone.suite", ALONE),
             _part("cut", LINK, 5, existing.cut),
             _part("texts", LINK, 6, existing.texts),
         ),
@@ -58,35 +51,28 @@ SUITES = (
         (
             _part("capacity", ENGINE, 8, existing.capacity, 2, pictures=("capacity",)),
             _part("capacity-links", ENGINE, 5, existing.linked_capacity, 2, pictures=("capacity-links",)),
-            _part("capacity-padded", ENGINE, 10, existing.padded_capacity, 2, pictures=("capacity-padded",)),
         ),
     ),
     Suite(
         "scale",
         "Beyond this machine",
-        "What does the event simulation say of links, crowds and GPUs that are not here?",
+        "What does the event simulation say of links and GPUs that are not here?",
         (
             _part("simulate", PARTS, 2, existing.simulate, 0.1),
-            _part("crowd", ENGINE, 4, existing.crowd, 0.2),
-            seam_part("scale", "moa_bench.simulation.scale.suite", SCALE),
+            seam_part("scale", "moa_bench.suites.scale.suite", SCALE),
         ),
     ),
     Suite(
         "micro",
         "The parts",
         "What does each part cost by itself?",
-        (
-            _part("micro", PARTS, 2, existing.micro),
-            _part("loop", PARTS, 2, existing.loop, 0.5),
-            _part("start", PARTS, 1, existing.start, 0.2),
-            _part("surfaces", PARTS, 2, existing.surfaces),
-        ),
+        (_part("micro", PARTS, 2, existing.micro),),
     ),
     Suite(
         "hostile",
         "Hostile clients",
-        "What does an honest client notice of attackers, and what do activations reveal?",
-        (_part("hostile", SECURITY, 3, existing.hostile), _part("reveal", SECURITY, 4, existing.reveal)),
+        "What does an honest client notice of attackers?",
+        (_part("hostile", SECURITY, 3, existing.hostile),),
     ),
     Suite(
         "codecs",

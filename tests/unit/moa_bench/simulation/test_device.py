@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_bench.network.oracle import Script
+from moa_bench.harness.oracle import Script
 from moa_bench.simulation.device import Guess, ScriptedDevice
 from moa_bench.simulation.events import EventLoop
 from moa_client.drafting.settings import DraftingSettings

@@ -1,0 +1,178 @@
+"""`moa-bench quality`: how far the levels are from float32, over the float32 target's own greedy answers.
+
+Every level reads the same prompts and answers, and its distribution of each next token is compared with float32's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.programs.progress import make_progress
+
+from moa_bench.harness.prompts import QUESTIONS, chat_tokens, read_questions
+from moa_bench.harness.targets import load_level
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import ENGINE
+from moa_bench.suites.engine.tables import render_quality
+
+if TYPE_CHECKING:
+    from moa_server.target import Target
+    from moa_shared.models import ModelFiles
+    from moa_shared.models.tokenizer.tokenizer import Tokenizer
+
+POSITIONS, QUICK_POSITIONS = 2000, 40
+ANSWER_TOKENS = 128  # at most, of each answer
+LONGEST_PROMPT = 600
+BLOCK = 64  # rows whose distributions are compared at once: 13 MB of logits a level
+REFERENCE, EIGHT_BITS = "float32", "int8, --kv q8"
+COMPARED = ("int8", "bf16")
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A prompt with the float32 target's own answer."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelQuality:
+    """The quality of one level.
+
+    Args:
+        divergence: mean KL(float32 || level) of the next token, in nats.
+        perplexity: of the answers; `perplexity_ratio`: to float32's.
+        agreement: share of positions with the same most likely token.
+    """
+
+    level: str
+    details: str
+    divergence: float
+    perplexity: float
+    perplexity_ratio: float
+    agreement: float
+
+
+@dataclass(slots=True)
+class Sums:
+    """Sums over positions, in nats."""
+
+    positions: int = 0
+    divergence: float = 0.0
+    loss: float = 0.0
+    agreed: int = 0
+
+    def add(self, reference: Rows, logits: Rows, answer: Sequence[int]) -> None:
+        """Takes in rows of logits, [positions, vocab], and the tokens that follow them."""
+        expected, got = log_softmax(reference), log_softmax(logits)
+        self.positions += len(answer)
+        self.divergence += float((np.exp(expected) * (expected - got)).sum())
+        self.loss -= float(got[np.arange(len(answer)), list(answer)].sum())
+        self.agreed += int((expected.argmax(-1) == got.argmax(-1)).sum())
+
+    def quality(self, level: str, details: str, reference: Sums) -> LevelQuality:
+        perplexity, expected = math.exp(self.loss / self.positions), math.exp(reference.loss / self.positions)
+        return LevelQuality(
+            level,
+            details,
+            self.divergence / self.positions,
+            perplexity,
+            perplexity / expected,
+            self.agreed / self.positions,
+        )
+
+
+def log_softmax(logits: Rows) -> npt.NDArray[np.float64]:
+    """Log probabilities, in float64 because they sum over 49,152 entries."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(-1, keepdims=True))
+    return wide
+
+
+def run_quality(
+    *, model: str, quick: bool, json_file: Path | None, questions: Path | None, positions: int | None
+) -> None:
+    """Measure and report.
+
+    Args:
+        questions: a file or folder of questions; None: the bench's own.
+        positions: answer tokens that are compared; None: 2,000.
+
+    Raises:
+        MoaError: the target or the questions cannot be had.
+    """
+    experiment = Experiment("quality", quick=quick, json_file=json_file)
+    from moa_shared.models import load_tokenizer, resolve
+
+    progress = make_progress()
+    asked = read_questions(questions) if questions else list(QUESTIONS)
+    files = resolve(model, progress=progress)
+    wanted = positions or (QUICK_POSITIONS if quick else POSITIONS)
+    executions = {level: load_level(files, level, progress) for level in (REFERENCE, *COMPARED)}
+    executions[EIGHT_BITS] = load_level(files, "int8", progress, kv="q8")
+    targets = {level: execution.target for level, execution in executions.items()}
+    sums = {level: Sums() for level in targets}
+    answers = 0
+    with progress.task("Answers", wanted) as task:
+        for text in _answer(targets[REFERENCE], files, load_tokenizer(files), asked, wanted):
+            compare(targets, text, sums)
+            answers += 1
+            task.advance(len(text.answer))
+    experiment.result |= {
+        "target": files.target_id,
+        "positions": sums[REFERENCE].positions,
+        "answers": answers,
+        "levels": [each.quality(level, executions[level].details, sums[REFERENCE]) for level, each in sums.items()],
+    }
+    experiment.publish(render_quality(experiment.result), page=ENGINE)
+
+
+def compare(targets: dict[str, Target], text: Answered, sums: dict[str, Sums]) -> None:
+    """Reads one text on all levels, block by block; the first one is the reference."""
+    caches = {level: target.new_cache() for level, target in targets.items()}
+    for level, target in targets.items():
+        if len(text.prompt) > 1:
+            target.prefill(caches[level], text.prompt[:-1])
+    fed = (text.prompt[-1], *text.answer[:-1])
+    for start in range(0, len(fed), BLOCK):
+        reference: Rows | None = None
+        for level, target in targets.items():
+            logits = target.forward(caches[level], fed[start : start + BLOCK]).logits
+            reference = logits if reference is None else reference
+            sums[level].add(reference, logits, text.answer[start : start + BLOCK])
+
+
+def _answer(
+    target: Target, files: ModelFiles, tokenizer: Tokenizer, questions: Sequence[str], positions: int
+) -> Iterator[Answered]:
+    """Answers until there are so many tokens; end of text is the last token of an answer that has one."""
+    from moa_shared.models.tokenizer.end_of_text import end_of_text
+
+    ends = end_of_text(files, tokenizer.eos_token_id)
+    left = positions
+    for question in questions:
+        prompt = chat_tokens(tokenizer, question)
+        if len(prompt) > LONGEST_PROMPT:
+            continue
+        cache = target.new_cache()
+        logits = target.prefill(cache, prompt).logits
+        answer: list[int] = []
+        while True:
+            answer.append(int(logits[-1].argmax()))
+            if answer[-1] in ends or len(answer) == min(ANSWER_TOKENS, left):
+                break
+            logits = target.forward(cache, answer[-1:]).logits
+        yield Answered(tuple(prompt), tuple(answer))
+        left -= len(answer)
+        if not left:
+            return
