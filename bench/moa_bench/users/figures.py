@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 from moa_shared.errors import DataError
 
+from moa_bench.users.strategies import Strategy
+
 
 @dataclass(slots=True)
 class Answer:
@@ -68,7 +70,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class UserStats:
     """What some users met together.
 
     Args:
@@ -96,7 +98,7 @@ class Met:
     unserved: int
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], users: int, ended_s: float, apart_seconds: float = 0.0) -> Met:
+    def of(cls, answers: Sequence[Answer], users: int, ended_s: float, apart_seconds: float = 0.0) -> UserStats:
         """The figures of `users` users.
 
         Args:
@@ -130,6 +132,22 @@ class Met:
             answers=len(begun),
             unserved=users - len(rates),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One number of users, all in one way.
+
+    Args:
+        client_share: CPU time of all users' process over the time that passed; near 1, it is what is measured.
+        other_texts: answers that differ from the text that was written first.
+    """
+
+    users: int
+    way: Strategy
+    met: UserStats
+    client_share: float
+    other_texts: int
 
 
 def _percentile(values: Sequence[float], percent: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-class Farewells:
+class PendingByes:
     """Goodbyes under way. Over a long link each takes a round trip."""
 
     def __init__(self) -> None:

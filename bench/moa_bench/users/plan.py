@@ -6,42 +6,29 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.oracle import Script
+from moa_bench.harness.prompts import PASSAGE
+from moa_bench.harness.split_client import describe
 from moa_bench.users.askers import OracleAsker, PlainAsker
-from moa_bench.users.figures import Answer, Met
-from moa_bench.users.shipped_device import ShippedAsker
-from moa_bench.users.strategies import Way
+from moa_bench.users.effort import UsersEffort
+from moa_bench.users.figures import Answer, Cell, UserStats
+from moa_bench.users.questions import make_questions
+from moa_bench.users.shipped_device import ShippedAsker, device_maker
+from moa_bench.users.strategies import Strategy
 from moa_bench.users.users import Asker, run_users
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
     from moa_client.device.loading import Device
 
-    from moa_bench.suites.capacity.suite import CapacityEffort
+    from moa_bench.harness.stage import Stage
 
 SETTLE_SECONDS = 0.5  # for the server to end what users broke off
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One number of users, all in one way.
-
-    Args:
-        client_share: CPU time of all users' process over the time that passed; near 1, it is what is measured.
-        other_texts: answers that differ from the text that was written first.
-    """
-
-    users: int
-    way: Way
-    met: Met
-    client_share: float
-    other_texts: int
 
 
 class Plan:
@@ -56,7 +43,7 @@ class Plan:
 
     def __init__(
         self,
-        effort: CapacityEffort,
+        effort: UsersEffort,
         addresses: Sequence[str],
         described: pb.DescribeResponse,
         vocab_size: int,
@@ -77,7 +64,7 @@ class Plan:
         answers, _ = await self._run(self._plain, len(self._questions), None)
         self._texts = {(answer.user, answer.question): answer.tokens for answer in answers}
 
-    async def measure(self, users: int, way: Way) -> Cell:
+    async def measure(self, users: int, way: Strategy) -> Cell:
         """All users at once; texts must have been written."""
         make = self._maker(way)
         cpu_s, began_s = time.process_time(), time.perf_counter()
@@ -87,7 +74,7 @@ class Plan:
         other_texts = sum(
             answer.tokens != self._texts[answer.user, answer.question][: len(answer.tokens)] for answer in answers
         )
-        met = Met.of(answers, users, ended_s, self._apart_seconds(users))
+        met = UserStats.of(answers, users, ended_s, self._apart_seconds(users))
         return Cell(users, way, met, round(share, 3), other_texts)
 
     def _apart_seconds(self, users: int) -> float:
@@ -108,7 +95,7 @@ class Plan:
                 seed=effort.seed,
             )
 
-    def _maker(self, way: Way) -> Callable[[int], Asker]:
+    def _maker(self, way: Strategy) -> Callable[[int], Asker]:
         if way.acceptance is not None:
             return partial(self._oracle, way.acceptance, "auto" if way.server_drafts else "device")
         if way.drafts in ("shipped", "everything"):
@@ -137,3 +124,16 @@ class Plan:
             self._effort.draft_ms,
             drafting,
         )
+
+
+def plan_of(stage: Stage, effort: UsersEffort, addresses: Sequence[str]) -> Plan:
+    """A plan whose users ask pieces of the bench's own passage of a server, at these addresses in turn.
+
+    Raises:
+        MoaError: the server cannot be reached.
+    """
+    passage = stage.tokenizer.encode(PASSAGE)
+    questions = make_questions(passage, effort.lengths, max(effort.users), effort.prompts, effort.seed)
+    described = stage.runner.run(describe(stage.address))
+    make_device = device_maker(stage.device, stage.drafter)
+    return Plan(effort, addresses, described, stage.vocab_size, questions, make_device)

@@ -26,7 +26,7 @@ from moa_shared.protocol.memory_codec import Codec
 
 from moa_bench.harness.split_client import SETTLE_EVERY_S, client_settings
 from moa_bench.users.figures import Answer
-from moa_bench.users.pending_byes import Farewells
+from moa_bench.users.pending_byes import PendingByes
 
 if TYPE_CHECKING:
     from moa_bench.harness.drafters import MeasuredDrafter
@@ -56,11 +56,11 @@ class ShippedAsker:
         self._vocab_size = vocab_size
         self._settings = settings
         self._drafting = DraftingSettings(drafting, tree=program.mode == "tree")
-        self._farewells = Farewells()
+        self._byes = PendingByes()
         self._reading: Answer | None = None
 
     async def close(self) -> None:
-        await self._farewells.finish()
+        await self._byes.finish()
         await self._link.close()
 
     async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
@@ -71,7 +71,7 @@ class ShippedAsker:
             await asyncio.shield(answering)
         finally:
             self._reading = None
-            self._farewells.begin(_leave(engine, answering))
+            self._byes.begin(_leave(engine, answering))
 
     async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: Answer) -> None:
         async for event in engine.ask(prompt, self._settings):

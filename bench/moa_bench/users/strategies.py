@@ -12,7 +12,7 @@ AUTO_AT = 0.8  # acceptance of devices next to a server that drafts: that of the
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Strategy:
     """How all users get their answers.
 
     Args:
@@ -44,19 +44,19 @@ class Way:
         return self.drafts in ("server", "auto", "everything")
 
 
-def make_ways(kinds: Sequence[Drafts], acceptances: Sequence[float]) -> tuple[Way, ...]:
+def make_strategies(kinds: Sequence[Drafts], acceptances: Sequence[float]) -> tuple[Strategy, ...]:
     """Plain serving, which all others are compared with, then the chosen ways.
 
     An oracle is asked at each acceptance, next to a server that drafts only at AUTO_AT, or the last one.
     """
-    ways = [Way("plain")]
+    ways = [Strategy("plain")]
     for kind in KINDS:
         if kind == "plain" or kind not in kinds:
             continue
         if kind == "oracle":
-            ways += [Way(kind, acceptance) for acceptance in acceptances]
+            ways += [Strategy(kind, acceptance) for acceptance in acceptances]
         elif kind == "auto":
-            ways.append(Way(kind, AUTO_AT if AUTO_AT in acceptances else acceptances[-1]))
+            ways.append(Strategy(kind, AUTO_AT if AUTO_AT in acceptances else acceptances[-1]))
         else:
-            ways.append(Way(kind))
+            ways.append(Strategy(kind))
     return tuple(ways)

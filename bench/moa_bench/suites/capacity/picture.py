@@ -12,12 +12,12 @@ from moa_bench.users import closed_form
 from moa_bench.users.closed_form import ForwardTimes
 
 if TYPE_CHECKING:
-    from moa_bench.users.plan import Cell
-    from moa_bench.users.strategies import Way
+    from moa_bench.users.figures import Cell
+    from moa_bench.users.strategies import Strategy
 
 
-def draw(result: Mapping[str, Any], path: Path) -> Path:
-    """Draws into a PNG file, and gives it back.
+def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draws into a PNG file of a folder.
 
     Raises:
         ConfigError: matplotlib is not there, or the file cannot be written.
@@ -49,10 +49,10 @@ def draw(result: Mapping[str, Any], path: Path) -> Path:
         panel.grid(alpha=0.3)
     figure.legend(*totals.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     figure.suptitle(f"{result['target']} on {result['machine']['cpu']}, one core", fontsize=10)
-    return save(figure, path)
+    return [save(figure, folder / f"{result['name']}.png")]
 
 
-def form_tokens_per_s(way: Way, cells: Sequence[Cell], times: ForwardTimes | None) -> list[float]:
+def form_tokens_per_s(way: Strategy, cells: Sequence[Cell], times: ForwardTimes | None) -> list[float]:
     """What arithmetic says of each user; empty where it says nothing."""
     acceptance = acceptance_of(way)
     if times is None or acceptance is None:

@@ -9,12 +9,12 @@ from moa_bench.report.report import facts_line, table
 from moa_bench.users import closed_form
 from moa_bench.users.closed_form import ForwardTimes
 from moa_bench.users.figures import UsersAt, users_at
-from moa_bench.users.strategies import Way
+from moa_bench.users.strategies import Strategy
 
 if TYPE_CHECKING:
-    from moa_bench.users.plan import Cell
+    from moa_bench.users.figures import Cell
 
-PLAIN = Way("plain")
+PLAIN = Strategy("plain")
 RATES = (5.0, 10.0, 15.0)  # tokens a second: reading aloud, reading, skimming
 SPARED_AT = 0.8  # acceptance, of the table of what drafting on devices spares a server
 HEAD = (
@@ -48,9 +48,9 @@ def render(result: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def by_way(cells: Sequence[Cell]) -> tuple[dict[Way, list[Cell]], ForwardTimes | None]:
+def by_way(cells: Sequence[Cell]) -> tuple[dict[Strategy, list[Cell]], ForwardTimes | None]:
     """The cells of each way, and what the plain ones say of forwards."""
-    ways: dict[Way, list[Cell]] = {}
+    ways: dict[Strategy, list[Cell]] = {}
     for cell in cells:
         ways.setdefault(cell.way, []).append(cell)
     rates = [(cell.users, cell.met.median_tokens_per_s) for cell in ways[PLAIN]]
@@ -99,7 +99,7 @@ def _row(cell: Cell, first: Cell, plain: Cell | None, times: ForwardTimes | None
     ]
 
 
-def _users_table(ways: Mapping[Way, Sequence[Cell]], times: ForwardTimes | None) -> str:
+def _users_table(ways: Mapping[Strategy, Sequence[Cell]], times: ForwardTimes | None) -> str:
     """How many users get a speed each, measured and by the closed form."""
     found = {
         way: [users_at(rate, [(cell.users, cell.met.slowest_tokens_per_s) for cell in of_way]) for rate in RATES]
@@ -129,7 +129,7 @@ def _spared_table(times: ForwardTimes, numbers: Sequence[int], draft_ms: float) 
     return note + table(head, rows)
 
 
-def acceptance_of(way: Way) -> float | None:
+def acceptance_of(way: Strategy) -> float | None:
     """For the closed form; None: not known beforehand."""
     if way.server_drafts:
         return None

@@ -42,7 +42,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class InjectedIncident:
     """An incident that happened; times are seconds since the question.
 
     Args:
@@ -94,7 +94,7 @@ def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planne
 
 
 def judge_incident(
-    struck: Struck, moments: Sequence[Moment], verdicts_s: Sequence[float], *, answer_tokens: int, whole: bool
+    struck: InjectedIncident, moments: Sequence[Moment], verdicts_s: Sequence[float], *, answer_tokens: int, whole: bool
 ) -> Incident | None:
     """What a screen says about an incident; None if all of the answer had been decided before it.
 

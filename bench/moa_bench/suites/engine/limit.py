@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float32]
 READ_BYTES = 1 << 28  # far beyond every cache of a processor
+READING = "reading memory"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from moa_bench.report.pictures import new_pyplot, save
 TICKS = (10, 20, 50, 100, 200, 500, 1000)  # ms
 
 
-def draw(result: Mapping[str, Any], path: Path) -> Path:
-    """Draws into a PNG file, and gives it back.
+def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draws into a PNG file of a folder; nothing where forwards were not what was measured.
 
     Raises:
         ConfigError: matplotlib is not there, or the file cannot be written.
     """
+    if "forwards" not in result:
+        return []
     pyplot = new_pyplot()
     contexts = list(dict.fromkeys(cost.context for cost in result["forwards"]))
     counts = sorted({cost.rows for cost in result["forwards"]})
@@ -46,4 +48,4 @@ def draw(result: Mapping[str, Any], path: Path) -> Path:
     axes[0][0].set_yticks(TICKS, [str(tick) for tick in TICKS])
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     figure.suptitle(f"{result['target']} on {result['machine']['cpu']}", fontsize=10)
-    return save(figure, path)
+    return [save(figure, folder / "engine-speed.png")]

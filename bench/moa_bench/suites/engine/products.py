@@ -10,40 +10,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from moa_kernels import FORMATS, Linear, Tiles, pack, peak, set_threads, tile_bytes, variant_name
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.report.experiment import Experiment
 from moa_bench.report.interleave import collect_interleaved
-from moa_bench.report.report import ENGINE
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_bench.suites.engine.limit import READ_BYTES, make_array, time_reading
-from moa_bench.suites.engine.tables import render_products
+from moa_bench.suite import Result
+from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, time_reading
+from moa_bench.suites.engine.suite import EngineEffort
 
 INPUTS = 4096
-PEAK, READING = "the instructions alone", "reading memory"
+PEAK = "the instructions alone"
 PEAK_ROUNDS = 2_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class ProductsEffort:
-    """How much to measure.
-
-    Args:
-        tiles: bytes of the weights, at least.
-        rows: of activations.
-        rounds: of each product.
-    """
-
-    tiles: int = 1 << 27
-    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    rounds: int = 7
-
-
-QUICK = ProductsEffort(1 << 20, (1, 8), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +46,36 @@ class ProductSpeed:
     of_memory: Spread
 
 
-def run_products(*, quick: bool, json_file: Path | None, pin: bool) -> None:
-    """Measure and report, on one thread and the variant of the kernels in use (`MOA_KERNELS`).
+def measure_products(effort: EngineEffort) -> Result:
+    """Products in each format, on one thread and the variant of the kernels in use (`MOA_KERNELS`).
 
     Raises:
-        MoaError: the result cannot be written.
         KernelError: there are no kernels.
     """
-    effort = QUICK if quick else ProductsEffort()
     variant = variant_name()
-    experiment = Experiment("products", quick=quick, json_file=json_file, pin=pin, effort=effort)
     set_threads(1)
     array, speeds = make_array(), []
     with make_progress().task("Products", len(FORMATS)) as task:
         for kind in FORMATS:
             speeds += measure_format(kind, effort, partial(time_reading, array))
             task.advance(1)
-    experiment.result |= {"target": "random weights", "variant": variant, "products": speeds}
-    experiment.publish(render_products(experiment.result), name=f"products-{variant}", page=ENGINE)
+    return {"name": f"products-{variant}", "target": "random weights", "variant": variant, "products": speeds}
 
 
-def measure_format(kind: str, effort: ProductsEffort, read: Callable[[], float]) -> list[ProductSpeed]:
+def measure_format(kind: str, effort: EngineEffort, read: Callable[[], float]) -> list[ProductSpeed]:
     """The speeds of a format. `read`: milliseconds of reading READ_BYTES."""
-    tiles = random_tiles(kind, effort.tiles)
+    tiles = random_tiles(kind, effort.tile_bytes)
     linear = Linear([tiles])
     random = np.random.default_rng(1)
     cases = {
-        str(rows): partial(_time, linear, random.normal(size=(rows, INPUTS)).astype(np.float32)) for rows in effort.rows
+        str(rows): partial(_time, linear, random.normal(size=(rows, INPUTS)).astype(np.float32))
+        for rows in effort.product_rows
     }
-    taken = collect_interleaved(cases | {PEAK: _time_peak, READING: read}, effort.rounds, warm_up=1)
+    taken = collect_interleaved(cases | {PEAK: _time_peak, READING: read}, effort.products, warm_up=1)
     most = taken[PEAK]
     reading = [ms * tiles.memory.nbytes / READ_BYTES for ms in taken[READING]]
     speeds = []
-    for rows in effort.rows:
+    for rows in effort.product_rows:
         ms, products = taken[str(rows)], rows * tiles.outputs * INPUTS
         speeds.append(
             ProductSpeed(

@@ -1,4 +1,4 @@
-"""`moa-bench engine --shape 1b --format q4_k_m`: models of real sizes with random weights, beside llama.cpp.
+"""Models of real sizes with random weights, beside llama.cpp (`moa-bench engine --shape 1b --format q4_k_m`).
 
 Of each: the first start, which packs the weights, a later one, which maps them, memory, a plain step, a tree, a prompt.
 """
@@ -9,45 +9,24 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_kernels import variant_name
+from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.random_model import random_model
-from moa_bench.report.experiment import Experiment
+from moa_bench.harness.workers import Subject, Worker, running_workers
 from moa_bench.report.interleave import collect_interleaved
-from moa_bench.report.report import ENGINE
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_bench.suites.engine import tables
-from moa_bench.suites.engine.limit import READ_BYTES, make_array, step_bytes, time_reading
-from moa_bench.suites.engine.subjects import Subject, Worker, llama_subject, our_subject, running_workers
+from moa_bench.suite import Cores, Result, Run
+from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
+from moa_bench.suites.engine.subjects import llama_subject, our_subject, without_llama_cpp
+from moa_bench.suites.engine.suite import EngineEffort
 
-if TYPE_CHECKING:
-    from moa_shared.models import ModelFiles
-
-READING = "reading memory"
 TREE_ROWS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SizesEffort:
-    """How much to measure of each model.
-
-    Args:
-        context: tokens of the prompt, and before each forward.
-        rounds: of a step; `prompts`: of reading the prompt.
-    """
-
-    context: int = 128
-    rounds: int = 9
-    prompts: int = 3
-
-
-QUICK = SizesEffort(16, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,54 +54,32 @@ class SizedCost:
     prompt_ms: Spread
 
 
-def run_sizes(
-    *,
-    shapes: Sequence[str],
-    formats: Sequence[str],
-    quick: bool,
-    json_file: Path | None,
-    pin: bool,
-    llama_cpp: Path | None,
-) -> None:
-    """Measure each shape in each format, and report.
-
-    Args:
-        llama_cpp: folder in which npm has installed node-llama-cpp; None: llama.cpp is not measured.
+def measure_sizes(effort: EngineEffort, run: Run) -> Result:
+    """Each shape in each format, saved as they come.
 
     Raises:
         MoaError: a model cannot be made, an engine cannot be had, or fails.
     """
-    effort = QUICK if quick else SizesEffort()
-    experiment = Experiment("engine-sizes", quick=quick, json_file=json_file, pin=pin, effort=effort)
-    from moa_shared.models import resolve
-
     progress = make_progress()
     costs: list[SizedCost] = []
-    experiment.result |= {"target": "random weights in real sizes", "sizes": costs}
-    for shape in shapes:
-        for stored in formats:
+    result: Result = {"name": "engine-sizes", "target": "random weights in real sizes", "sizes": costs}
+    for shape in effort.shapes:
+        for stored in effort.formats or ("q4_k_m",):
             path = random_model(shape, stored, progress)
             files = resolve(str(path), progress=progress)
-            costs += _measure(f"{shape}, {stored}", files, llama_cpp, effort, experiment.server_cores, progress)
-            experiment.save()
-    if llama_cpp is None:
-        progress.note("llama.cpp is not measured: --llama-cpp names no folder with node-llama-cpp.")
-    experiment.publish(tables.render_sizes(experiment.result), page=ENGINE)
+            costs += _measure(f"{shape}, {stored}", files, effort, run.server_cores, progress)
+            run.save(result)
+    if effort.llama_cpp is None:
+        without_llama_cpp(progress)
+    return result
 
 
-def _measure(
-    model: str,
-    files: ModelFiles,
-    llama_cpp: Path | None,
-    effort: SizesEffort,
-    cores: set[int] | None,
-    progress: Progress,
-) -> list[SizedCost]:
+def _measure(model: str, files: ModelFiles, effort: EngineEffort, cores: Cores, progress: Progress) -> list[SizedCost]:
     variant, path = variant_name(), files.weights[0]
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as cache:  # where nothing is packed yet
         subjects = [our_subject(str(path), f"kernels, {variant}", INT8, {"MOA_CACHE_DIR": cache})]
-        if llama_cpp is not None:
-            subjects.append(llama_subject(llama_cpp, files))
+        if effort.llama_cpp is not None:
+            subjects.append(llama_subject(effort.llama_cpp, files))
         first = [_load(subject, cores, progress) for subject in subjects]
         with (
             running_workers(subjects, cores, progress) as workers,
@@ -146,13 +103,13 @@ def _measure(
             ]
 
 
-def _load(subject: Subject, cores: set[int] | None, progress: Progress) -> float:
+def _load(subject: Subject, cores: Cores, progress: Progress) -> float:
     """Seconds of a start, after which it ends."""
     with running_workers([subject], cores, progress) as workers:
         return workers[0].load_s
 
 
-def _forwards(workers: Sequence[Worker], nbytes: int, effort: SizesEffort) -> dict[str, dict[str, Any]]:
+def _forwards(workers: Sequence[Worker], nbytes: int, effort: EngineEffort) -> dict[str, dict[str, Any]]:
     array = make_array()
     reading = {worker.subject.name: partial(worker.read, effort.context) for worker in workers}
     prompts = collect_interleaved(reading, effort.prompts, warm_up=1)

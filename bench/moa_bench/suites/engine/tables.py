@@ -11,7 +11,11 @@ LIMIT = "memory limit"
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """Forwards by context, prompts, the limit, start-up."""
+    """Forwards by context, prompts, the limit, start-up; or products; or models in real sizes."""
+    if "products" in result:
+        return render_products(result)
+    if "sizes" in result:
+        return render_sizes(result)
     parts = [facts_line(result)]
     for context in dict.fromkeys(cost.context for cost in result["forwards"]):
         parts += [f"### A forward after {context} tokens, ms\n", _forwards(result, context)]
@@ -118,24 +122,3 @@ def render_sizes(result: Mapping[str, Any]) -> str:
     head = ["model", "engine", "file, MB", "first start, s", "later, s", "resident, MB", "plain step, ms"]
     head += ["over reading its bytes", "8 rows over 1", "prompt, ms a token"]
     return "\n".join([facts_line(result), note, table(head, rows)])
-
-
-def render_quality(result: Mapping[str, Any]) -> str:
-    """The table of levels."""
-    rows = [
-        [
-            row.level,
-            row.details,
-            f"{row.divergence:.5f}",
-            f"{row.perplexity:.4f}",
-            f"{100 * (row.perplexity_ratio - 1):+.2f} %",
-            f"{row.agreement:.4f}",
-        ]
-        for row in result["levels"]
-    ]
-    note = (
-        f"{result['positions']} tokens of {result['answers']} greedy answers of the float32 target to questions, "
-        "teacher-forced.\n"
-    )
-    head = ["level", "computed by", "mean KL from float32", "perplexity", "over float32's", "same first choice"]
-    return "\n".join([machine_line(result), note, table(head, rows)])

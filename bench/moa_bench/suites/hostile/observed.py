@@ -13,27 +13,9 @@ from moa_shared.errors import UnavailableError
 
 from moa_bench.harness.answers import TimedAnswer
 from moa_bench.report.memory import memory_mb
+from moa_bench.suites.hostile.attack_result import Gaps
 
 SAMPLE_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Gaps between the tokens of some answers, without the wait for the first token.
-
-    Args:
-        p95_ms: of all gaps.
-        worst_ms: the longest.
-        answers: how many answers.
-        exact: whether each is the text that the server writes without attackers.
-        failure: why there was none; the figures are 0 then.
-    """
-
-    p95_ms: float
-    worst_ms: float
-    answers: int
-    exact: bool
-    failure: str = ""
 
 
 def gaps_of(answers: Sequence[TimedAnswer], expected: Sequence[int]) -> Gaps:

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from moa_bench.report.report import facts_line, table
-from moa_bench.suites.hostile.observed import Gaps
+from moa_bench.suites.hostile.attack_result import Gaps
 
 
 def render(result: Mapping[str, Any]) -> str:
     """One row an attack."""
-    effort, endured = result["effort"], result["endured"]
-    held = sum(each.is_harmless for each in endured)
+    effort, attacks = result["effort"], result["attacks"]
+    held = sum(each.is_harmless for each in attacks)
     note = (
         f"{effort.answers} answers of {effort.answer_tokens} tokens before, during and after each attack, "
         f"{result['level']}. "
         "Where the attacker has answers written too (*), *before* is next to an honest client that does the same. "
-        f"{held} of {len(endured)} attacks stayed within the limits.\n"
+        f"{held} of {len(attacks)} attacks stayed within the limits.\n"
     )
     rows = [
         [
@@ -31,7 +31,7 @@ def render(result: Mapping[str, Any]) -> str:
             f"{each.memory_after_mb - each.memory_before_mb:+.1f}",
             "yes" if each.before.exact and each.during.exact and each.after.exact else "NO",
         ]
-        for each in endured
+        for each in attacks
     ]
     head = [
         "attack",

@@ -45,7 +45,7 @@ class Victim:
         return pb.Open(
             protocol_version=PROTOCOL_VERSION,
             identity=self.described.identity,
-            codecs=[pb.CODEC_INT4],
+            codecs=[pb.CODEC_INT4] if self.described.drafters else [],
             tokens=tokens,
             ask=ask,
             run_ahead=True,

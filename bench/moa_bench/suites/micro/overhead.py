@@ -8,47 +8,34 @@ shares the target's core.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings
 
+from moa_bench.harness.oracle import Script
+from moa_bench.harness.prompts import PASSAGE
 from moa_bench.harness.servers import running_server
+from moa_bench.harness.split_client import describe
+from moa_bench.harness.stage import Stage
 from moa_bench.report.spread import Spread
-
-if TYPE_CHECKING:
-    from moa.v1 import moa_pb2 as pb
-
-    from moa_bench.suites.micro.timed_server import Forward
-    from moa_bench.users.figures import Answer
-    from moa_bench.users.users import Asker
+from moa_bench.suite import Run
+from moa_bench.suites.micro.suite import OverheadEffort
+from moa_bench.suites.micro.timed_server import Forward, read_forwards
+from moa_bench.users.askers import OracleAsker, PlainAsker
+from moa_bench.users.figures import Answer
+from moa_bench.users.questions import Lengths, make_questions
+from moa_bench.users.users import Asker, run_users
 
 ACCEPTANCE = 0.8  # of the oracle's drafts: that of a good drafter on easy text, which brings the most frames a step
 DRAFT_MS = 5.0  # of its draft step, as in the other measurements
 PLAIN, DRAFTS = "plain streaming", "split, with drafts"
-
-
-@dataclass(frozen=True, slots=True)
-class OverheadEffort:
-    """How much to measure.
-
-    Args:
-        sessions: that answer at the same time.
-        prompt_tokens, answer_tokens: of each.
-        rounds: times that all ask, in each way.
-    """
-
-    sessions: tuple[int, ...] = (1, 16)
-    prompt_tokens: int = 64
-    answer_tokens: int = 192
-    rounds: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,23 +102,16 @@ def steady_window(answers: Sequence[Answer]) -> tuple[float, float]:
     return max(answer.arrivals[0][0] for answer in answers), min(answer.arrivals[-1][0] for answer in answers)
 
 
-def measure_overhead(
-    model: str, runner: asyncio.Runner, effort: OverheadEffort, *, level: str, drafter: str, cores: set[int] | None
-) -> list[Overhead]:
-    """All numbers of sessions, streaming plainly and with drafts.
-
-    Args:
-        cores: of the server; None: any.
-    """
-    from moa_bench.suites.micro.timed_server import read_forwards
-
+def measure_overhead(stage: Stage, effort: OverheadEffort, run: Run) -> list[Overhead]:
+    """All numbers of sessions, streaming plainly and with drafts, on a server of its own."""
     windows: list[tuple[str, int, tuple[float, float]]] = []
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         times = Path(folder) / "times"
-        with running_server(model, level=level, drafter=drafter, cores=cores, times=times) as server:
+        serve = partial(running_server, run.model, level=run.level, drafter=stage.path, cores=run.server_cores)
+        with serve(times=times) as server:
             for sessions in effort.sessions:
                 for _ in range(effort.rounds):
-                    windows += runner.run(_ask_all(server.address, model, sessions, effort))
+                    windows += stage.runner.run(_ask_all(stage, server.address, sessions, effort))
         forwards = read_forwards(times)
     found = []
     for way in (PLAIN, DRAFTS):
@@ -143,24 +123,14 @@ def measure_overhead(
 
 
 async def _ask_all(
-    address: str, model: str, sessions: int, effort: OverheadEffort
+    stage: Stage, address: str, sessions: int, effort: OverheadEffort
 ) -> list[tuple[str, int, tuple[float, float]]]:
     """All users at once, plainly and then with drafts of the same texts; when their answers were under way."""
-    from moa_shared.models import load_tokenizer, resolve
-
-    from moa_bench.harness.oracle import Script
-    from moa_bench.harness.prompts import PASSAGE
-    from moa_bench.harness.split_client import describe
-    from moa_bench.users.askers import OracleAsker, PlainAsker
-    from moa_bench.users.questions import Lengths, make_questions
-
-    files = resolve(model)
-    passage = load_tokenizer(files).encode(PASSAGE)
+    passage = stage.tokenizer.encode(PASSAGE)
     lengths = Lengths(effort.prompt_tokens, effort.prompt_tokens)
     questions = make_questions(passage, lengths, sessions, 1, seed=0)
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
-    described: pb.DescribeResponse = await describe(address)
-    vocab_size = int(files.config["vocab_size"])
+    described = await describe(address)
     plain = await _run([PlainAsker(address, settings) for _ in range(sessions)], questions)
     texts = {answer.user: tuple(answer.tokens) for answer in plain}
     oracles = [
@@ -168,7 +138,7 @@ async def _ask_all(
             address,
             described,
             settings,
-            [Script((*questions[user][0], *texts[user]), ACCEPTANCE, user, vocab_size)],
+            [Script((*questions[user][0], *texts[user]), ACCEPTANCE, user, stage.vocab_size)],
             DRAFT_MS,
         )
         for user in range(sessions)
@@ -178,8 +148,6 @@ async def _ask_all(
 
 
 async def _run(askers: Sequence[Asker], questions: Sequence[Sequence[Sequence[int]]]) -> list[Answer]:
-    from moa_bench.users.users import run_users
-
     async with AsyncExitStack() as stack:
         for asker in askers:
             stack.push_async_callback(asker.close)

@@ -7,9 +7,9 @@ from statistics import fmean, median
 from typing import Any
 
 from moa_bench.report.report import facts_line, table
-from moa_bench.users.strategies import Way
+from moa_bench.users.strategies import Strategy
 
-PLAIN, EVERYTHING = Way("plain").name, Way("everything").name
+PLAIN, EVERYTHING = Strategy("plain").name, Strategy("everything").name
 LEAST = 0.97  # the aim: never slower than this
 
 
@@ -56,8 +56,8 @@ def render(result: Mapping[str, Any]) -> str:
         for cell in cells
     ]
     what = (
-        f"All users ask for {effort['seconds']:g} s in each way, {effort['rounds']} times in turn; answers of "
-        f"{effort['answer_tokens']} tokens on the level {result['level']}; drafter {result['drafter']}. "
+        f"All users ask for {effort.seconds:g} s in each way, {effort.rounds} times in turn; answers of "
+        f"{effort.answer_tokens} tokens on the level {result['level']}; drafter {result['drafter']}. "
         "Tokens a second of all users, reading prompts included, over plain serving's before and after: "
         "medians of the rounds, and their range."
     )

@@ -15,7 +15,7 @@ from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.server import Costs, SimulatedServer
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText, by_chance
-from moa_bench.users.figures import Answer, Met
+from moa_bench.users.figures import Answer, UserStats
 
 
 class _Asker:
@@ -78,7 +78,7 @@ def ask_for(
     tokens: int,
     acceptance: float | None = None,
     draft_ms: float = 5.0,
-) -> Met:
+) -> UserStats:
     """What users met who asked for so long.
 
     Args:
@@ -96,4 +96,4 @@ def ask_for(
         for number, own in enumerate(lengths)
     ]
     loop.run(lambda: loop.now_ms >= 1e3 * seconds)
-    return Met.of([answer for asker in askers for answer in asker.answers], len(lengths), seconds)
+    return UserStats.of([answer for asker in askers for answer in asker.answers], len(lengths), seconds)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_bench.report.pictures import new_pyplot, save
-from moa_bench.suites.scale.sensitivity import Effect, ranked
+from moa_bench.suites.scale.figures import Effect, ranked
 from moa_bench.suites.scale.tables import AIM, ratios
 
 RATES = (50.0, 30.0, 20.0)

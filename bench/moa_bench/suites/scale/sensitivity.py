@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from moa_bench.suites.scale.assumptions import World
-from moa_bench.suites.scale.users import Way, fit, loads, users_at
+from moa_bench.suites.scale.figures import Effect, Way, users_at
+from moa_bench.suites.scale.users import fit, loads
 
 FACTORS = (0.5, 2.0)
 RATE = 50.0  # tokens a second a user: where speed and memory both limit
 NUMBERS = (1, 32, 96, 192, 384, 768)
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What one assumption does.
-
-    Args:
-        halved, doubled: users a GPU with it.
-        swing: how many times as many users the better of the two serves.
-    """
-
-    name: str
-    halved: float
-    doubled: float
-    swing: float
 
 
 def users_a_gpu(world: World, way: Way, rate: float = RATE) -> float:
@@ -40,8 +25,3 @@ def effect(world: World, way: Way, name: str, rate: float = RATE) -> Effect:
     low, high = sorted((halved, doubled))
     swing = high / low if low else math.inf if high else 1.0
     return Effect(name, round(halved, 1), round(doubled, 1), round(swing, 2) if math.isfinite(swing) else 1e9)
-
-
-def ranked(effects: list[Effect]) -> list[Effect]:
-    """Most effect first."""
-    return sorted(effects, key=lambda each: (-each.swing, -abs(each.doubled - each.halved), each.name))

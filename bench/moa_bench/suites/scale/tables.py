@@ -7,9 +7,7 @@ from statistics import median
 from typing import Any
 
 from moa_bench.report.report import table
-from moa_bench.suites.scale.sensitivity import Effect, ranked
-from moa_bench.suites.scale.users import NAMES, Found, Load, rate_at, users_at
-from moa_bench.suites.scale.validation import TOLERANCE
+from moa_bench.suites.scale.figures import NAMES, TOLERANCE, Effect, Found, Load, ranked, rate_at, users_at
 from moa_bench.users.closed_form import users_over_colocated
 
 RATES = (10.0, 20.0, 30.0, 50.0)

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal, get_args
 
 from moa_bench.suites.scale.assumptions import World
 from moa_bench.suites.scale.costs import Represented, device_draft_ms, gpu_costs, users_that_fit
 from moa_bench.suites.scale.crowd import CrowdWay, serve_crowd
+from moa_bench.suites.scale.figures import Load, Way
 from moa_bench.users.closed_form import expected_tokens
 
-Way = Literal["plain", "co-located", "synchronous", "streamed", "auto"]
-WAYS: tuple[Way, ...] = get_args(Way)
-NAMES: dict[Way, str] = {
-    "plain": "plain serving",
-    "co-located": "co-located drafting",
-    "synchronous": "devices' drafts, synchronous",
-    "streamed": "devices' drafts, streamed",
-    "auto": "ours (auto)",
-}
 # Users; each stands for so many that their number is the crowd's: 24 for 200 are within 2 % of the 200, 8 are 12 % off.
 SIMULATED = 24
 LONGEST_DRAFT = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What each of a number of users gets.
-
-    Args:
-        up_kbit_s, down_kbit_s: of a user, memory rows included where its device drafts.
-    """
-
-    users: int
-    rate: float
-    up_kbit_s: float
-    down_kbit_s: float
 
 
 def serve(world: World, way: Way, users: int, *, seed: int = 0) -> Load:
@@ -80,20 +56,6 @@ def best_length(world: World, users: int, *, colocated: bool) -> int:
     return max(range(1, LONGEST_DRAFT + 1), key=rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """How many users get a speed.
-
-    Args:
-        users: on all GPUs.
-        limit: what keeps more from it: their speed, their keys and values, or that no more were simulated.
-    """
-
-    rate: float
-    users: float
-    limit: Literal["speed", "memory", "simulated"]
-
-
 def fit(world: World, way: Way) -> int:
     """Users whose keys and values fit."""
     return users_that_fit(world, drafter=way in ("co-located", "auto"))
@@ -107,42 +69,3 @@ def loads(world: World, way: Way, numbers: Sequence[int], *, slowest: float = 0.
         if found[-1].rate < slowest:
             break
     return found
-
-
-def users_at(rate: float, measured: Sequence[Load], most: float = float("inf")) -> Found:
-    """The number of users up to which each gets `rate`, between two simulated ones by their milliseconds a token.
-
-    Args:
-        measured: by number of users, ascending.
-        most: that fit.
-    """
-    users, before = 0.0, None
-    for load in measured:
-        if load.rate < rate:
-            if before is not None:
-                slow, fast, aim = 1 / load.rate, 1 / before.rate, 1 / rate
-                users = before.users + (aim - fast) / (slow - fast) * (load.users - before.users)
-            return Found(rate, round(min(users, most), 1), "speed" if users < most else "memory")
-        users, before = float(load.users), load
-    return Found(rate, min(users, most), "memory" if users >= most else "simulated")
-
-
-def rate_at(users: float, measured: Sequence[Load]) -> Load:
-    """What each of so many users gets, between two simulated numbers; outside them: of the nearest one."""
-    before = measured[0]
-    for load in measured:
-        if load.users >= users:
-            if load.users == before.users:
-                return load
-            share = (users - before.users) / (load.users - before.users)
-            values = (
-                1 / ((1 - share) / first + share / second)
-                for first, second in (
-                    (before.rate, load.rate),
-                    (before.up_kbit_s, load.up_kbit_s),
-                    (before.down_kbit_s, load.down_kbit_s),
-                )
-            )
-            return Load(round(users), *values)
-        before = load
-    return before

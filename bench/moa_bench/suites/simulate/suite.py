@@ -2,124 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from statistics import mean
 
-from moa_client.drafting.settings import DraftingSettings
-
-from moa_bench.harness.links import LINKS
-from moa_bench.report.report import publish, table
-from moa_bench.simulation.answer import Outcome, SimulatedLink, simulate
-from moa_bench.simulation.server import Costs
-
-ACCEPTANCES = (0.0, 0.35, 0.5, 0.65, 0.8, 0.9)
-LONGEST_ROUND = 20
-STREAMED = DraftingSettings("device")
-WAITING = DraftingSettings("device", run_ahead=False)
-ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
-WAITS_MS = (0.0, 5.0, 10.0, 20.0, 40.0)
-MEMORY_BYTES = 260  # that follow each token down in int4
+from moa_bench.report.report import PARTS
+from moa_bench.suite import Suite
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedCell:
-    """One link at one acceptance; speeds over that of a server that streams by itself.
+class SimulateEffort:
+    """How many tokens an answer has, how many answers there are of each kind, and over which links."""
 
-    Args:
-        streamed: drafts streamed to a server that never waits; up_bytes: of those drafts for each token.
-        waiting: to one that takes no step without a draft.
-        rounds: synchronous rounds at their best length, `round_length`.
-        best_wait_ms: of WAITS_MS, the best time to wait for a draft before a plain step; `best_wait`: its speed.
-    """
-
-    link: str
-    acceptance: float
-    streamed: float
-    up_bytes: float
-    drafted: float
-    waiting: float
-    rounds: float
-    round_length: int
-    best_wait_ms: float
-    best_wait: float
+    tokens: int = 600
+    seeds: int = 5
+    links: tuple[str, ...] = ("RTT 0", "5G", "4G", "RTT 150 ms", "RTT 300 ms")
 
 
-def run_simulation(*, quick: bool, json_file: Path | None) -> None:
-    """Simulate and report.
-
-    Raises:
-        MoaError: a file cannot be written.
-    """
-    tokens, seeds = (60, range(1)) if quick else (600, range(5))
-    costs = Costs()
-    cells = [
-        _cell(link.name, SimulatedLink(link.conditions, MEMORY_BYTES), acceptance, costs, tokens, seeds)
-        for link in LINKS
-        for acceptance in ACCEPTANCES
-    ]
-    result = {
-        "suite": "simulate",
-        "quick": quick,
-        "costs": costs,
-        "tokens": tokens,
-        "seeds": len(seeds),
-        "cells": cells,
-    }
-    publish("simulate", result, _render(cells, costs), quick=quick, json_file=json_file)
-
-
-def _cell(
-    name: str, link: SimulatedLink, acceptance: float, costs: Costs, tokens: int, seeds: Sequence[int]
-) -> SimulatedCell:
-    run = partial(simulate, acceptance, link, tokens=tokens, costs=costs)
-    plain = 1e3 / costs.plain_ms
-
-    def speed(outcomes: Sequence[Outcome]) -> float:
-        return round(mean(outcome.tokens_per_s for outcome in outcomes) / plain, 3)
-
-    def waited(ms: float) -> float:
-        return speed([run(seed=seed, drafting=STREAMED, wait_ms=ms) for seed in seeds])
-
-    streamed = [run(seed=seed, drafting=STREAMED) for seed in seeds]
-    waiting = [run(seed=seed, drafting=WAITING) for seed in seeds]
-    rounds_of = partial(run, drafting=ROUNDS)
-    length = max(range(1, LONGEST_ROUND + 1), key=lambda length: rounds_of(seed=0, round_length=length).tokens_per_s)
-    rounds = [rounds_of(seed=seed, round_length=length) for seed in seeds]
-    best_wait_ms = max(WAITS_MS, key=waited)
-    return SimulatedCell(
-        name,
-        acceptance,
-        speed(streamed),
-        round(mean(outcome.up_bytes_a_token for outcome in streamed), 1),
-        round(mean(outcome.drafted_nodes for outcome in streamed) / tokens, 2),
-        speed(waiting),
-        speed(rounds),
-        length,
-        best_wait_ms,
-        waited(best_wait_ms),
-    )
-
-
-def _render(cells: Sequence[SimulatedCell], costs: Costs) -> str:
-    head = ["link", "acceptance", "streamed", "bytes up a token", "drafted a token", "server waits", "rounds (length)"]
-    rows = [
-        [
-            cell.link,
-            f"{cell.acceptance:g}",
-            f"{cell.streamed:.2f}",
-            f"{cell.up_bytes:.0f}",
-            f"{cell.drafted:.1f}",
-            f"{cell.waiting:.2f}",
-            f"{cell.rounds:.2f} ({cell.round_length})",
-            f"{cell.best_wait_ms:g} ms: {cell.best_wait:.2f}",
-        ]
-        for cell in cells
-    ]
-    note = (
-        f"Speed over plain streaming. A plain step {costs.plain_ms:g} ms, {costs.node_ms:g} more for each draft node, "
-        f"a draft step {costs.draft_ms:g} ms; chains.\n"
-    )
-    return note + "\n" + table([*head, "best wait before a plain step"], rows)
+SUITE = Suite(
+    "simulate",
+    "Streamed drafts, rounds and waiting over all links, in the event simulation; no model, no network.",
+    "moa_bench.suites.simulate",
+    PARTS,
+    SimulateEffort(),
+    SimulateEffort(60, 1),
+    (),
+    lambda effort: 0.04 * effort.tokens * effort.seeds,
+    is_computed=True,
+)

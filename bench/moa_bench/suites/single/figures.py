@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_bench.suites.single.rounds import PLAIN
+from moa_bench.suites.single.names import PLAIN
 
 ALL = "all"
 

@@ -26,10 +26,10 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.targets import load_level
 from moa_bench.suites.single.drafts import CopiedChain, DrafterDrafts
-from moa_bench.suites.single.effort import SingleEffort
 from moa_bench.suites.single.fixed_server import FixedServer
 from moa_bench.suites.single.local_server import LocalAnswer, LocalServer, LocalSession
-from moa_bench.suites.single.rounds import PLAIN
+from moa_bench.suites.single.names import PLAIN
+from moa_bench.suites.single.suite import SingleEffort
 
 if TYPE_CHECKING:
     from moa_server.engine.stepper import MemorySource

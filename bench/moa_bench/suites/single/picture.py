@@ -9,7 +9,7 @@ from typing import Any
 from moa_bench.report.pictures import new_pyplot, save
 from moa_bench.report.spread import Spread
 from moa_bench.suites.single.figures import ALL, figures_of
-from moa_bench.suites.single.rounds import PLAIN
+from moa_bench.suites.single.names import PLAIN
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from moa_shared.errors import DataError
 
 from moa_bench.harness.prompts import QUESTIONS
-from moa_bench.harness.questions import read_all
+from moa_bench.harness.questions import Question
 
 OWN = "own"  # the bench's own questions have no categories
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A conversation's first turn."""
-
-    category: str
-    text: str
-
-
 def own_questions() -> list[Question]:
     """The bench's own."""
-    return [Question(OWN, text) for text in QUESTIONS]
-
-
-def read_categories(path: Path) -> list[Question]:
-    """Of a file or a folder, the first turn of each.
-
-    Raises:
-        MoaError: as `read_all`.
-    """
-    return [Question(each.category, each.turns[0]) for each in read_all(path)]
+    return [Question(str(number), OWN, (text,)) for number, text in enumerate(QUESTIONS)]
 
 
 def choose(

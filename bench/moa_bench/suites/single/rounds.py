@@ -13,8 +13,7 @@ from typing import Any
 
 from moa_bench.harness.answers import TimedAnswer
 from moa_bench.suites.single.local_server import LocalAnswer
-
-PLAIN = "plain"
+from moa_bench.suites.single.names import PLAIN
 
 
 @dataclass(frozen=True, slots=True)

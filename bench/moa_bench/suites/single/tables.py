@@ -8,8 +8,7 @@ from typing import Any
 from moa_bench.report.report import facts_line, table
 from moa_bench.report.spread import ratio_text
 from moa_bench.suites.single.figures import ALL, MethodFigures, figures_of, plain_over
-from moa_bench.suites.single.peers.names import LLAMA_CPP, SERVER
-from moa_bench.suites.single.rounds import PLAIN
+from moa_bench.suites.single.names import LLAMA_CPP, PLAIN, SERVER
 
 LEAST_OVER_LLAMA_CPP = 1.5  # the aim: plain serving over llama.cpp's
 METHOD_HEAD = ["method", "tokens/s", "speed-up", "whole answers", "tokens a forward", "nodes", "first token, ms"]
@@ -42,8 +41,8 @@ def _what(result: Mapping[str, Any], count: int, short: int) -> str:
     effort = result["effort"]
     text = (
         f"{count} questions, each asked of all methods in turn on the same core, greedy, on the level "
-        f"{result['level']}; answers of {effort['shortest_answer']} to {effort['answer_tokens']} tokens. Chains of "
-        f"{effort['chain']} ({effort['copies']} for prompt look-up), trees of {effort['nodes']} nodes, and drafts as "
+        f"{result['level']}; answers of {effort.shortest_answer} to {effort.answer_tokens} tokens. Chains of "
+        f"{effort.chain} ({effort.copies} for prompt look-up), trees of {effort.nodes} nodes, and drafts as "
         "served: grown while they pay, with copies and n-grams. Speed-up: tokens a second after the first token, over "
         "plain serving's mean before and after, on the same question: median (quartiles)."
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moa_bench.report.spread import Spread
-from moa_bench.suites.split.methods import AHEAD, CO_LOCATED, PLAIN, SYNCHRONOUS
+from moa_bench.suites.split.names import AHEAD, CO_LOCATED, PLAIN, SYNCHRONOUS
 
 BASE = "RTT 0"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moa_bench.report.spread import Spread
-from moa_bench.suites.split.methods import PLAIN
+from moa_bench.suites.split.names import PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,8 @@ from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.links import Link, RunningLink, linked
 from moa_bench.harness.recorded import recording_of, served_from
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
 from moa_bench.suites.split.round_ahead import RoundAhead
-
-PLAIN = "plain streaming"
-CO_LOCATED = "co-located: the server drafts"
-ALL = "moa: everything on"
-SYNCHRONOUS, AHEAD, STREAMED = "synchronous rounds", "one round ahead", "streamed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from moa_bench.harness.links import RunningLink
 from moa_bench.harness.oracle import Script
 from moa_bench.harness.oracle_device import with_oracle
 from moa_bench.harness.split_client import SplitClient
-from moa_bench.suites.split.methods import AHEAD, PLAIN, STREAMED, SYNCHRONOUS, Method
+from moa_bench.suites.split.methods import Method
+from moa_bench.suites.split.names import AHEAD, PLAIN, STREAMED, SYNCHRONOUS
 from moa_bench.suites.split.round_ahead import RoundAhead
 
 DRAFT_MS = 5.0  # of a draft step: of a device somewhat slower than one core here, as in `moa-bench network`

@@ -11,7 +11,7 @@ from moa_bench.report.pictures import new_pyplot, save
 from moa_bench.report.spread import Spread
 from moa_bench.suites.split import closed_form
 from moa_bench.suites.split.figures import figures_of
-from moa_bench.suites.split.methods import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
+from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
 
 MARKERS = {SYNCHRONOUS: "o", AHEAD: "s", STREAMED: "^"}  # a drafter is a colour, a way to use it a marker
 OWN_LOOKS: Mapping[str, dict[str, Any]] = {

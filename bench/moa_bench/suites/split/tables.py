@@ -12,11 +12,10 @@ from moa_bench.report.report import facts_line, table
 from moa_bench.report.spread import Spread, ratio_text
 from moa_bench.suites.split import closed_form
 from moa_bench.suites.split.figures import figures_of, over
-from moa_bench.suites.split.methods import ALL, PLAIN, SYNCHRONOUS
+from moa_bench.suites.split.names import ALL, ORACLES, PLAIN, SYNCHRONOUS
 
 LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
 EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times
-ORACLES = "split-sized"  # the result in which these draft
 HEAD = [
     "method", "tokens/s", "over plain", "worst", "closed form", "over EAGLE-2's rounds", "first token",
     "tokens a forward", "forwards a 100 tokens", "gap, ms: median", "95 %", "99 %", "up a token", "down a token",
@@ -36,11 +35,11 @@ def render(result: Mapping[str, Any]) -> str:
 
 def _what(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
-    chain = f"chains of {effort['chain']}"
+    chain = f"chains of {effort.chain}"
     sent, streamed = (chain, "chains that grow") if result["name"] == ORACLES else ("a tree", "trees that grow")
     text = (
-        f"{effort['questions']} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
-        f"answers of {effort['answer_tokens']} tokens. Synchronous rounds send {sent} after each verdict; one round "
+        f"{effort.questions} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
+        f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; one round "
         f"ahead sends {chain}, and drafts the next one meanwhile; streamed drafts are {streamed}. Ratios of tokens a "
         "second over the whole answer: median (quartiles). The closed form is what arithmetic "
         f"makes of the times over {closed_form.BASE} and of the tokens that a forward brought over this link; of one "

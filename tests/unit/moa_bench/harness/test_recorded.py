@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.links import LINKS, Link
+from moa_bench.harness.links import Link
 from moa_bench.harness.recorded import Outage, outages, recorded_link, recording_of, served_from
 from moa_shared.errors import ConfigError
 from netsim.trace.trace import Row, Trace
@@ -17,7 +17,7 @@ from tests.support.messages import raises
 def test_a_recorded_link_has_the_delay_of_another_and_no_rate_of_its_own(tmp_path: Path) -> None:
     ride = tmp_path / "ride.csv"
     ride.write_text("t_s,down_mbps\n0,8\n2,0\n3,8\n")
-    link = recorded_link(f"4g={ride}", LINKS)
+    link = recorded_link(f"4g={ride}")
     assert link == Link("4G, ride", 21.0, 19.0, recording=ride)
     assert recording_of(link).duration_s == 4.0
 
@@ -28,13 +28,15 @@ def test_a_recorded_link_has_the_delay_of_another_and_no_rate_of_its_own(tmp_pat
         ("4G", snapshot("--trace 4G is not LINK=FILE. Write, for example, --trace 4G=drive.csv.")),
         (
             "RTT 0=x",
-            snapshot("There is no link 'RTT 0' to take the delay from. There are 5G, 4G, RTT 150 ms, RTT 300 ms."),
+            snapshot(
+                "There is no link 'RTT 0' to take the delay from. There are wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms."
+            ),
         ),
     ],
 )
 def test_a_recorded_link_needs_a_delay_and_a_file(given: str, message: str) -> None:
     with raises(ConfigError, message):
-        recorded_link(given, LINKS)
+        recorded_link(given)
 
 
 def test_a_question_is_asked_where_something_comes() -> None:

@@ -97,8 +97,8 @@ def test_the_pages_of_this_checkout_have_their_markers(page: str, suites: list[s
 
 
 def test_json_goes_where_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"))
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"), page=PARTS)
     assert json.loads(capsys.readouterr().out) == {"a": 1}
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json")
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json", page=PARTS)
     assert json.loads((tmp_path / "made" / "r.json").read_text()) == {"a": 1}
     assert capsys.readouterr().out == "| table |\n"

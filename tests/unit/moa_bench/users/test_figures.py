@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_bench.users.figures import Answer, Met, UsersAt, jain, user_rates, users_at
+from moa_bench.users.figures import Answer, UsersAt, UserStats, jain, user_rates, users_at
 from moa_shared.errors import DataError
 
 
@@ -31,7 +31,7 @@ def test_what_users_met() -> None:
         answered(1, 0.0, (3.0, 1), (3.2, 2)),
         answered(1, 3.5),
     ]
-    met = Met.of(answers, 2, 4.0)
+    met = UserStats.of(answers, 2, 4.0)
     assert (met.tokens_per_s, met.answers, met.unserved) == (1.5, 2, 0)
     assert (met.gap_p50_ms, met.gap_p95_ms) == (100.0, 190.0)
     assert (met.first_p50_ms, met.first_p95_ms) == (2000.0, 2900.0)
@@ -41,11 +41,11 @@ def test_what_users_met() -> None:
 
 def test_speed_counts_from_when_all_ask() -> None:
     answers = [answered(0, 5.0, (6.0, 3), (7.0, 1), (9.0, 2)), answered(1, 6.0, (8.0, 4))]
-    assert Met.of(answers, 2, 9.0, apart_seconds=2.0).tokens_per_s == (1 + 4 + 2) / 2.0
+    assert UserStats.of(answers, 2, 9.0, apart_seconds=2.0).tokens_per_s == (1 + 4 + 2) / 2.0
 
 
 def test_a_user_who_still_waits_is_counted() -> None:
-    met = Met.of([answered(0, 0.0, (1.0, 1), (1.1, 1)), answered(0, 2.0), answered(1, 0.0)], 2, 9.0)
+    met = UserStats.of([answered(0, 0.0, (1.0, 1), (1.1, 1)), answered(0, 2.0), answered(1, 0.0)], 2, 9.0)
     assert (met.unserved, met.first_p50_ms, met.fairness) == (1, 5000.0, 1.0)
 
 
@@ -56,7 +56,7 @@ def test_an_answer_in_one_piece_counts_from_its_question() -> None:
         answer.on_end()
     answers += [answered(0, 4.0, (4.5, 1)), answered(2, 0.0, (4.0, 1))]  # broken off
     assert user_rates(answers) == {0: 4.0, 1: 4.0}
-    met = Met.of(answers[:2], 1, 4.0)
+    met = UserStats.of(answers[:2], 1, 4.0)
     assert (met.gap_p50_ms, met.gap_p95_ms, met.slowest_tokens_per_s, met.unserved) == (0.0, 0.0, 4.0, 0)
 
 
@@ -71,7 +71,7 @@ def test_an_answer_says_when_its_rate_is_known() -> None:
 
 def test_nothing_to_measure_is_said() -> None:
     with pytest.raises(DataError, match="No answer was whole, and none had two arrivals"):
-        Met.of([answered(0, 0.0, (1.0, 1)), answered(0, 2.0)], 1, 3.0)
+        UserStats.of([answered(0, 0.0, (1.0, 1)), answered(0, 2.0)], 1, 3.0)
     with pytest.raises(DataError, match="No user got any tokens"):
         jain([0.0, 0.0])
 

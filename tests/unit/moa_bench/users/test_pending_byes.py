@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from moa_bench.users.pending_byes import Farewells
+from moa_bench.users.pending_byes import PendingByes
 
 
 async def test_nobody_waits_for_a_goodbye_until_the_end() -> None:
@@ -16,7 +16,7 @@ async def test_nobody_waits_for_a_goodbye_until_the_end() -> None:
         await may_end.wait()
         said.append(number)
 
-    farewells = Farewells()
+    farewells = PendingByes()
     for number in (1, 2):
         farewells.begin(goodbye(number))
     await asyncio.sleep(0)
@@ -30,7 +30,7 @@ async def test_a_goodbye_that_fails_is_told_at_the_end() -> None:
     async def goodbye() -> None:
         raise ValueError("lost")
 
-    farewells = Farewells()
+    farewells = PendingByes()
     farewells.begin(goodbye())
     await asyncio.sleep(0.01)
     with pytest.raises(ValueError, match="lost"):

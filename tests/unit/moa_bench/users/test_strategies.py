@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from moa_bench.users.strategies import KINDS, make_ways
+from moa_bench.users.strategies import KINDS, make_strategies
 
 
 def test_plain_serving_comes_first_and_an_oracle_once_for_each_acceptance() -> None:
-    ways = make_ways(KINDS, (0.35, 0.8, 0.9))
+    ways = make_strategies(KINDS, (0.35, 0.8, 0.9))
     assert [way.name for way in ways] == [
         "plain",
         "server's drafts",
@@ -21,6 +21,6 @@ def test_plain_serving_comes_first_and_an_oracle_once_for_each_acceptance() -> N
 
 
 def test_plain_serving_is_always_there_and_auto_has_some_acceptance() -> None:
-    assert [way.drafts for way in make_ways(["shipped"], (0.8,))] == ["plain", "shipped"]
-    assert [way.drafts for way in make_ways(["plain"], (0.8,))] == ["plain"]
-    assert [way.acceptance for way in make_ways(["auto"], (0.35, 0.5))] == [None, 0.5]
+    assert [way.drafts for way in make_strategies(["shipped"], (0.8,))] == ["plain", "shipped"]
+    assert [way.drafts for way in make_strategies(["plain"], (0.8,))] == ["plain"]
+    assert [way.acceptance for way in make_strategies(["auto"], (0.35, 0.5))] == [None, 0.5]

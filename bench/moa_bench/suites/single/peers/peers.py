@@ -18,9 +18,9 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.servers import running_server
-from moa_bench.suites.engine.subjects import Subject, running_workers
+from moa_bench.harness.workers import Subject, running_workers
+from moa_bench.suites.single.names import LLAMA_CPP
 from moa_bench.suites.single.peers.llama_cpp import FETCH_HINT, check, install_folder
-from moa_bench.suites.single.peers.names import LLAMA_CPP
 from moa_bench.suites.single.rounds import Answer, Ask
 
 if TYPE_CHECKING:

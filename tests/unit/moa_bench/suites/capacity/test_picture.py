@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from moa_bench.suites.capacity.picture import draw, form_tokens_per_s
 from moa_bench.users.closed_form import ForwardTimes
-from moa_bench.users.figures import Met
-from moa_bench.users.plan import Cell
-from moa_bench.users.strategies import Way
+from moa_bench.users.figures import Cell, UserStats
+from moa_bench.users.strategies import Strategy
 
-PLAIN, ORACLE, SERVER = Way("plain"), Way("oracle", 0.8), Way("server")
+PLAIN, ORACLE, SERVER = Strategy("plain"), Strategy("oracle", 0.8), Strategy("server")
 
 
-def cell(users: int, way: Way, speed: float) -> Cell:
-    return Cell(users, way, Met(users * speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0), 0.1, 0)
+def cell(users: int, way: Strategy, speed: float) -> Cell:
+    return Cell(users, way, UserStats(users * speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0), 0.1, 0)
 
 
 def test_the_closed_form_is_of_each_user_and_only_where_acceptance_is_known() -> None:
@@ -32,5 +31,5 @@ def test_the_closed_form_is_of_each_user_and_only_where_acceptance_is_known() ->
 def test_it_is_drawn(numbers: tuple[int, ...], facts: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     cells = [cell(users, way, 50.0 / users) for users in numbers for way in (PLAIN, ORACLE, SERVER)]
-    picture = draw(facts | {"cells": cells}, tmp_path / "capacity.png")
+    (picture,) = draw(facts | {"cells": cells, "name": "capacity"}, tmp_path)
     assert picture.read_bytes().startswith(b"\x89PNG")

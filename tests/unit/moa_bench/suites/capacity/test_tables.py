@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 from moa_bench.suites.capacity import tables
 from moa_bench.suites.capacity.suite import CapacityEffort
-from moa_bench.users.figures import Met
-from moa_bench.users.plan import Cell
-from moa_bench.users.strategies import Way
+from moa_bench.users.figures import Cell, UserStats
+from moa_bench.users.strategies import Strategy
 
-PLAIN, ORACLE, SHIPPED = Way("plain"), Way("oracle", 0.8), Way("shipped")
+PLAIN, ORACLE, SHIPPED = Strategy("plain"), Strategy("oracle", 0.8), Strategy("shipped")
 
 
-def met(tokens_per_s: float, slowest: float, gap_p95_ms: float = 40.0) -> Met:
-    return Met(tokens_per_s, 20.0, gap_p95_ms, 100.0, 900.0, 1.0, 0.98, slowest, slowest, 8, 2)
+def met(tokens_per_s: float, slowest: float, gap_p95_ms: float = 40.0) -> UserStats:
+    return UserStats(tokens_per_s, 20.0, gap_p95_ms, 100.0, 900.0, 1.0, 0.98, slowest, slowest, 8, 2)
 
 
 @pytest.fixture

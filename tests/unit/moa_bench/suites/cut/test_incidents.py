@@ -15,8 +15,8 @@ from moa_bench.suites.cut.incidents import (
     LONGEST_S,
     SHORTEST_S,
     Incident,
+    InjectedIncident,
     Kind,
-    Struck,
     judge_incident,
     plan_incidents,
 )
@@ -42,7 +42,7 @@ def judge(
         for earlier, later in pairwise([Moment(0, 0, 0, False), *moments])
         if later.committed > earlier.committed
     ]
-    struck = Struck(Kind.CUT, at_s, healed_s, next_s)
+    struck = InjectedIncident(Kind.CUT, at_s, healed_s, next_s)
     return judge_incident(struck, moments, verdicts, answer_tokens=answer_tokens, whole=True)
 
 

@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 from moa_bench.harness.links import RunningLink
-from moa_bench.suites.cut.texts import _difference, answer_settings, cutting, render_texts
+from moa_bench.suites.cut.texts.measure import _difference, answer_settings, cutting
+from moa_bench.suites.cut.texts.tables import render
 from moa_shared.sampling.settings import Sampling
 
 
@@ -49,4 +50,4 @@ def test_a_link_is_struck_until_the_block_ends_and_loopback_never() -> None:
 def test_the_table_counts_what_differs() -> None:
     names = ("level", "link", "drafter", "answers", "tokens", "standalone", "cuts", "resets")
     result: dict[str, object] = dict.fromkeys(names, 7)
-    assert "| 7 | 2 |" in render_texts(result | {"differences": [1, 2]})
+    assert "| 7 | 2 |" in render(result | {"differences": [1, 2]})

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from moa_bench.suites.engine.products import INPUTS, ProductsEffort, measure_format, random_tiles, run_products
+from moa_bench.suites.engine.products import INPUTS, measure_format, measure_products, random_tiles
+from moa_bench.suites.engine.suite import SUITE, EngineEffort
+from moa_bench.suites.engine.tables import render
 from moa_kernels import FORMATS, Linear, set_threads, threads, variant_name
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
@@ -23,7 +24,7 @@ def test_random_blocks_are_ordinary_numbers(kind: str) -> None:
 
 
 def test_a_format_is_measured_beside_the_instructions_and_memory() -> None:
-    speeds = measure_format("q4_k", ProductsEffort(1 << 16, (1, 8), 1), lambda: 10.0)
+    speeds = measure_format("q4_k", EngineEffort(tile_bytes=1 << 16, product_rows=(1, 8), products=1), lambda: 10.0)
     assert [each.rows for each in speeds] == [1, 8]
     for each in speeds:
         assert each.bits == pytest.approx(4.625, abs=0.02)
@@ -40,9 +41,9 @@ def _same_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_same_threads")
-def test_all_formats_are_measured_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_products(quick=True, json_file=tmp_path / "result.json", pin=False)
-    assert {each["kind"] for each in json.loads((tmp_path / "result.json").read_text())["products"]} == set(FORMATS)
-    shown = capsys.readouterr().out
+def test_all_formats_are_measured_and_shown(facts: dict[str, Any]) -> None:
+    result = measure_products(SUITE.effort(quick=True))
+    assert {each.kind for each in result["products"]} == set(FORMATS)
+    shown = render(facts | result)
     assert "random weights" in shown
     assert all(f"| {kind} |" in shown for kind in FORMATS)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from moa_bench.suites.engine.same_text import TOKENS, SameText, _judge, compare, prompts
-from moa_bench.suites.engine.subjects import Worker
+from moa_bench.harness.workers import Worker
+from moa_bench.suites.engine.same_text.measure import TOKENS, SameText, _judge, compare, prompts
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 

@@ -8,13 +8,15 @@ from typing import Any
 
 from moa_bench.report.spread import Spread
 from moa_bench.suites.engine.limit import StepBytes
+from moa_bench.suites.engine.measure import ForwardCost, MemoryLimit, PromptCost
 from moa_bench.suites.engine.picture import draw
 from moa_bench.suites.engine.products import ProductSpeed
-from moa_bench.suites.engine.quality import LevelQuality
-from moa_bench.suites.engine.sizes import SizedCost, SizesEffort
+from moa_bench.suites.engine.quality import tables as quality_tables
+from moa_bench.suites.engine.quality.measure import LevelQuality
+from moa_bench.suites.engine.sizes import SizedCost
 from moa_bench.suites.engine.starting import StartCost
-from moa_bench.suites.engine.suite import ForwardCost, MemoryLimit, PromptCost
-from moa_bench.suites.engine.tables import render, render_products, render_quality, render_sizes
+from moa_bench.suites.engine.suite import EngineEffort
+from moa_bench.suites.engine.tables import render
 
 
 def just(value: float) -> Spread:
@@ -51,18 +53,19 @@ def test_a_system_that_does_not_tell_memory_is_shown_as_such(facts: dict[str, An
 
 
 def test_a_picture_is_drawn(facts: dict[str, Any], tmp_path: Path) -> None:
-    assert draw(facts | MEASURED, tmp_path / "img" / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert draw(facts | MEASURED, tmp_path / "img")[0].read_bytes().startswith(b"\x89PNG")
+    assert draw(facts | {"sizes": []}, tmp_path) == []
 
 
 def test_quality_becomes_a_table(facts: dict[str, Any]) -> None:
     levels = [LevelQuality("int8", "avx2, 1 threads", 0.0027, 1.6858, 1.001, 0.983)]
-    text = render_quality(facts | {"positions": 1938, "answers": 20, "levels": levels})
+    text = quality_tables.render(facts | {"positions": 1938, "answers": 20, "levels": levels})
     assert "| int8 | avx2, 1 threads | 0.00270 | 1.6858 | +0.10 % | 0.9830 |" in text
 
 
 def test_products_become_a_table(facts: dict[str, Any]) -> None:
     speeds = [ProductSpeed("q4_k", 4.62, 8, just(92.0), just(0.51), just(6.0), just(0.3))]
-    text = render_products(facts | {"variant": "avx2", "products": speeds})
+    text = render(facts | {"variant": "avx2", "products": speeds})
     assert "| q4_k | 4.62 | 8 | 92 (92 to 92) | 51 % | 6.0 (6.0 to 6.0) | 30 % |" in text
 
 
@@ -71,7 +74,7 @@ def test_sizes_become_a_row_each(facts: dict[str, Any]) -> None:
         "1b, q4_k_m", "kernels, avx2", 803.8, 800.1, 12.3, 0.8, 900.4, just(61.0), just(1.1), just(2.2), just(20.0)
     )
     other = replace(ours, engine="llama.cpp", tree_to_step=None)
-    text = render_sizes(facts | {"sizes": [ours, other], "effort": SizesEffort()})
+    text = render(facts | {"sizes": [ours, other], "effort": EngineEffort()})
     assert "| 1b, q4_k_m | kernels, avx2 | 804 | 12.3 | 0.8 | 900 | 61.0 | 1.10 | 2.20 | 20.00 |" in text
     assert "| 1b, q4_k_m | llama.cpp | 804 | 12.3 | 0.8 | 900 | 61.0 | 1.10 |  | 20.00 |" in text
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.suites.engine.subjects import Subject, llama_subject, our_subjects, running_workers
+from moa_bench.harness.workers import Subject, running_workers
+from moa_bench.suites.engine.subjects import llama_subject, our_subjects
 from moa_bench.suites.engine.worker import Worker, binary_tree
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.errors import ConfigError, UnavailableError

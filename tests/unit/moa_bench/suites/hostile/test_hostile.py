@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 from moa_bench.harness.answers import TimedAnswer
+from moa_bench.suite import Run
 from moa_bench.suites.hostile import tables
+from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS
-from moa_bench.suites.hostile.observed import Gaps, gaps_of, resident_mb, watching_memory
-from moa_bench.suites.hostile.suite import Endured, HostileEffort, run_hostile
+from moa_bench.suites.hostile.measure import measure
+from moa_bench.suites.hostile.observed import gaps_of, resident_mb, watching_memory
+from moa_bench.suites.hostile.suite import ATTACKS as COUNTED
+from moa_bench.suites.hostile.suite import HostileEffort
 from moa_shared.errors import ConfigError
 
 STEADY = Gaps(50.0, 60.0, 4, exact=True)
 FAILED = Gaps(0.0, 0.0, 0, exact=False, failure="The server is full.")
 
 
-def endured(during: Gaps = STEADY, peak_mb: float = 200.0) -> Endured:
-    return Endured("beats", False, STEADY, during, STEADY, 200.0, peak_mb, 200.0)
+def attacked(during: Gaps = STEADY, peak_mb: float = 200.0) -> AttackResult:
+    return AttackResult("beats", False, STEADY, during, STEADY, 200.0, peak_mb, 200.0)
 
 
 def test_gaps_leave_the_wait_for_the_first_token_out() -> None:
@@ -39,12 +43,12 @@ def test_gaps_leave_the_wait_for_the_first_token_out() -> None:
     ],
 )
 def test_what_is_harmless(during: Gaps, peak_mb: float, harmless: bool) -> None:
-    assert endured(during, peak_mb).is_harmless is harmless
+    assert attacked(during, peak_mb).is_harmless is harmless
 
 
 def test_the_table_tells_a_failure(facts: dict[str, Any]) -> None:
-    both = [endured(), endured(FAILED)]
-    text = tables.render(facts | {"level": "int8", "effort": HostileEffort(), "endured": both})
+    both = [attacked(), attacked(FAILED)]
+    text = tables.render(facts | {"level": "int8", "effort": HostileEffort(), "attacks": both})
     assert "1 of 2 attacks stayed within the limits" in text
     assert "| beats | 50 | 50 | +0 % | 60 | 50 | +0.0 | +0.0 | yes |" in text
     assert "| The server is full. |" in text
@@ -61,5 +65,5 @@ def test_memory_is_watched() -> None:
 
 def test_unknown_attacks_are_refused() -> None:
     with pytest.raises(ConfigError, match="no attack 'bees'"):
-        run_hostile(model="default", quick=True, json_file=None, pin=False, attacks=("bees",))
-    assert len(ATTACKS) >= 12
+        measure(HostileEffort(attacks=("bees",)), Run())
+    assert len(ATTACKS) == COUNTED

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
+from moa_bench.suites.payoff.measure import SIZED, STRATEGIES, measure_cell
 from moa_bench.suites.payoff.picture import draw
-from moa_bench.suites.payoff.suite import SIZED_WAYS, WAYS, measure_cell
 from moa_bench.suites.payoff.tables import best, ratios, told
-from moa_bench.users.figures import Met
-from moa_bench.users.plan import Cell, Plan
-from moa_bench.users.strategies import Way
+from moa_bench.users.figures import Cell, UserStats
+from moa_bench.users.plan import Plan
+from moa_bench.users.strategies import Strategy
 
 
 class FakePlan:
@@ -23,9 +23,9 @@ class FakePlan:
         self._speeds = speeds
         self._other_texts = other_texts
 
-    async def measure(self, users: int, way: Way) -> Cell:
+    async def measure(self, users: int, way: Strategy) -> Cell:
         speed = self._speeds[way.drafts].pop(0)
-        met = Met(speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0)
+        met = UserStats(speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0)
         return Cell(users, way, met, 0.1, int(way.drafts in self._other_texts))
 
 
@@ -57,7 +57,7 @@ def test_a_loss_with_everything_on_is_told() -> None:
 def test_nothing_is_told_of_what_was_not_measured() -> None:
     speeds = {"plain": [50.0, 50.0], "oracle": [60.0]}
     with asyncio.Runner() as runner:
-        found = measure_cell(runner, cast("Plan", FakePlan(speeds)), 4, 1, SIZED_WAYS)
+        found = measure_cell(runner, cast("Plan", FakePlan(speeds)), 4, 1, SIZED)
     assert best(found) == ("devices' drafts, acceptance 0.8", 1.2)
     assert told([found | {"rtt_ms": 50.0, "users": 4}]) == ""
 
@@ -70,5 +70,5 @@ def test_the_map_is_drawn(tmp_path: Path) -> None:
 
 
 def test_plain_serving_is_measured_first_and_last() -> None:
-    assert WAYS[0] == Way("plain")
+    assert STRATEGIES[0] == Strategy("plain")
     assert [[len(found) for found in ways.values()] for ways in cell()["rounds"]] == [[2, 1, 1, 1]] * 3

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from moa_bench.simulation.server import Costs
+from moa_bench.suite import Run
 from moa_bench.suites.scale.askers import ask_for
-from moa_bench.suites.scale.suite import QUICK, ScaleEffort, estimate_s, measure, render
-from moa_bench.suites.scale.tables import reached_at
+from moa_bench.suites.scale.measure import measure
+from moa_bench.suites.scale.suite import SUITE, estimate_s
+from moa_bench.suites.scale.tables import reached_at, render
 from moa_bench.suites.scale.validation import validate
 from moa_shared.errors import DataError
 
@@ -24,12 +26,13 @@ def test_a_quick_run_has_all_tables_and_asks_the_journal_for_each_part(tmp_path:
         asked.append(key)
         return json.loads(json.dumps(simulate()))
 
-    text = render(measure(QUICK, keep, tmp_path))
+    quick = SUITE.effort(quick=True)
+    text = render(measure(quick, Run(keep=keep), tmp_path))
     assert asked == ["scale Llama-3-8B, A100 80 GB, phone", "scale validation"]
     assert "| network: RTT 0, rounds, acceptance 0.8, over plain | 1.5 | 1.2 | +25% | **no** |" in text
     for part in ("plain serving", "co-located drafting", "ours (auto)", "NVIDIA A100 80GB SXM data sheet"):
         assert part in text
-    assert estimate_s(QUICK) < 20 < estimate_s(ScaleEffort())
+    assert estimate_s(quick) < 20 < estimate_s(SUITE.full)
 
 
 def test_nothing_to_check_against_is_an_error(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from moa_bench.suites.scale.assumptions import World
 from moa_bench.suites.scale.costs import Represented, gpu_costs, users_that_fit
 from moa_bench.suites.scale.crowd import CrowdWay, serve_crowd
+from moa_bench.suites.scale.figures import Effect, Load, ranked, rate_at, users_at
 from moa_bench.suites.scale.published import all_worlds
-from moa_bench.suites.scale.sensitivity import Effect, effect, ranked
-from moa_bench.suites.scale.users import SIMULATED, Load, rate_at, serve, users_at
+from moa_bench.suites.scale.sensitivity import effect
+from moa_bench.suites.scale.users import SIMULATED, serve
 
 WORLD = all_worlds()[0]
 

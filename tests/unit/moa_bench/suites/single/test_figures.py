@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from moa_bench.suites.single.figures import ALL, MethodFigures, figures_of, plain_over
-from moa_bench.suites.single.rounds import PLAIN
+from moa_bench.suites.single.names import PLAIN
 
 
 def took(

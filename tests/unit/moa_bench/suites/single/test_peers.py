@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from moa_bench.suites.single.names import LLAMA_CPP
 from moa_bench.suites.single.peers import llama_cpp
-from moa_bench.suites.single.peers.names import LLAMA_CPP
 from moa_bench.suites.single.peers.peers import ask_peer, find_peers
 from moa_bench.suites.single.peers.transformers_worker import Generator
 from moa_bench.suites.single.rounds import Answer

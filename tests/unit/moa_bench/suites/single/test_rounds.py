@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 from moa_bench.harness.answers import TimedAnswer
 from moa_bench.suites.single.local_server import LocalAnswer, Step
-from moa_bench.suites.single.rounds import PLAIN, Answer, Ask, ask_round
+from moa_bench.suites.single.names import PLAIN
+from moa_bench.suites.single.rounds import Answer, Ask, ask_round
 
 TEXT = (5, 6, 7, 8)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_bench.suites.single.effort import QUICK, SingleEffort
-from moa_bench.suites.single.peers.names import LLAMA_CPP, SERVER
-from moa_bench.suites.single.suite import draw, estimate_s, render
+from moa_bench.suites.single.names import LLAMA_CPP, SERVER
+from moa_bench.suites.single.picture import draw
+from moa_bench.suites.single.suite import SUITE, SingleEffort
+from moa_bench.suites.single.tables import render
 
 from tests.unit.moa_bench.suites.single.test_figures import round_of, took
 
@@ -25,7 +25,7 @@ def result(facts: dict[str, Any], llama_ms: float = 240.0, *, same: bool = True)
     }
     return facts | {
         "level": "int8",
-        "effort": asdict(SingleEffort()),
+        "effort": SingleEffort(),
         "rounds": [round_of("qa", answers), round_of("code", answers), round_of("sum", {}, short=True)],
         "peers": [SERVER, LLAMA_CPP],
         "own_text": [LLAMA_CPP],
@@ -80,4 +80,4 @@ def test_the_picture_has_a_bar_for_each_method(facts: dict[str, Any], tmp_path: 
 
 
 def test_the_estimate_grows_with_the_questions() -> None:
-    assert estimate_s(QUICK) < estimate_s(SingleEffort())
+    assert SUITE.seconds(SUITE.effort(quick=True)) < SUITE.seconds(SUITE.full)

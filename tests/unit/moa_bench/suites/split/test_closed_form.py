@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from moa_bench.suites.split.closed_form import over_plain
-from moa_bench.suites.split.methods import ALL, CO_LOCATED, PLAIN
+from moa_bench.suites.split.names import ALL, CO_LOCATED, PLAIN
 
 ROUNDS, AHEAD = "A: synchronous rounds", "A: one round ahead"
 LINKS = {"RTT 0": {"rtt_ms": 0.0, "recorded": False}, "far": {"rtt_ms": 100.0, "recorded": False}}

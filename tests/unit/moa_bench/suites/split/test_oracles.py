@@ -11,7 +11,7 @@ import pytest
 from moa_bench.harness.links import RunningLink
 from moa_bench.harness.oracle import OracleDrafter
 from moa_bench.suites.split import oracles
-from moa_bench.suites.split.methods import PLAIN
+from moa_bench.suites.split.names import PLAIN
 from moa_bench.suites.split.oracles import OracleDevices, oracle_methods
 
 

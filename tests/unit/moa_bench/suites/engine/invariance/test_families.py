@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from moa_bench.harness.targets import on_variant, variants_here
-from moa_bench.suites.engine.invariance.suite import Subject, compare, compare_batches
+from moa_bench.suites.engine.invariance.measure import Subject, compare, compare_batches
 from moa_bench.suites.engine.invariance.texts import PlannedText
 from moa_kernels import PAGE_ROWS, variant_name
 from moa_server.target.kernel_target import KernelTarget

@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 from moa_bench.harness.targets import on_variant, variants_here
+from moa_bench.suites.engine.invariance.measure import Subject, compare, compare_batches
 from moa_bench.suites.engine.invariance.readings import Tally
-from moa_bench.suites.engine.invariance.suite import Subject, compare, compare_batches
 from moa_bench.suites.engine.invariance.texts import PlannedText
 from moa_kernels import threads, variant_name
 from moa_server.target import Target, TargetOutput
