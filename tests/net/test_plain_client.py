@@ -9,7 +9,7 @@ import pytest
 from moa_bench.harness import answers
 from moa_bench.harness.answers import PlainClient
 from moa_bench.users.askers import PlainAsker
-from moa_bench.users.figures import Answer
+from moa_bench.users.figures import UserAnswer
 from moa_server.engine.stepper import Stepper
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -29,7 +29,7 @@ async def test_the_server_drafts_only_where_it_may() -> None:
     async with serving(make_host(target, stepper=stepper, draft_nodes=6)) as running:
         address = f"127.0.0.1:{running.port}"
         for drafts in (False, True):
-            asker, answer = PlainAsker(address, GREEDY, server_drafts=drafts), Answer(0, 0, 0.0)
+            asker, answer = PlainAsker(address, GREEDY, server_drafts=drafts), UserAnswer(0, 0, 0.0)
             await asker.ask(PROMPT, answer)
             await asker.close()
             assert answer.tokens == expected

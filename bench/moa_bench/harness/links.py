@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class EmulatedLink:
     """A link between client and server.
 
     Args:
@@ -67,18 +67,18 @@ class Link:
 # Delays are of each direction, the harder reading of the paper's figures of 5G and 4G. Without loss: one lost packet
 # stalls a stream for a quarter of a second, and few answers would meet one.
 LINKS = (
-    Link("RTT 0"),
-    Link("wired", 9.0, 0.0, 50.0),
-    Link("5G", 10.0, 10.0),
-    Link("4G", 21.0, 19.0, 20.0),
-    Link("RTT 50 ms", 25.0),
-    Link("RTT 100 ms", 50.0),
-    Link("RTT 150 ms", 75.0),
-    Link("RTT 300 ms", 150.0),
+    EmulatedLink("RTT 0"),
+    EmulatedLink("wired", 9.0, 0.0, 50.0),
+    EmulatedLink("5G", 10.0, 10.0),
+    EmulatedLink("4G", 21.0, 19.0, 20.0),
+    EmulatedLink("RTT 50 ms", 25.0),
+    EmulatedLink("RTT 100 ms", 50.0),
+    EmulatedLink("RTT 150 ms", 75.0),
+    EmulatedLink("RTT 300 ms", 150.0),
 )
 
 
-def find_links(names: Sequence[str]) -> tuple[Link, ...]:
+def find_links(names: Sequence[str]) -> tuple[EmulatedLink, ...]:
     """The links of these names.
 
     Raises:
@@ -125,7 +125,7 @@ class RunningLink:
 
 
 @contextmanager
-def linked(link: Link, upstream: str, *, seed: int = 0, cores: set[int] | None = None) -> Iterator[RunningLink]:
+def linked(link: EmulatedLink, upstream: str, *, seed: int = 0, cores: set[int] | None = None) -> Iterator[RunningLink]:
     """Put a link before a server.
 
     Args:

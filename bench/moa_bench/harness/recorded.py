@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError
 
-from moa_bench.harness.links import LINKS, Link
+from moa_bench.harness.links import LINKS, EmulatedLink
 
 if TYPE_CHECKING:
     from netsim.trace.trace import Row, Trace
@@ -19,7 +19,7 @@ SHORTEST_S = 0.5
 BEFORE_S = 2.0  # of the recording that is replayed before an outage: a connection is opened in it
 
 
-def recorded_link(given: str) -> Link:
+def recorded_link(given: str) -> EmulatedLink:
     """A link whose delay is a known link's, and whose rate is recorded.
 
     Args:
@@ -42,7 +42,7 @@ def recorded_link(given: str) -> Link:
     return link
 
 
-def recording_of(link: Link) -> Trace:
+def recording_of(link: EmulatedLink) -> Trace:
     """The recording of a link that has one.
 
     Raises:

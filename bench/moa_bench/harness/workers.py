@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class WorkerCommand:
     """An engine to measure.
 
     Args:
@@ -38,14 +38,14 @@ class Subject:
     trees: bool = True
 
 
-class Worker:
+class WorkerProcess:
     """A running engine; made by `running_workers`.
 
     Attributes:
         load_s: from the start of its process until it could be asked.
     """
 
-    def __init__(self, subject: Subject, process: subprocess.Popen[str], log: Path, began: float) -> None:
+    def __init__(self, subject: WorkerCommand, process: subprocess.Popen[str], log: Path, began: float) -> None:
         self.subject = subject
         self._process = process
         self._log = log
@@ -84,7 +84,9 @@ class Worker:
 
 
 @contextmanager
-def running_workers(subjects: Sequence[Subject], cores: set[int] | None, progress: Progress) -> Iterator[list[Worker]]:
+def running_workers(
+    subjects: Sequence[WorkerCommand], cores: set[int] | None, progress: Progress
+) -> Iterator[list[WorkerProcess]]:
     """All of them, loaded; they end with the block.
 
     Raises:
@@ -105,7 +107,7 @@ def running_workers(subjects: Sequence[Subject], cores: set[int] | None, progres
                     env=child_environment() | dict(subject.environment),
                 )
             stack.callback(_end, process)
-            workers.append(Worker(subject, process, log, began))
+            workers.append(WorkerProcess(subject, process, log, began))
             task.advance(1)
         yield workers
 

@@ -84,12 +84,12 @@ def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None
     """
     from moa_bench.runs import registry
     from moa_bench.runs.chapters import choose_parts
-    from moa_bench.runs.run import Request, default_questions, journal_folder, run_parts
+    from moa_bench.runs.run import RunRequest, default_questions, journal_folder, run_parts
 
     parts = choose_parts(registry.CHAPTERS, suites)
     inputs = with_given(Inputs(questions=default_questions()), flags)
     inputs = replace(inputs, pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin)
-    run_parts("-".join(suites), parts, Request(inputs, quick, out, journal_folder(out), afresh))
+    run_parts("-".join(suites), parts, RunRequest(inputs, quick, out, journal_folder(out), afresh))
 
 
 @click.command()

@@ -21,7 +21,7 @@ from moa_bench.suite import Inputs
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """What a user wants of a run.
 
     Args:
@@ -44,7 +44,7 @@ def journal_folder(out: Path | None) -> Path:
     return results / ".journal"
 
 
-def run_parts(name: str, parts: Sequence[Part], request: Request) -> None:
+def run_parts(name: str, parts: Sequence[Part], request: RunRequest) -> None:
     """Runs parts in turn. One that this run has finished before it was killed is not run again.
 
     Args:
@@ -75,7 +75,7 @@ def run_parts(name: str, parts: Sequence[Part], request: Request) -> None:
         journal.close()
 
 
-def _started(part: Part, request: Request) -> Callable[[], dict[str, str]]:
+def _started(part: Part, request: RunRequest) -> Callable[[], dict[str, str]]:
     def start() -> dict[str, str]:
         run_part(part, request)
         sys.stdout.flush()
@@ -84,7 +84,7 @@ def _started(part: Part, request: Request) -> Callable[[], dict[str, str]]:
     return start
 
 
-def run_part(part: Part, request: Request) -> None:
+def run_part(part: Part, request: RunRequest) -> None:
     """Measures what the part's journal has not, publishes, draws; then the journal goes.
 
     Raises:

@@ -48,7 +48,7 @@ class SimulatedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedAnswer:
     """What one answer came to.
 
     Args:
@@ -86,7 +86,7 @@ def simulate(
     rule: DraftRule | None = None,
     round_length: int = 1,
     wait_ms: float = 0.0,
-) -> Outcome:
+) -> SimulatedAnswer:
     """One answer.
 
     Args:
@@ -149,7 +149,7 @@ def simulate(
     loop.run(lambda: not client.is_answering)
     if list(client.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
         raise InternalError("The simulated client got another text than the target wrote.")
-    return Outcome(
+    return SimulatedAnswer(
         tuple(arrivals_ms),
         server.forwards,
         server.verified_nodes,

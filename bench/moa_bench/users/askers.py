@@ -29,7 +29,7 @@ from moa_shared.protocol.protobuf_messages import ask_to_proto, settings_to_prot
 
 from moa_bench.harness.oracle import Script
 from moa_bench.simulation.device import ScriptedDevice
-from moa_bench.users.figures import Answer
+from moa_bench.users.figures import UserAnswer
 from moa_bench.users.pending_byes import PendingByes
 
 ENDED = "The server ended a conversation before its answer was whole."
@@ -54,7 +54,7 @@ class PlainAsker:
     async def close(self) -> None:
         await self._channel.close(None)
 
-    async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
         request = pb.GenerateRequest(
             tokens=prompt, sampling=settings_to_proto(self._settings), server_drafts=self._server_drafts
         )
@@ -103,7 +103,7 @@ class OracleAsker:
         await self._byes.finish()
         await self._channel.close(None)
 
-    async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
         call = self._stub.Converse()
         inbox: asyncio.Queue[Any] = asyncio.Queue()
         reader = asyncio.create_task(_read(call, inbox))
@@ -116,7 +116,7 @@ class OracleAsker:
         finally:
             self._byes.begin(_leave(call, reader))
 
-    async def _converse(self, call: Any, inbox: asyncio.Queue[Any], prompt: Sequence[int], answer: Answer) -> None:
+    async def _converse(self, call: Any, inbox: asyncio.Queue[Any], prompt: Sequence[int], answer: UserAnswer) -> None:
         loop = asyncio.get_running_loop()
         due: list[Draft | Ack] = []
         script = self._scripts[answer.question]
@@ -147,7 +147,7 @@ class OracleAsker:
             due.clear()
 
     async def _take_in(
-        self, call: Any, device: ScriptedDevice, message: Any, answer: Answer, owed: _OwedCredit
+        self, call: Any, device: ScriptedDevice, message: Any, answer: UserAnswer, owed: _OwedCredit
     ) -> None:
         match message:
             case Memory():

@@ -19,7 +19,7 @@ from moa_bench.users.strategies import Strategy
 
 
 @dataclass(slots=True)
-class Answer:
+class UserAnswer:
     """One answer as its user saw it, perhaps broken off.
 
     Args:
@@ -98,7 +98,7 @@ class UserStats:
     unserved: int
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], users: int, ended_s: float, apart_seconds: float = 0.0) -> UserStats:
+    def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float, apart_seconds: float = 0.0) -> UserStats:
         """The figures of `users` users.
 
         Args:
@@ -135,7 +135,7 @@ class UserStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class UsersCell:
     """One number of users, all in one way.
 
     Args:
@@ -154,7 +154,7 @@ def _percentile(values: Sequence[float], percent: float) -> float:
     return round(float(np.percentile(values, percent)), 1)
 
 
-def user_rates(answers: Iterable[Answer]) -> dict[int, float]:
+def user_rates(answers: Iterable[UserAnswer]) -> dict[int, float]:
     """Tokens a second of each user while its text came; users whose text did not come are left out."""
     streamed, in_one_piece = _Rates(), _Rates()
     for answer in answers:

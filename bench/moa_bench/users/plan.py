@@ -16,7 +16,7 @@ from moa_bench.harness.prompts import PASSAGE
 from moa_bench.harness.split_client import describe
 from moa_bench.users.askers import OracleAsker, PlainAsker
 from moa_bench.users.effort import UsersEffort
-from moa_bench.users.figures import Answer, Cell, UserStats
+from moa_bench.users.figures import UserAnswer, UsersCell, UserStats
 from moa_bench.users.questions import make_questions
 from moa_bench.users.shipped_device import ShippedAsker, device_maker
 from moa_bench.users.strategies import Strategy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 0.5  # for the server to end what users broke off
 
 
-class Plan:
+class UsersPlan:
     """Runs users. State: the text that answers each question.
 
     Args:
@@ -64,7 +64,7 @@ class Plan:
         answers, _ = await self._run(self._plain, len(self._questions), None)
         self._texts = {(answer.user, answer.question): answer.tokens for answer in answers}
 
-    async def measure(self, users: int, way: Strategy) -> Cell:
+    async def measure(self, users: int, way: Strategy) -> UsersCell:
         """All users at once; texts must have been written."""
         make = self._maker(way)
         cpu_s, began_s = time.process_time(), time.perf_counter()
@@ -75,12 +75,14 @@ class Plan:
             answer.tokens != self._texts[answer.user, answer.question][: len(answer.tokens)] for answer in answers
         )
         met = UserStats.of(answers, users, ended_s, self._apart_seconds(users))
-        return Cell(users, way, met, round(share, 3), other_texts)
+        return UsersCell(users, way, met, round(share, 3), other_texts)
 
     def _apart_seconds(self, users: int) -> float:
         return self._effort.apart_seconds if users > 1 else 0.0
 
-    async def _run(self, make: Callable[[int], Asker], users: int, seconds: float | None) -> tuple[list[Answer], float]:
+    async def _run(
+        self, make: Callable[[int], Asker], users: int, seconds: float | None
+    ) -> tuple[list[UserAnswer], float]:
         effort = self._effort
         async with AsyncExitStack() as stack:
             askers = [make(user) for user in range(users)]
@@ -126,7 +128,7 @@ class Plan:
         )
 
 
-def plan_of(stage: Stage, effort: UsersEffort, addresses: Sequence[str]) -> Plan:
+def plan_of(stage: Stage, effort: UsersEffort, addresses: Sequence[str]) -> UsersPlan:
     """A plan whose users ask pieces of the bench's own passage of a server, at these addresses in turn.
 
     Raises:
@@ -136,4 +138,4 @@ def plan_of(stage: Stage, effort: UsersEffort, addresses: Sequence[str]) -> Plan
     questions = make_questions(passage, effort.lengths, max(effort.users), effort.prompts, effort.seed)
     described = stage.runner.run(describe(stage.address))
     make_device = device_maker(stage.device, stage.drafter)
-    return Plan(effort, addresses, described, stage.vocab_size, questions, make_device)
+    return UsersPlan(effort, addresses, described, stage.vocab_size, questions, make_device)

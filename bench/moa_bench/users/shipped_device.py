@@ -25,7 +25,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
 from moa_bench.harness.split_client import SETTLE_EVERY_S, client_settings
-from moa_bench.users.figures import Answer
+from moa_bench.users.figures import UserAnswer
 from moa_bench.users.pending_byes import PendingByes
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class ShippedAsker:
         self._settings = settings
         self._drafting = DraftingSettings(drafting, tree=program.mode == "tree")
         self._byes = PendingByes()
-        self._reading: Answer | None = None
+        self._reading: UserAnswer | None = None
 
     async def close(self) -> None:
         await self._byes.finish()
         await self._link.close()
 
-    async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
         engine = ClientEngine(self._link, self._device, self._vocab_size, Codec.INT4, self._drafting)
         self._reading = answer
         answering = asyncio.create_task(self._answer(engine, prompt, answer))
@@ -73,7 +73,7 @@ class ShippedAsker:
             self._reading = None
             self._byes.begin(_leave(engine, answering))
 
-    async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: Answer) -> None:
+    async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: UserAnswer) -> None:
         async for event in engine.ask(prompt, self._settings):
             if isinstance(event, Committed) and self._reading is answer:
                 answer.on_tokens(time.perf_counter(), event.tokens)

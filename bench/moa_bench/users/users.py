@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Protocol
 
-from moa_bench.users.figures import Answer
+from moa_bench.users.figures import UserAnswer
 
 
 class Asker(Protocol):
     """A user's way to an answer."""
 
-    async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
         """Has the whole answer come into `answer`.
 
         Raises:
@@ -37,7 +37,7 @@ async def run_users(
     apart_seconds: float = 0.0,
     think_seconds: float = 0.0,
     seed: int = 0,
-) -> tuple[list[Answer], float]:
+) -> tuple[list[UserAnswer], float]:
     """Let all users ask, each its own questions in turn.
 
     Args:
@@ -53,7 +53,7 @@ async def run_users(
     Raises:
         MoaError: an answer failed.
     """
-    answers: list[Answer] = []
+    answers: list[UserAnswer] = []
     has_rate = asyncio.Event()
 
     async def use(user: int, asker: Asker) -> None:
@@ -64,7 +64,7 @@ async def run_users(
         for turn in turns:
             if think_seconds and turn:
                 await asyncio.sleep(rng.expovariate(1 / think_seconds))
-            answer = Answer(user, turn % len(own), time.perf_counter(), on_rate=has_rate.set)
+            answer = UserAnswer(user, turn % len(own), time.perf_counter(), on_rate=has_rate.set)
             answers.append(answer)
             await asker.ask(own[turn % len(own)], answer)
             answer.on_end()

@@ -8,11 +8,11 @@ from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.draft_steps import draft_step_ms
 from moa_bench.harness.drafters import load_decoder
-from moa_bench.harness.links import Link, find_links, linked
+from moa_bench.harness.links import EmulatedLink, find_links, linked
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, Run
 from moa_bench.suites.capacity.suite import CapacityEffort
-from moa_bench.users.figures import Cell
+from moa_bench.users.figures import UsersCell
 from moa_bench.users.plan import plan_of
 from moa_bench.users.strategies import KINDS, make_strategies
 
@@ -23,7 +23,7 @@ def measure(effort: CapacityEffort, run: Run) -> Result:
     Raises:
         MoaError: the model cannot be had, a link is unknown, or the server fails or refuses a user.
     """
-    links = find_links(effort.links) if effort.links else (Link("loopback"),)
+    links = find_links(effort.links) if effort.links else (EmulatedLink("loopback"),)
     kinds = ("oracle",) if run.is_sized and effort.kinds == KINDS else effort.kinds
     ways = make_strategies(kinds, effort.acceptances)
     progress = make_progress()
@@ -34,7 +34,7 @@ def measure(effort: CapacityEffort, run: Run) -> Result:
             for link in links
         ]
         plan = plan_of(stage, effort, addresses)
-        cells: list[Cell] = []
+        cells: list[UsersCell] = []
         result: Result = {
             "name": "capacity-sized" if run.is_sized else "capacity-links" if effort.links else "capacity",
             "target": stage.files.target_id,

@@ -12,7 +12,7 @@ from moa_bench.users import closed_form
 from moa_bench.users.closed_form import ForwardTimes
 
 if TYPE_CHECKING:
-    from moa_bench.users.figures import Cell
+    from moa_bench.users.figures import UsersCell
     from moa_bench.users.strategies import Strategy
 
 
@@ -52,7 +52,7 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
     return [save(figure, folder / f"{result['name']}.png")]
 
 
-def form_tokens_per_s(way: Strategy, cells: Sequence[Cell], times: ForwardTimes | None) -> list[float]:
+def form_tokens_per_s(way: Strategy, cells: Sequence[UsersCell], times: ForwardTimes | None) -> list[float]:
     """What arithmetic says of each user; empty where it says nothing."""
     acceptance = acceptance_of(way)
     if times is None or acceptance is None:

@@ -12,7 +12,7 @@ from moa_bench.users.figures import UsersAt, users_at
 from moa_bench.users.strategies import Strategy
 
 if TYPE_CHECKING:
-    from moa_bench.users.figures import Cell
+    from moa_bench.users.figures import UsersCell
 
 PLAIN = Strategy("plain")
 RATES = (5.0, 10.0, 15.0)  # tokens a second: reading aloud, reading, skimming
@@ -48,9 +48,9 @@ def render(result: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def by_way(cells: Sequence[Cell]) -> tuple[dict[Strategy, list[Cell]], ForwardTimes | None]:
+def by_way(cells: Sequence[UsersCell]) -> tuple[dict[Strategy, list[UsersCell]], ForwardTimes | None]:
     """The cells of each way, and what the plain ones say of forwards."""
-    ways: dict[Strategy, list[Cell]] = {}
+    ways: dict[Strategy, list[UsersCell]] = {}
     for cell in cells:
         ways.setdefault(cell.way, []).append(cell)
     rates = [(cell.users, cell.met.median_tokens_per_s) for cell in ways[PLAIN]]
@@ -71,7 +71,7 @@ def _note(result: Mapping[str, Any]) -> str:
     )
 
 
-def _row(cell: Cell, first: Cell, plain: Cell | None, times: ForwardTimes | None) -> list[object]:
+def _row(cell: UsersCell, first: UsersCell, plain: UsersCell | None, times: ForwardTimes | None) -> list[object]:
     met = cell.met
     alone = first.met.tokens_per_s if first.users == 1 else 0.0
     ratio = f"{met.tokens_per_s / alone:.2f}" if alone else ""
@@ -99,7 +99,7 @@ def _row(cell: Cell, first: Cell, plain: Cell | None, times: ForwardTimes | None
     ]
 
 
-def _users_table(ways: Mapping[Strategy, Sequence[Cell]], times: ForwardTimes | None) -> str:
+def _users_table(ways: Mapping[Strategy, Sequence[UsersCell]], times: ForwardTimes | None) -> str:
     """How many users get a speed each, measured and by the closed form."""
     found = {
         way: [users_at(rate, [(cell.users, cell.met.slowest_tokens_per_s) for cell in of_way]) for rate in RATES]

@@ -20,7 +20,7 @@ LONGEST_S = 3.0
 EARLIEST_S, LATEST_S = 0.0, 1.5
 
 
-class Kind(StrEnum):
+class IncidentKind(StrEnum):
     CUT = "cut"  # everything sent is lost for a time
     RESET = "reset"  # every connection ends with a reset
     KILL = "kill"  # the server dies, and another one takes its place
@@ -36,7 +36,7 @@ class Planned:
         seconds: how long a cut lasts, or the shortest time without a server.
     """
 
-    kind: Kind
+    kind: IncidentKind
     after_s: float
     seconds: float
 
@@ -50,7 +50,7 @@ class InjectedIncident:
         next_s: when the next one began; infinite: there was none.
     """
 
-    kind: Kind
+    kind: IncidentKind
     at_s: float
     healed_s: float
     next_s: float = math.inf
@@ -70,7 +70,7 @@ class Incident:
         whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
     """
 
-    kind: Kind
+    kind: IncidentKind
     seconds: float
     stall_ms: float | None
     resume_ms: float | None
@@ -81,13 +81,13 @@ class Incident:
 def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planned]:
     """That many of each kind in random order, at random times, for random lengths."""
     draw = random.Random(seed)
-    kinds = [Kind.CUT] * cuts + [Kind.RESET] * resets + [Kind.KILL] * kills
+    kinds = [IncidentKind.CUT] * cuts + [IncidentKind.RESET] * resets + [IncidentKind.KILL] * kills
     draw.shuffle(kinds)
     return [
         Planned(
             kind,
             draw.uniform(EARLIEST_S, LATEST_S),
-            0.0 if kind is Kind.RESET else SHORTEST_S * (LONGEST_S / SHORTEST_S) ** draw.random(),
+            0.0 if kind is IncidentKind.RESET else SHORTEST_S * (LONGEST_S / SHORTEST_S) ** draw.random(),
         )
         for kind in kinds
     ]

@@ -28,7 +28,7 @@ from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.child import Child
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
-from moa_bench.harness.links import Link, RunningLink, find_links, linked
+from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linked
 from moa_bench.harness.oracle import Script
 from moa_bench.harness.oracle_device import with_oracle
 from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens
@@ -37,7 +37,14 @@ from moa_bench.harness.servers import running_server
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, Run
-from moa_bench.suites.cut.incidents import Incident, InjectedIncident, Kind, Planned, judge_incident, plan_incidents
+from moa_bench.suites.cut.incidents import (
+    Incident,
+    IncidentKind,
+    InjectedIncident,
+    Planned,
+    judge_incident,
+    plan_incidents,
+)
 from moa_bench.suites.cut.suite import CutEffort
 
 ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
@@ -203,7 +210,7 @@ class _Stage:
         return [incident for incident in met if incident is not None]
 
     def ridden(
-        self, ride: Link, outage: Outage, prompt: int, text: Sequence[int], cores: set[int] | None
+        self, ride: EmulatedLink, outage: Outage, prompt: int, text: Sequence[int], cores: set[int] | None
     ) -> Incident | None:
         """One answer that is under way when a recorded outage begins; None: all of it was decided by then."""
         start_s = outage.at_s - BEFORE_S
@@ -212,7 +219,7 @@ class _Stage:
             with closing(self._connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
                 time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
                 shown = self._ask(client, prompt, text)
-        [struck] = _since(client.began_s, [InjectedIncident(Kind.OUTAGE, begins_s, begins_s + outage.seconds)])
+        [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
         return shown.judge(struck)
 
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
@@ -240,10 +247,10 @@ class _Stage:
 
     def _strike(self, planned: Planned) -> None:
         """Returns when link and server are there again."""
-        if planned.kind is Kind.CUT:
+        if planned.kind is IncidentKind.CUT:
             self._link.cut(planned.seconds)
             time.sleep(planned.seconds)
-        elif planned.kind is Kind.RESET:
+        elif planned.kind is IncidentKind.RESET:
             self._link.reset()
         else:
             self._server.kill_and_replace(planned.seconds)

@@ -14,7 +14,7 @@ from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
-from moa_bench.harness.workers import Worker, running_workers
+from moa_bench.harness.workers import WorkerProcess, running_workers
 from moa_bench.report.facts import cpu_flags
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
@@ -28,7 +28,7 @@ from moa_bench.suites.engine.suite import EngineEffort
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardCost:
+class EngineCost:
     """What a forward costs on one engine.
 
     Args:
@@ -95,7 +95,7 @@ def measure(effort: EngineEffort, run: Run) -> Result:
     return result
 
 
-def _measure(workers: Sequence[Worker], files: ModelFiles, effort: EngineEffort, progress: Progress) -> Result:
+def _measure(workers: Sequence[WorkerProcess], files: ModelFiles, effort: EngineEffort, progress: Progress) -> Result:
     needed, array = step_bytes(files), make_array()
     forwards, prompts, limits = [], [], []
     steps: dict[str, list[float]] = {}
@@ -120,7 +120,7 @@ def _measure(workers: Sequence[Worker], files: ModelFiles, effort: EngineEffort,
                     limits.append(_limit(context, needed.at(context), taken.pop(READING)))
                     steps = taken
                 forwards += [
-                    ForwardCost(name, context, rows, Spread.of(ms), paired_ratio(ms, steps[name]))
+                    EngineCost(name, context, rows, Spread.of(ms), paired_ratio(ms, steps[name]))
                     for name, ms in taken.items()
                 ]
                 task.advance(1)

@@ -18,7 +18,7 @@ from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.random_model import random_model
-from moa_bench.harness.workers import Subject, Worker, running_workers
+from moa_bench.harness.workers import WorkerCommand, WorkerProcess, running_workers
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_bench.suite import Cores, Result, Run
@@ -103,13 +103,13 @@ def _measure(model: str, files: ModelFiles, effort: EngineEffort, cores: Cores, 
             ]
 
 
-def _load(subject: Subject, cores: Cores, progress: Progress) -> float:
+def _load(subject: WorkerCommand, cores: Cores, progress: Progress) -> float:
     """Seconds of a start, after which it ends."""
     with running_workers([subject], cores, progress) as workers:
         return workers[0].load_s
 
 
-def _forwards(workers: Sequence[Worker], nbytes: int, effort: EngineEffort) -> dict[str, dict[str, Any]]:
+def _forwards(workers: Sequence[WorkerProcess], nbytes: int, effort: EngineEffort) -> dict[str, dict[str, Any]]:
     array = make_array()
     reading = {worker.subject.name: partial(worker.read, effort.context) for worker in workers}
     prompts = collect_interleaved(reading, effort.prompts, warm_up=1)

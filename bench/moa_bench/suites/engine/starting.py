@@ -14,7 +14,7 @@ from moa_shared.errors import UnavailableError
 from moa_bench.harness.child import child_environment
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.servers import running_server
-from moa_bench.report.memory import Kind, memory_mb
+from moa_bench.report.memory import MemoryKind, memory_mb
 from moa_bench.report.spread import Spread
 
 RUN_TIMEOUT_S = 120.0  # far above any of these programs, also on a machine under load
@@ -50,7 +50,7 @@ def measure_starts(
     answers: list[_Run] = []
     for _ in range(starts):
         with running_server(model, level=level, drafter=drafter, cores=server_cores) as server:
-            ready.append(_Run(server.start_ms, memory_mb(server.process.pid, Kind.PEAK)))
+            ready.append(_Run(server.start_ms, memory_mb(server.process.pid, MemoryKind.PEAK)))
             chat = [
                 "moa_client.cli", "chat", "--server", server.address, "--model", model, "--drafter", drafter,
                 "--threads", "1", "--temperature", "0", "--max-tokens", "1", "Hi.",
@@ -93,7 +93,7 @@ def _run(module_and_arguments: Sequence[str], cores: set[int] | None) -> _Run:
             )
         # What the system says at the end of a child counts this process too, from which it was forked.
         while process.poll() is None:
-            peak = memory_mb(process.pid, Kind.PEAK) or peak
+            peak = memory_mb(process.pid, MemoryKind.PEAK) or peak
             if time.perf_counter() - began > RUN_TIMEOUT_S:
                 process.kill()
             time.sleep(POLL_S)

@@ -14,7 +14,7 @@ from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.targets import variants_here
-from moa_bench.harness.workers import Subject
+from moa_bench.harness.workers import WorkerCommand
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles
@@ -26,7 +26,7 @@ WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
 SCRIPT = Path(__file__).with_name("llama_cpp.mjs")
 
 
-def our_subjects(model: str, cpu_flags: Collection[str]) -> list[Subject]:
+def our_subjects(model: str, cpu_flags: Collection[str]) -> list[WorkerCommand]:
     """The kernels on every variant that this CPU runs, and torch on both of its levels."""
     subjects = [our_subject(model, f"kernels, {name}", INT8, {VARIANT_VARIABLE: name}) for name in variants_here()]
     subjects.append(our_subject(model, "torch bf16", "bf16", {}))
@@ -35,13 +35,13 @@ def our_subjects(model: str, cpu_flags: Collection[str]) -> list[Subject]:
     return [*subjects, our_subject(model, "torch float32", "float32", {})]
 
 
-def our_subject(model: str, name: str, level: str, environment: Mapping[str, str]) -> Subject:
+def our_subject(model: str, name: str, level: str, environment: Mapping[str, str]) -> WorkerCommand:
     """The target on a level, in a process with these variables besides ours."""
     worker = ("-P", "-m", "moa_bench.suites.engine.worker", "--model", model, "--level", level)
-    return Subject(name, (sys.executable, *worker), environment)
+    return WorkerCommand(name, (sys.executable, *worker), environment)
 
 
-def llama_subject(folder: Path, files: ModelFiles) -> Subject:
+def llama_subject(folder: Path, files: ModelFiles) -> WorkerCommand:
     """llama.cpp on the same file.
 
     Raises:
@@ -58,7 +58,7 @@ def llama_subject(folder: Path, files: ModelFiles) -> Subject:
         raise ConfigError(
             f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint="Leave out --llama-cpp."
         )
-    return Subject(LLAMA_CPP, (node, str(SCRIPT), str(folder.resolve()), str(files.weights[0])), trees=False)
+    return WorkerCommand(LLAMA_CPP, (node, str(SCRIPT), str(folder.resolve()), str(files.weights[0])), trees=False)
 
 
 def without_llama_cpp(progress: Progress) -> None:

@@ -27,9 +27,9 @@ from moa_bench.harness.stage import Stage
 from moa_bench.report.spread import Spread
 from moa_bench.suite import Run
 from moa_bench.suites.micro.suite import OverheadEffort
-from moa_bench.suites.micro.timed_server import Forward, read_forwards
+from moa_bench.suites.micro.timed_server import TimedForward, read_forwards
 from moa_bench.users.askers import OracleAsker, PlainAsker
-from moa_bench.users.figures import Answer
+from moa_bench.users.figures import UserAnswer
 from moa_bench.users.questions import Lengths, make_questions
 from moa_bench.users.users import Asker, run_users
 
@@ -65,7 +65,7 @@ class Overhead:
     rows: float
 
 
-def overhead_of(way: str, sessions: int, rounds: Sequence[Sequence[Forward]]) -> Overhead:
+def overhead_of(way: str, sessions: int, rounds: Sequence[Sequence[TimedForward]]) -> Overhead:
     """The overhead of steps that followed one another.
 
     Args:
@@ -97,7 +97,7 @@ def overhead_of(way: str, sessions: int, rounds: Sequence[Sequence[Forward]]) ->
     )
 
 
-def steady_window(answers: Sequence[Answer]) -> tuple[float, float]:
+def steady_window(answers: Sequence[UserAnswer]) -> tuple[float, float]:
     """When all answers were under way: from the last first arrival to the first last one, on the answers' clock."""
     return max(answer.arrivals[0][0] for answer in answers), min(answer.arrivals[-1][0] for answer in answers)
 
@@ -147,7 +147,7 @@ async def _ask_all(
     return [(PLAIN, sessions, steady_window(plain)), (DRAFTS, sessions, steady_window(split))]
 
 
-async def _run(askers: Sequence[Asker], questions: Sequence[Sequence[Sequence[int]]]) -> list[Answer]:
+async def _run(askers: Sequence[Asker], questions: Sequence[Sequence[Sequence[int]]]) -> list[UserAnswer]:
     async with AsyncExitStack() as stack:
         for asker in askers:
             stack.push_async_callback(asker.close)

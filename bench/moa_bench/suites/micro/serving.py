@@ -25,7 +25,7 @@ class FirstToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class SocketTraffic:
     """Bytes of TCP payload that an answer moved.
 
     Args:
@@ -63,7 +63,7 @@ def measure_first_tokens(
 
 def measure_traffic(
     way: str, client: AnswerClient, counter: ByteCounter, prompt: Sequence[int], answer_tokens: int
-) -> Traffic:
+) -> SocketTraffic:
     """One answer of a client that is connected through `counter`."""
     settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
     steady_after = min(STEADY_AFTER_TOKENS, answer_tokens // 2)
@@ -78,7 +78,7 @@ def measure_traffic(
     (first, from_bytes), (last, to_bytes) = steady[0], steady[-1]
     during = to_bytes - from_bytes
     span = max(1, last - first)
-    return Traffic(
+    return SocketTraffic(
         way,
         len(prompt),
         answer_tokens,

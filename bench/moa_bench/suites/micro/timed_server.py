@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class TimedForward:
     """One forward.
 
     Args:
@@ -77,7 +77,7 @@ class TimedTarget(WrappedTarget):
     def __init__(self, inner: Target, planning: Planning) -> None:
         super().__init__(inner)
         self._planning = planning
-        self.forwards: list[Forward] = []
+        self.forwards: list[TimedForward] = []
         self._encoder_cpu_s = 0.0
 
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
@@ -96,7 +96,7 @@ class TimedTarget(WrappedTarget):
         outputs = super()._run(requests, depths)
         took = time.thread_time() - cpu
         self.forwards.append(
-            Forward(
+            TimedForward(
                 began,
                 took,
                 process_cpu,
@@ -109,9 +109,9 @@ class TimedTarget(WrappedTarget):
         return outputs
 
 
-def read_forwards(times: Path) -> list[Forward]:
+def read_forwards(times: Path) -> list[TimedForward]:
     """What a server that has ended wrote to its file."""
-    return [Forward(*each) for each in json.loads(times.read_text("utf-8"))]
+    return [TimedForward(*each) for each in json.loads(times.read_text("utf-8"))]
 
 
 @click.group()

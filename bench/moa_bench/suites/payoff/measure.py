@@ -10,12 +10,12 @@ from typing import Any
 
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.harness.links import Link, linked
+from moa_bench.harness.links import EmulatedLink, linked
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, Run
 from moa_bench.suites.payoff.suite import APART_S, PayoffEffort
 from moa_bench.users.effort import UsersEffort
-from moa_bench.users.plan import Plan, plan_of
+from moa_bench.users.plan import UsersPlan, plan_of
 from moa_bench.users.strategies import AUTO_AT, Strategy
 
 STRATEGIES = (Strategy("plain"), Strategy("server"), Strategy("shipped"), Strategy("everything"))
@@ -40,7 +40,7 @@ def measure(effort: PayoffEffort, run: Run) -> Result:
         make_progress().task("Users", len(effort.rtts_ms) * len(effort.users)) as task,
     ):
         for rtt_ms in effort.rtts_ms:
-            link = Link(f"RTT {rtt_ms:g} ms", rtt_ms / 2)
+            link = EmulatedLink(f"RTT {rtt_ms:g} ms", rtt_ms / 2)
             with linked(link, stage.address, seed=effort.seed, cores=run.own_cores) as running:
                 plan = plan_of(stage, crowd, [running.address])
                 stage.runner.run(plan.write_texts())
@@ -57,14 +57,14 @@ def measure(effort: PayoffEffort, run: Run) -> Result:
 
 
 def measure_cell(
-    runner: asyncio.Runner, plan: Plan, users: int, rounds: int, strategies: Sequence[Strategy] = STRATEGIES
+    runner: asyncio.Runner, plan: UsersPlan, users: int, rounds: int, strategies: Sequence[Strategy] = STRATEGIES
 ) -> dict[str, Any]:
     """So many rounds with so many users: {"rounds": [{strategy: [FIGURES, "other_texts" and "client_share"]}]}."""
     return {"rounds": [_measure_round(runner, plan, users, strategies) for _ in range(rounds)]}
 
 
 def _measure_round(
-    runner: asyncio.Runner, plan: Plan, users: int, strategies: Sequence[Strategy]
+    runner: asyncio.Runner, plan: UsersPlan, users: int, strategies: Sequence[Strategy]
 ) -> dict[str, list[dict[str, Any]]]:
     """All strategies; plain serving first and last."""
     taken: dict[str, list[dict[str, Any]]] = {}

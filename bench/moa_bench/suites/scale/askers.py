@@ -15,7 +15,7 @@ from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.server import Costs, SimulatedServer
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText, by_chance
-from moa_bench.users.figures import Answer, UserStats
+from moa_bench.users.figures import UserAnswer, UserStats
 
 
 class _Asker:
@@ -32,7 +32,7 @@ class _Asker:
         plain_ms: float,
         tokens: int,
     ) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[UserAnswer] = []
         self._loop, self._server, self._number, self._lengths = loop, server, number, lengths
         self._acceptance, self._draft_ms, self._tokens = acceptance, draft_ms, tokens
         self._plain_ms = plain_ms
@@ -42,7 +42,7 @@ class _Asker:
         question = len(self.answers)
         prompt = [1 + place % 900 for place in range(self._lengths[question % len(self._lengths)])]
         text = ScriptedText(self._tokens, by_chance(self._acceptance or 0.0, 1000 * self._number + question), prompt)
-        answer = Answer(self._number, question, self._loop.now_ms / 1e3)
+        answer = UserAnswer(self._number, question, self._loop.now_ms / 1e3)
         self.answers.append(answer)
 
         def send_up(message: Draft | Ack) -> None:

@@ -55,7 +55,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetSize:
     """A target and its drafter.
 
     Args:
@@ -74,7 +74,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DraftDevice:
     """What a user drafts on."""
 
     name: str
@@ -86,8 +86,8 @@ class World:
     """All that a case assumes; a field is an assumption, or holds some."""
 
     gpu: Gpu
-    target: Target
-    device: Device
+    target: TargetSize
+    device: DraftDevice
     gpus: int
     acceptance: Assumption
     context: Assumption

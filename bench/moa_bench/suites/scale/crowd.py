@@ -131,7 +131,7 @@ class _User:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedCrowd:
     """What a crowd got.
 
     Args:
@@ -153,7 +153,7 @@ class Served:
 
 def serve_crowd(
     users: int, way: CrowdWay, costs: ForwardCosts, *, seed: int = 0, rounds: int = ROUNDS, knows_costs: bool = False
-) -> Served:
+) -> ServedCrowd:
     """Serves so many users for some forwards.
 
     Args:
@@ -178,4 +178,4 @@ def serve_crowd(
     rates = [(user.tokens - earlier) / seconds for user, earlier in zip(crowd, before, strict=True)]
     gaps_ms = sorted(later - at for user in crowd for at, later in pairwise(user.arrivals_ms) if at >= began_ms)
     up, down = sum(user.up_bytes for user in crowd) - up, sum(user.down_bytes for user in crowd) - down
-    return Served(rates, gaps_ms, up / seconds / users, down / seconds / users)
+    return ServedCrowd(rates, gaps_ms, up / seconds / users, down / seconds / users)

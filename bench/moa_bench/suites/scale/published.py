@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_bench.suites.scale.assumptions import Assumption, Device, Gpu, Kind, Target, World
+from moa_bench.suites.scale.assumptions import Assumption, DraftDevice, Gpu, Kind, TargetSize, World
 
 PRICES = "mercatus-ai.com/blog/cloud-gpu-pricing, May 2026: on demand, middle of specialised providers"
 A100_SHEET, H100_SHEET = "NVIDIA A100 80GB SXM data sheet", "NVIDIA H100 SXM data sheet"
@@ -27,7 +27,7 @@ H100 = Gpu(
     _of(80e9, "B", "published", H100_SHEET),
     _of(3.00, "$ an hour", "published", PRICES),
 )
-LLAMA_8B = Target(
+LLAMA_8B = TargetSize(
     "Llama-3-8B",
     _of(8.03e9, "weights", "published", LLAMA + "-8B-Instruct, model card; bf16"),
     _of(131_072, "B", "derived", "its config: 2 x 32 layers x 8 heads x 128 x 2 B"),
@@ -36,7 +36,7 @@ LLAMA_8B = Target(
     _of(0.525e9, "weights", "derived", "its config: 128,256 x 4,096"),
     _of(576, "B", "derived", "2 x 4 x 128 numbers in int4 with a bf16 scale for each 32 (docs/architecture.md); N = 0"),
 )
-LLAMA_70B = Target(
+LLAMA_70B = TargetSize(
     "Llama-3-70B",
     _of(70.6e9, "weights", "published", LLAMA + "-70B-Instruct, model card; bf16"),
     _of(327_680, "B", "derived", "its config: 2 x 80 layers x 8 heads x 128 x 2 B"),
@@ -47,8 +47,8 @@ LLAMA_70B = Target(
     _of(1.05e9, "weights", "derived", "its config: 128,256 x 8,192"),
     _of(1152, "B", "assumed", "twice that of Llama-3-8B, as the hidden size"),
 )
-PHONE = Device("phone", _of(77e9, "B/s", "published", "Qualcomm Snapdragon 8 Gen 3: LPDDR5X-9600, 64 bits"))
-LAPTOP = Device("laptop", _of(100e9, "B/s", "published", "Apple M3, technical specifications"))
+PHONE = DraftDevice("phone", _of(77e9, "B/s", "published", "Qualcomm Snapdragon 8 Gen 3: LPDDR5X-9600, 64 bits"))
+LAPTOP = DraftDevice("laptop", _of(100e9, "B/s", "published", "Apple M3, technical specifications"))
 PAPER = _of(
     0.763,
     "of 1",
@@ -63,7 +63,7 @@ OURS = _of(
 )
 
 
-def world(target: Target, gpu: Gpu, gpus: int, device: Device, acceptance: Assumption = PAPER) -> World:
+def world(target: TargetSize, gpu: Gpu, gpus: int, device: DraftDevice, acceptance: Assumption = PAPER) -> World:
     """A case, with what all share."""
     return World(
         gpu,

@@ -10,7 +10,7 @@ from statistics import mean
 from moa_client.drafting.settings import DraftingSettings
 
 from moa_bench.harness.links import find_links
-from moa_bench.simulation.answer import Outcome, SimulatedLink, simulate
+from moa_bench.simulation.answer import SimulatedAnswer, SimulatedLink, simulate
 from moa_bench.simulation.server import Costs
 from moa_bench.suite import Result, Run
 from moa_bench.suites.simulate.suite import SimulateEffort
@@ -63,7 +63,7 @@ def _cell(name: str, link: SimulatedLink, acceptance: float, costs: Costs, effor
     run = partial(simulate, acceptance, link, tokens=tokens, costs=costs)
     plain = 1e3 / costs.plain_ms
 
-    def speed(outcomes: Sequence[Outcome]) -> float:
+    def speed(outcomes: Sequence[SimulatedAnswer]) -> float:
         return round(mean(outcome.tokens_per_s for outcome in outcomes) / plain, 3)
 
     def waited(ms: float) -> float:

@@ -14,7 +14,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
 from moa_bench.suites.single.drafts import NewDrafts
-from moa_bench.suites.single.local_server import LocalAnswer, Step
+from moa_bench.suites.single.local_server import LocalAnswer, LocalStep
 
 
 class FixedServer:
@@ -76,7 +76,7 @@ class FixedServer:
             session.on_verified(plan, outcome)
             if reading_ms:
                 forward_ms, drafting_ms = 1e3 * (ended - forwarding), 1e3 * (forwarding - drafting)
-                steps.append(Step(len(outcome.taken), len(tree), forward_ms, drafting_ms))
+                steps.append(LocalStep(len(outcome.taken), len(tree), forward_ms, drafting_ms))
             else:
                 reading_ms = 1e3 * (time.perf_counter() - began)
         return LocalAnswer(tuple(session.tokens[len(prompt) :]), reading_ms, tuple(steps))

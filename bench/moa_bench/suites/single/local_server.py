@@ -21,7 +21,7 @@ from moa_shared.protocol.messages import Ask
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LocalStep:
     """A forward of an answer under way.
 
     Args:
@@ -46,7 +46,7 @@ class LocalAnswer:
 
     tokens: tuple[int, ...]
     reading_ms: float
-    steps: tuple[Step, ...]
+    steps: tuple[LocalStep, ...]
 
     @property
     def stepping_ms(self) -> float:
@@ -119,7 +119,7 @@ class LocalSession:
             raise DataError("No drafter is loaded here.", hint="Load the target with a drafter.")
         self._tensors.keep_rows(source, server.stepper.kept_widths(source, {}, drafts=True))
 
-    def step(self) -> Step | None:
+    def step(self) -> LocalStep | None:
         """The next forward; None: it read a piece of the prompt and chose nothing."""
         session, schedule, drafts = self.session, self._server.schedule, self._server.drafts
         planned = session.plan_step()
@@ -142,7 +142,7 @@ class LocalSession:
         session.on_verified(plan, outcomes[0])
         if len(plan.feed) == 1:
             schedule.on_forward(Rows(1, 1, len(plan.tree)), forward_ms, taken, drafting_ms)
-        return Step(taken, len(plan.tree), forward_ms, drafting_ms)
+        return LocalStep(taken, len(plan.tree), forward_ms, drafting_ms)
 
     def _order(self, plan: StepPlan) -> DraftOrder | None:
         """What the engine would tell its drafter before this forward; None: nothing."""

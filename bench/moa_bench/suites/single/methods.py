@@ -45,7 +45,7 @@ AskLocally = Callable[[Sequence[int], AnswerSettings], LocalAnswer]
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class LocalEngine:
     """What all methods share.
 
     Args:
@@ -84,7 +84,7 @@ class Engine:
         return FixedServer(stepper, self.limits, self.end_of_text, self.decode, drafts, source).ask
 
 
-def load_engine(files: ModelFiles, level: str, progress: Progress) -> Engine:
+def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngine:
     """The target as `moa-server serve` on one thread has it.
 
     Raises:
@@ -92,7 +92,7 @@ def load_engine(files: ModelFiles, level: str, progress: Progress) -> Engine:
     """
     execution = load_level(files, level, progress)
     target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
-    return Engine(
+    return LocalEngine(
         target,
         SessionLimits(target.context_length, target.vocab_size),
         end_of_text(files, tokenizer.eos_token_id),
@@ -103,7 +103,7 @@ def load_engine(files: ModelFiles, level: str, progress: Progress) -> Engine:
 
 
 def methods_of(
-    engine: Engine, files: ModelFiles, drafters: Mapping[str, Checkpoint], effort: SingleEffort
+    engine: LocalEngine, files: ModelFiles, drafters: Mapping[str, Checkpoint], effort: SingleEffort
 ) -> dict[str, AskLocally]:
     """All methods by name, plain serving first.
 

@@ -11,7 +11,7 @@ from moa_bench.suites.split.names import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class LinkFigures:
     """A method over one link.
 
     Args:
@@ -38,9 +38,9 @@ class Figures:
         return [gap for each in self.answers for gap in each["gaps_ms"]]
 
 
-def figures_of(rounds: Sequence[Mapping[str, Any]], method: str) -> Figures:
+def figures_of(rounds: Sequence[Mapping[str, Any]], method: str) -> LinkFigures:
     """A method over all rounds in which it did not fail; of plain streaming, both answers."""
-    found = Figures([], [], [], [])
+    found = LinkFigures([], [], [], [])
     for each in rounds:
         plain = each["answers"][PLAIN]
         plain_rate = sum(one["tokens"] / one["seconds"] for one in plain) / len(plain)

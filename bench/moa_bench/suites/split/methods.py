@@ -18,7 +18,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_bench.harness.answers import AnswerClient, PlainClient
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
-from moa_bench.harness.links import Link, RunningLink, linked
+from moa_bench.harness.links import EmulatedLink, RunningLink, linked
 from moa_bench.harness.recorded import recording_of, served_from
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
@@ -124,7 +124,7 @@ class Reach(Protocol):
 
 
 @contextmanager
-def reaching(link: Link, servers: Mapping[str, Child], cores: set[int] | None) -> Iterator[Reach]:
+def reaching(link: EmulatedLink, servers: Mapping[str, Child], cores: set[int] | None) -> Iterator[Reach]:
     """The ways over a link.
 
     A link that stays the same is there for all clients; a recorded one is made for each, so that all meet the same

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.links import LINKS, Link, find_links, linked
+from moa_bench.harness.links import LINKS, EmulatedLink, find_links, linked
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -60,7 +60,7 @@ def test_links_are_found_by_name() -> None:
 def test_a_recording_begins_where_it_is_told_to(echo: str, tmp_path: Path) -> None:
     ride = tmp_path / "ride.csv"
     ride.write_text("t_s,down_mbps,up_mbps\n0,8,8\n60,0,0\n61,8,8\n")
-    link = Link("ride", 1.0, recording=ride, start_s=60.0)
+    link = EmulatedLink("ride", 1.0, recording=ride, start_s=60.0)
     began = time.perf_counter()
     with linked(link, echo) as running, dial(running.address) as connection:
         connection.sendall(b"question")
@@ -75,8 +75,8 @@ def test_no_link_is_the_server_itself(echo: str) -> None:
             link.cut(1.0)
 
 
-@pytest.mark.parametrize("link", [Link("RTT 40 ms", 20.0), Link("5G", 10.0, 10.0)])
-def test_bytes_pass_and_wait(echo: str, link: Link) -> None:
+@pytest.mark.parametrize("link", [EmulatedLink("RTT 40 ms", 20.0), EmulatedLink("5G", 10.0, 10.0)])
+def test_bytes_pass_and_wait(echo: str, link: EmulatedLink) -> None:
     with linked(link, echo, seed=1) as running, dial(running.address) as connection:
         began = time.perf_counter()
         for _ in range(3):
@@ -87,7 +87,7 @@ def test_bytes_pass_and_wait(echo: str, link: Link) -> None:
 
 
 def test_a_cut_holds_everything_up(echo: str) -> None:
-    with linked(Link("RTT 2 ms", 1.0), echo) as running, dial(running.address) as connection:
+    with linked(EmulatedLink("RTT 2 ms", 1.0), echo) as running, dial(running.address) as connection:
         connection.sendall(b"1")
         assert connection.recv(10) == b"1"
         running.cut(0.4)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.links import Link
+from moa_bench.harness.links import EmulatedLink
 from moa_bench.harness.recorded import Outage, outages, recorded_link, recording_of, served_from
 from moa_shared.errors import ConfigError
 from netsim.trace.trace import Row, Trace
@@ -18,7 +18,7 @@ def test_a_recorded_link_has_the_delay_of_another_and_no_rate_of_its_own(tmp_pat
     ride = tmp_path / "ride.csv"
     ride.write_text("t_s,down_mbps\n0,8\n2,0\n3,8\n")
     link = recorded_link(f"4g={ride}")
-    assert link == Link("4G, ride", 21.0, 19.0, recording=ride)
+    assert link == EmulatedLink("4G, ride", 21.0, 19.0, recording=ride)
     assert recording_of(link).duration_s == 4.0
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_bench.users.figures import Answer, UsersAt, UserStats, jain, user_rates, users_at
+from moa_bench.users.figures import UserAnswer, UsersAt, UserStats, jain, user_rates, users_at
 from moa_shared.errors import DataError
 
 
-def answered(user: int, asked_s: float, *arrivals: tuple[float, int]) -> Answer:
-    answer = Answer(user, 0, asked_s)
+def answered(user: int, asked_s: float, *arrivals: tuple[float, int]) -> UserAnswer:
+    answer = UserAnswer(user, 0, asked_s)
     for now_s, count in arrivals:
         answer.on_tokens(now_s, range(count))
     return answer
@@ -62,7 +62,7 @@ def test_an_answer_in_one_piece_counts_from_its_question() -> None:
 
 def test_an_answer_says_when_its_rate_is_known() -> None:
     told: list[int] = []
-    streamed = Answer(0, 0, 0.0, on_rate=lambda: told.append(len(streamed.tokens)))
+    streamed = UserAnswer(0, 0, 0.0, on_rate=lambda: told.append(len(streamed.tokens)))
     streamed.on_tokens(1.0, [1, 2])
     assert told == []
     streamed.on_tokens(2.0, [3])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from moa_bench.users.figures import Answer
+from moa_bench.users.figures import UserAnswer
 from moa_bench.users.users import run_users
 from moa_shared.errors import UnavailableError
 
@@ -21,7 +21,7 @@ class Turns:
         self._turns = turns
         self._fails = fails
 
-    async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
         if len(self.asked) == self._fails:
             raise UnavailableError("The server is full.")
         self.asked.append(tuple(prompt))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from moa_bench.suites.engine.invariance.feeds import Feed, chain_feed, tree_feed, with_draft, wrong_tree
 from moa_bench.suites.engine.invariance.readings import Tally
-from moa_bench.suites.engine.invariance.reference import Reference, Row
+from moa_bench.suites.engine.invariance.reference import Reference, RowBits
 
 if TYPE_CHECKING:
     from moa_server.target import Target, TargetOutput
@@ -29,7 +29,7 @@ SIZES = ((1, "a forward of 1 session"), (4, "of 2 to 4"), (8, "of 5 to 8"), (MOS
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SessionPart:
     """One session's part of a forward.
 
     Args:
@@ -42,7 +42,7 @@ class Part:
     reads: bool = False
 
 
-def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, random: Random) -> Part:
+def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, random: Random) -> SessionPart:
     """A plain step, a verification or a chunk of a prompt.
 
     Args:
@@ -52,17 +52,17 @@ def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, rando
     kind = random.random()
     if kind < 0.25 and room:
         feed = chain_feed(text, start, random.randint(1, room))
-        return Part(feed, range(len(feed.tokens) if random.random() < 0.5 else 0), reads=True)
+        return SessionPart(feed, range(len(feed.tokens) if random.random() < 0.5 else 0), reads=True)
     fed = chain_feed(text, start, random.randint(1, MOST_FED) if kind < 0.35 else 1)
     if kind < 0.6:
-        return Part(fed, range(len(fed.tokens)))
+        return SessionPart(fed, range(len(fed.tokens)))
     nodes = random.randint(1, MOST_NODES)
     if random.random() < 0.25 or start + len(fed.tokens) == len(text):
         draft = wrong_tree(nodes, vocab_size, random)
     else:
         draft = tree_feed(text, start + len(fed.tokens), nodes, vocab_size, random)
     feed = with_draft(fed.tokens, draft)
-    return Part(feed, range(len(fed.tokens) - 1, len(feed.tokens)))
+    return SessionPart(feed, range(len(fed.tokens) - 1, len(feed.tokens)))
 
 
 class BatchedSession:
@@ -81,13 +81,13 @@ class BatchedSession:
     def is_done(self) -> bool:
         return self.cache.length == len(self.reference.tokens)
 
-    def request(self, part: Part) -> Request:
+    def request(self, part: SessionPart) -> Request:
         from moa_server.target.target import Request
 
         state_layers = (self.reference.state_layer,) if self._wants_state else ()
         return Request(self.cache, part.feed.tokens, part.feed.parents, part.wanted, state_layers)
 
-    def compare(self, part: Part, output: TargetOutput, tally: Tally) -> None:
+    def compare(self, part: SessionPart, output: TargetOutput, tally: Tally) -> None:
         """Keeps what is the text's, and counts its rows."""
         start = self.cache.length - len(part.feed.tokens)
         self.cache.keep(part.feed.path)
@@ -95,7 +95,7 @@ class BatchedSession:
         for place, row in enumerate(part.feed.path):
             logits = output.logits[row - part.wanted.start] if row in part.wanted else None
             state = output.state[row] if output.state is not None else None
-            tally.add(Row.of(logits, state, kept[place]), self.reference.rows[start + place])
+            tally.add(RowBits.of(logits, state, kept[place]), self.reference.rows[start + place])
 
 
 def read_batches(
@@ -132,7 +132,7 @@ def read_batches(
         advance(of_size.choices - before)
 
 
-def _draw_parts(sessions: Sequence[BatchedSession], vocab_size: int, random: Random) -> list[Part]:
+def _draw_parts(sessions: Sequence[BatchedSession], vocab_size: int, random: Random) -> list[SessionPart]:
     parts, room = [], MOST_READ
     for session in sessions:
         if random.random() < LOSSES:

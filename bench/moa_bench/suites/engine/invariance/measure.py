@@ -48,7 +48,7 @@ ROWS_A_POSITION = 25
 
 
 @dataclass(slots=True)
-class Subject:
+class ComparedTarget:
     """The target that is compared with itself.
 
     Args:
@@ -63,7 +63,7 @@ class Subject:
 
 
 def compare(
-    subject: Subject, planned: Sequence[PlannedText], advance: Callable[[int], object] = lambda positions: None
+    subject: ComparedTarget, planned: Sequence[PlannedText], advance: Callable[[int], object] = lambda positions: None
 ) -> Iterator[tuple[int, dict[str, Tally]]]:
     """Reads all texts in all ways.
 
@@ -81,7 +81,7 @@ def compare(
 
 
 def _compare_group(
-    subject: Subject,
+    subject: ComparedTarget,
     planned: Sequence[PlannedText],
     first: int,
     tallies: dict[str, Tally],
@@ -158,7 +158,7 @@ def measure(effort: InvarianceEffort, run: Run) -> Result:
     wanted, level = effort.positions, run.level
     planned = plan_texts(load_tokenizer(files), asked, math.ceil(wanted * TEXTS_SHARE) if effort.batches else wanted)
     execution = load_level(files, level, progress)
-    subject = Subject(level, execution.target, threads=effort.threads)
+    subject = ComparedTarget(level, execution.target, threads=effort.threads)
     names: list[str] = []
     if level == INT8 and not effort.batches:
         names = variants_here()

@@ -19,7 +19,7 @@ from moa_bench.suites.engine.invariance.feeds import (
     chain_feed,
     tree_feed,
 )
-from moa_bench.suites.engine.invariance.reference import Reference, Row, row_of
+from moa_bench.suites.engine.invariance.reference import Reference, RowBits, row_of
 
 if TYPE_CHECKING:
     from moa_server.target import Target, TargetOutput
@@ -42,7 +42,7 @@ class Tally:
     different: int = 0
     flipped: int = 0
 
-    def add(self, got: Row, expected: Row) -> None:
+    def add(self, got: RowBits, expected: RowBits) -> None:
         self.rows += 1
         self.different += not got.agrees(expected)
         if got.choice is not None:
@@ -50,7 +50,7 @@ class Tally:
             self.flipped += got.choice != expected.choice
 
 
-class Reading:
+class Rereading:
     """One text being read again, in a cache of its own."""
 
     def __init__(self, target: Target, reference: Reference, tally: Tally) -> None:
@@ -88,14 +88,14 @@ class Reading:
                 self._tally.add(row_of(output, row, None), expected)
 
 
-Draw = Callable[[Reading], Feed]
+Draw = Callable[[Rereading], Feed]
 
 
 def read(
     target: Target, reference: Reference, tally: Tally, draw: Draw, before: Callable[[], object] = lambda: None
 ) -> None:
     """A whole text, in feeds that `draw` makes; `before` is called before each."""
-    reading = Reading(target, reference, tally)
+    reading = Rereading(target, reference, tally)
     while not reading.is_done:
         before()
         feed = draw(reading)
@@ -131,12 +131,12 @@ class ResumeTallies:
 def read_resumed(target: Target, reference: Reference, tallies: ResumeTallies, random: Random) -> None:
     """Loses the cache at the fork: what comes before it is read in other chunks, then the fork, then the text."""
     for fork in reference.forks:
-        reading = Reading(target, reference, tallies.forks)
+        reading = Rereading(target, reference, tallies.forks)
         while reading.at < fork.start:
             count = min(random.randint(1, LARGEST_CHUNK), fork.start - reading.at)
             target.forward(reading.cache, reference.tokens[reading.at : reading.at + count], logits_for=())
         reading.compare_fork(target.forward_all([reading.request(fork.feed)])[0])
-        resumed = Reading(target, reference, tallies.resumes)
+        resumed = Rereading(target, reference, tallies.resumes)
         resumed.cache = reading.cache
         draw = mixed(random, target.vocab_size)
         stop = min(len(reference.tokens), fork.start + RESUMED_ROWS)

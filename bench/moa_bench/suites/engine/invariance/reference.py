@@ -31,7 +31,7 @@ FORK_NODES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowBits:
     """What is known of one row; None: that was not asked for.
 
     Args:
@@ -45,12 +45,12 @@ class Row:
     choice: int | None
 
     @classmethod
-    def of(cls, logits: Rows | None, state: Rows | None, kept: Rows | None) -> Row:
+    def of(cls, logits: Rows | None, state: Rows | None, kept: Rows | None) -> RowBits:
         """The row of these float32 vectors; `kept`: its row of `lsa_input`."""
         choice = int(logits.argmax()) if logits is not None else None
         return cls(_digest(logits), _digest(state), _digest(kept), choice)
 
-    def agrees(self, whole: Row) -> bool:
+    def agrees(self, whole: RowBits) -> bool:
         """Whether everything known of this row has the bits that it has in `whole`."""
         mine, theirs = (self.logits, self.state, self.kept), (whole.logits, whole.state, whole.kept)
         return all(bits is None or bits == expected for bits, expected in zip(mine, theirs, strict=True))
@@ -62,7 +62,7 @@ class Fork:
 
     start: int
     feed: Feed
-    rows: tuple[Row, ...]
+    rows: tuple[RowBits, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Reference:
 
     tokens: tuple[int, ...]
     state_layer: int
-    rows: tuple[Row, ...]
+    rows: tuple[RowBits, ...]
     forks: tuple[Fork, ...]
 
 
@@ -87,7 +87,7 @@ def read_alone(target: Target, planned: PlannedText, number: int, state_layer: i
     fork_at = random.randrange(planned.positions)
     tokens = list(planned.prompt)
     cache = target.new_cache()
-    rows: list[Row] = []
+    rows: list[RowBits] = []
     forks: list[Fork] = []
     for place in range(planned.positions):
         if place == fork_at:
@@ -99,11 +99,11 @@ def read_alone(target: Target, planned: PlannedText, number: int, state_layer: i
     return Reference(tuple(tokens), state_layer, tuple(rows), tuple(forks))
 
 
-def row_of(output: TargetOutput, row: int, kept: Rows | None) -> Row:
+def row_of(output: TargetOutput, row: int, kept: Rows | None) -> RowBits:
     """A row of a forward that was asked for all logits and a state."""
     if output.state is None:
         raise InternalError("A forward gave no state though it was asked for one.")
-    return Row.of(output.logits[row], output.state[row], kept)
+    return RowBits.of(output.logits[row], output.state[row], kept)
 
 
 def _digest(row: Rows | None) -> bytes | None:

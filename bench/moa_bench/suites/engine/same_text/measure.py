@@ -20,7 +20,7 @@ from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.prompts import PASSAGE, QUESTIONS
 from moa_bench.harness.targets import load_level
-from moa_bench.harness.workers import Worker, running_workers
+from moa_bench.harness.workers import WorkerProcess, running_workers
 from moa_bench.suite import Result, Run
 from moa_bench.suites.engine.quality.measure import BLOCK, log_softmax
 from moa_bench.suites.engine.same_text.suite import SameTextEffort, wanted_folder
@@ -92,7 +92,9 @@ def prompts() -> list[str]:
     return [*QUESTIONS, *beginnings, PASSAGE[: len(PASSAGE) // 2], PASSAGE]
 
 
-def compare(target: Target, worker: Worker, tokenizer: Tokenizer, asked: Sequence[str], passage: str) -> SameText:
+def compare(
+    target: Target, worker: WorkerProcess, tokenizer: Tokenizer, asked: Sequence[str], passage: str
+) -> SameText:
     """Both engines over these prompts, and over the beginning of a text."""
     tokens = alike = near_ties = whole = 0
     for prompt in asked:

@@ -23,7 +23,7 @@ from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.servers import running_server
-from moa_bench.report.memory import Kind, memory_mb
+from moa_bench.report.memory import MemoryKind, memory_mb
 from moa_bench.suite import Result, Run
 from moa_bench.suites.hostile.soak.suite import SoakEffort
 from moa_bench.suites.hostile.victim import Victim, send
@@ -111,7 +111,7 @@ async def soak_server(address: str, process: int, sessions: int, batch: int) -> 
                 tasks.append(group.create_task(use(number, way)))
         refused += sum(task.result() for task in tasks)
         await asyncio.sleep(SETTLED_S)
-        memory[start + len(tasks)] = memory_mb(process, Kind.ANONYMOUS) or 0.0
+        memory[start + len(tasks)] = memory_mb(process, MemoryKind.ANONYMOUS) or 0.0
     return Soak(memory, left, refused)
 
 

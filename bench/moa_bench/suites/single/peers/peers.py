@@ -18,7 +18,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.servers import running_server
-from moa_bench.harness.workers import Subject, running_workers
+from moa_bench.harness.workers import WorkerCommand, running_workers
 from moa_bench.suites.single.names import LLAMA_CPP
 from moa_bench.suites.single.peers.llama_cpp import FETCH_HINT, check, install_folder
 from moa_bench.suites.single.rounds import Answer, Ask
@@ -35,7 +35,7 @@ MODES = {"plain": "", "lookup": ", its look-up", "assistant": ", its assistant"}
 class Peer:
     """A program that answers, and the modes in which it is asked."""
 
-    subject: Subject
+    subject: WorkerCommand
     modes: tuple[str, ...]
 
 
@@ -62,7 +62,7 @@ def find_peers(model: str, files: ModelFiles, cache: Path, assistant: str | None
     else:
         check(folder)
         command = (node, str(SCRIPT), str(folder.resolve()), str(files.weights[0]))
-        peers.append(Peer(Subject(LLAMA_CPP, command), ("plain", "lookup")))
+        peers.append(Peer(WorkerCommand(LLAMA_CPP, command), ("plain", "lookup")))
     return peers, missing
 
 
@@ -70,7 +70,7 @@ def _transformers(model: str, dtype: str, modes: tuple[str, ...], assistant: str
     module = "moa_bench.suites.single.peers.transformers_worker"
     flags = ("--assistant", assistant) if assistant else ()
     command = (sys.executable, "-P", "-m", module, "--model", model, "--dtype", dtype, *flags)
-    return Peer(Subject(f"transformers, {dtype}", command), modes)
+    return Peer(WorkerCommand(f"transformers, {dtype}", command), modes)
 
 
 @contextmanager

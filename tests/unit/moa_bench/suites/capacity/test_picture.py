@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from moa_bench.suites.capacity.picture import draw, form_tokens_per_s
 from moa_bench.users.closed_form import ForwardTimes
-from moa_bench.users.figures import Cell, UserStats
+from moa_bench.users.figures import UsersCell, UserStats
 from moa_bench.users.strategies import Strategy
 
 PLAIN, ORACLE, SERVER = Strategy("plain"), Strategy("oracle", 0.8), Strategy("server")
 
 
-def cell(users: int, way: Strategy, speed: float) -> Cell:
-    return Cell(users, way, UserStats(users * speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0), 0.1, 0)
+def cell(users: int, way: Strategy, speed: float) -> UsersCell:
+    return UsersCell(
+        users, way, UserStats(users * speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0), 0.1, 0
+    )
 
 
 def test_the_closed_form_is_of_each_user_and_only_where_acceptance_is_known() -> None:

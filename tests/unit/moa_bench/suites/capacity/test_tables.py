@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from moa_bench.suites.capacity import tables
 from moa_bench.suites.capacity.suite import CapacityEffort
-from moa_bench.users.figures import Cell, UserStats
+from moa_bench.users.figures import UsersCell, UserStats
 from moa_bench.users.strategies import Strategy
 
 PLAIN, ORACLE, SHIPPED = Strategy("plain"), Strategy("oracle", 0.8), Strategy("shipped")
@@ -27,12 +27,12 @@ def result(facts: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_row_for_each_cell_and_the_users_at_each_speed(result: dict[str, Any]) -> None:
     cells = [
-        Cell(1, PLAIN, met(50.0, 50.0), 0.01, 0),  # a forward of 20 ms
-        Cell(1, ORACLE, met(60.0, 60.0), 0.02, 0),
-        Cell(1, SHIPPED, met(55.0, 55.0), 0.02, 0),
-        Cell(16, PLAIN, met(200.0, 12.5), 0.1, 1),  # of 80: 4 for each row more
-        Cell(16, ORACLE, met(240.0, 20.0, 60.0), 0.5, 0),
-        Cell(16, SHIPPED, met(240.0, 20.0, 60.0), 0.5, 0),
+        UsersCell(1, PLAIN, met(50.0, 50.0), 0.01, 0),  # a forward of 20 ms
+        UsersCell(1, ORACLE, met(60.0, 60.0), 0.02, 0),
+        UsersCell(1, SHIPPED, met(55.0, 55.0), 0.02, 0),
+        UsersCell(16, PLAIN, met(200.0, 12.5), 0.1, 1),  # of 80: 4 for each row more
+        UsersCell(16, ORACLE, met(240.0, 20.0, 60.0), 0.5, 0),
+        UsersCell(16, SHIPPED, met(240.0, 20.0, 60.0), 0.5, 0),
     ]
     text = tables.render(result | {"cells": cells})
     assert "Prompts of 50 to 4000 tokens, answers of 64, no thinking, int8, links: loopback." in text
@@ -50,7 +50,7 @@ def test_a_row_for_each_cell_and_the_users_at_each_speed(result: dict[str, Any])
 
 
 def test_without_a_lone_user_there_is_no_ratio_and_without_two_numbers_no_closed_form(result: dict[str, Any]) -> None:
-    cells = [Cell(4, PLAIN, met(100.0, 4.0), 0.1, 0)]
+    cells = [UsersCell(4, PLAIN, met(100.0, 4.0), 0.1, 0)]
     effort = CapacityEffort(think_seconds=2.5)
     text = tables.render(result | {"effort": effort, "cells": cells})
     assert "2.5 s of thinking" in text
@@ -61,10 +61,10 @@ def test_without_a_lone_user_there_is_no_ratio_and_without_two_numbers_no_closed
 
 def test_users_at_a_speed_are_compared_with_plain_serving(result: dict[str, Any]) -> None:
     cells = [
-        Cell(4, PLAIN, met(40.0, 10.0), 0.1, 0),
-        Cell(4, ORACLE, met(60.0, 15.0), 0.1, 0),
-        Cell(16, PLAIN, met(32.0, 2.0), 0.1, 0),
-        Cell(16, ORACLE, met(96.0, 6.0), 0.1, 0),
+        UsersCell(4, PLAIN, met(40.0, 10.0), 0.1, 0),
+        UsersCell(4, ORACLE, met(60.0, 15.0), 0.1, 0),
+        UsersCell(16, PLAIN, met(32.0, 2.0), 0.1, 0),
+        UsersCell(16, ORACLE, met(96.0, 6.0), 0.1, 0),
     ]
     text = tables.render(result | {"cells": cells})
     assert "| plain | 11.5 | 4 | not one | 1.00 |" in text

@@ -15,8 +15,8 @@ from moa_bench.suites.cut.incidents import (
     LONGEST_S,
     SHORTEST_S,
     Incident,
+    IncidentKind,
     InjectedIncident,
-    Kind,
     judge_incident,
     plan_incidents,
 )
@@ -25,10 +25,12 @@ from moa_bench.suites.cut.incidents import (
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers())
 def test_a_plan_holds_what_was_asked_for(cuts: int, resets: int, kills: int, seed: int) -> None:
     plan = plan_incidents(cuts, resets, kills, seed)
-    assert Counter(planned.kind for planned in plan) == Counter({Kind.CUT: cuts, Kind.RESET: resets, Kind.KILL: kills})
+    assert Counter(planned.kind for planned in plan) == Counter(
+        {IncidentKind.CUT: cuts, IncidentKind.RESET: resets, IncidentKind.KILL: kills}
+    )
     for planned in plan:
         assert EARLIEST_S <= planned.after_s <= LATEST_S
-        lasts = planned.kind is not Kind.RESET
+        lasts = planned.kind is not IncidentKind.RESET
         assert (SHORTEST_S <= planned.seconds <= LONGEST_S) if lasts else planned.seconds == 0.0
     assert plan == plan_incidents(cuts, resets, kills, seed)
 
@@ -42,13 +44,13 @@ def judge(
         for earlier, later in pairwise([Moment(0, 0, 0, False), *moments])
         if later.committed > earlier.committed
     ]
-    struck = InjectedIncident(Kind.CUT, at_s, healed_s, next_s)
+    struck = InjectedIncident(IncidentKind.CUT, at_s, healed_s, next_s)
     return judge_incident(struck, moments, verdicts, answer_tokens=answer_tokens, whole=True)
 
 
 def test_a_client_that_waits_stalls_until_the_next_token() -> None:
     moments = [Moment(1.0, 1, 1, True), Moment(2.0, 2, 2, True), Moment(6.5, 3, 3, True), Moment(7.0, 4, 4, True)]
-    assert judge(moments, 2.5, 5.5, 4) == Incident(Kind.CUT, 3.0, 4500.0, 1000.0, False, True)
+    assert judge(moments, 2.5, 5.5, 4) == Incident(IncidentKind.CUT, 3.0, 4500.0, 1000.0, False, True)
 
 
 def test_a_standalone_client_stalls_until_its_own_text() -> None:
@@ -60,7 +62,7 @@ def test_a_standalone_client_stalls_until_its_own_text() -> None:
         Moment(5.5, 3, 3, True),
     ]
     found = judge(moments, 1.125, 4.0, 3)
-    assert found == Incident(Kind.CUT, 2.875, 250.0, 1000.0, True, True)
+    assert found == Incident(IncidentKind.CUT, 2.875, 250.0, 1000.0, True, True)
 
 
 def test_a_full_screen_does_not_stall() -> None:

@@ -21,7 +21,7 @@ def test_a_difference_says_how_far_both_texts_agree() -> None:
     assert _difference(3, Sampling(seed=5), (1, 2), (1, 2, 4)).agreed == 2
 
 
-class Struck(RunningLink):
+class CountedLink(RunningLink):
     """A link that counts what is done to it."""
 
     def cut(self, seconds: float) -> None:
@@ -36,12 +36,12 @@ STRUCK: list[float] = []
 
 def test_a_link_is_struck_until_the_block_ends_and_loopback_never() -> None:
     STRUCK.clear()
-    with cutting(Struck("a:1", Path("control"))) as incidents:
+    with cutting(CountedLink("a:1", Path("control"))) as incidents:
         while not STRUCK:
             time.sleep(0.01)
     done = len(STRUCK)
     assert incidents.cuts + incidents.resets == done > 0
-    with cutting(Struck("a:1", None)) as incidents:
+    with cutting(CountedLink("a:1", None)) as incidents:
         pass
     assert incidents.cuts == incidents.resets == 0
     assert len(STRUCK) == done

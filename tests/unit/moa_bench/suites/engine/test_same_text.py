@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from moa_bench.harness.workers import Worker
+from moa_bench.harness.workers import WorkerProcess
 from moa_bench.suites.engine.same_text.measure import TOKENS, SameText, _judge, compare, prompts
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ class Numbers:
 def test_tokens_and_perplexity_are_compared(make_target: Callable[[], KernelTarget]) -> None:
     target = make_target()
     text = " ".join(str(7 * place % 90) for place in range(90))  # longer than a block
-    worker, tokenizer = cast(Worker, Other(target)), cast(Tokenizer, Numbers())
+    worker, tokenizer = cast(WorkerProcess, Other(target)), cast(Tokenizer, Numbers())
     found = compare(target, worker, tokenizer, ["5 6 7", "8"], text)
     assert (found.tokens, found.alike, found.near_ties, found.whole) == (2 * TOKENS, 2 * TOKENS - 2, 0, 0)
     assert found.theirs == pytest.approx(2 * found.perplexity)

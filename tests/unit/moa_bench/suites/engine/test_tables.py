@@ -8,7 +8,7 @@ from typing import Any
 
 from moa_bench.report.spread import Spread
 from moa_bench.suites.engine.limit import StepBytes
-from moa_bench.suites.engine.measure import ForwardCost, MemoryLimit, PromptCost
+from moa_bench.suites.engine.measure import EngineCost, MemoryLimit, PromptCost
 from moa_bench.suites.engine.picture import draw
 from moa_bench.suites.engine.products import ProductSpeed
 from moa_bench.suites.engine.quality import tables as quality_tables
@@ -25,9 +25,9 @@ def just(value: float) -> Spread:
 
 MEASURED: dict[str, Any] = {
     "forwards": [
-        ForwardCost("kernels, avx2", 128, 1, just(10.0), just(1.0)),
-        ForwardCost("kernels, avx2", 128, 8, just(14.0), just(1.4)),
-        ForwardCost("llama.cpp", 128, 1, just(22.0), just(1.0)),
+        EngineCost("kernels, avx2", 128, 1, just(10.0), just(1.0)),
+        EngineCost("kernels, avx2", 128, 8, just(14.0), just(1.4)),
+        EngineCost("llama.cpp", 128, 1, just(22.0), just(1.0)),
     ],
     "prompts": [PromptCost("kernels, avx2", 128, just(1.2))],
     "memory": {"kernels, avx2": 241.3},

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.workers import Subject, running_workers
+from moa_bench.harness.workers import WorkerCommand, running_workers
 from moa_bench.suites.engine.subjects import llama_subject, our_subjects
 from moa_bench.suites.engine.worker import Worker, binary_tree
 from moa_server.target.kernel_target import KernelTarget
@@ -43,7 +43,7 @@ def test_a_forward_leaves_the_context_as_it_was(make_target: Callable[[], Kernel
 
 
 def test_a_process_answers_line_by_line() -> None:
-    subject = Subject("echo", (sys.executable, "-c", ECHO))
+    subject = WorkerCommand("echo", (sys.executable, "-c", ECHO))
     with running_workers([subject], None, SilentProgress()) as workers:
         assert workers[0].details == "echo"
         assert workers[0].read(7) == 7.0
@@ -53,7 +53,7 @@ def test_a_process_answers_line_by_line() -> None:
 
 
 def test_an_engine_that_does_not_start_is_named() -> None:
-    subject = Subject("broken", (sys.executable, "-c", "raise SystemExit('no such file')"))
+    subject = WorkerCommand("broken", (sys.executable, "-c", "raise SystemExit('no such file')"))
     with (
         pytest.raises(UnavailableError, match="broken has ended: no such file"),
         running_workers([subject], None, SilentProgress()),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from inline_snapshot import snapshot
 from moa_bench.suites.micro.overhead import overhead_of, steady_window
-from moa_bench.suites.micro.timed_server import Forward, Planning, TimedTarget
-from moa_bench.users.figures import Answer
+from moa_bench.suites.micro.timed_server import Planning, TimedForward, TimedTarget
+from moa_bench.users.figures import UserAnswer
 from moa_server.target import Request
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.errors import DataError
@@ -16,9 +16,9 @@ from moa_shared.errors import DataError
 from tests.support.messages import raises
 
 
-def forward(number: int, sessions: int = 2) -> Forward:
+def forward(number: int, sessions: int = 2) -> TimedForward:
     """Every 10 ms; 8 ms of it in the forward, 0.5 in the encoder, 0.5 between two forwards, 0.5 for frames."""
-    return Forward(10e-3 * number, 8e-3, 9.5e-3 * number, 0.5e-3 * number, 9e-3 * number, sessions, 3)
+    return TimedForward(10e-3 * number, 8e-3, 9.5e-3 * number, 0.5e-3 * number, 9e-3 * number, sessions, 3)
 
 
 def test_all_but_the_models_is_overhead() -> None:
@@ -38,8 +38,8 @@ def test_only_steps_of_all_sessions_count_and_rounds_stay_apart() -> None:
 
 def test_answers_are_all_under_way_from_the_last_start_to_the_first_end() -> None:
     answers = [
-        Answer(0, 0, 0.0, [(1.0, 1), (2.0, 1), (5.0, 1)]),
-        Answer(1, 0, 0.0, [(3.0, 1), (4.0, 1), (6.0, 1)]),
+        UserAnswer(0, 0, 0.0, [(1.0, 1), (2.0, 1), (5.0, 1)]),
+        UserAnswer(1, 0, 0.0, [(3.0, 1), (4.0, 1), (6.0, 1)]),
     ]
     assert steady_window(answers) == (3.0, 5.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 from moa_bench.harness.byte_counter import Bytes
 from moa_bench.report.spread import Spread
 from moa_bench.suites.micro.overhead import Overhead
-from moa_bench.suites.micro.serving import Traffic
+from moa_bench.suites.micro.serving import SocketTraffic
 from moa_bench.suites.micro.tables import render
 from moa_bench.suites.micro.verification import VerificationCost
 
@@ -39,7 +39,7 @@ def test_measurements_become_tables(facts: dict[str, Any]) -> None:
                     16.0,
                 )
             ],
-            "traffic": [Traffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
+            "traffic": [SocketTraffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
         }
     )
     assert "After 256 tokens, int8 (avx2, 1 threads)." in text

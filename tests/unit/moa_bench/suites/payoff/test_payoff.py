@@ -11,8 +11,8 @@ from inline_snapshot import snapshot
 from moa_bench.suites.payoff.measure import SIZED, STRATEGIES, measure_cell
 from moa_bench.suites.payoff.picture import draw
 from moa_bench.suites.payoff.tables import best, ratios, told
-from moa_bench.users.figures import Cell, UserStats
-from moa_bench.users.plan import Plan
+from moa_bench.users.figures import UsersCell, UserStats
+from moa_bench.users.plan import UsersPlan
 from moa_bench.users.strategies import Strategy
 
 
@@ -23,10 +23,10 @@ class FakePlan:
         self._speeds = speeds
         self._other_texts = other_texts
 
-    async def measure(self, users: int, way: Strategy) -> Cell:
+    async def measure(self, users: int, way: Strategy) -> UsersCell:
         speed = self._speeds[way.drafts].pop(0)
         met = UserStats(speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0)
-        return Cell(users, way, met, 0.1, int(way.drafts in self._other_texts))
+        return UsersCell(users, way, met, 0.1, int(way.drafts in self._other_texts))
 
 
 def cell(other_texts: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def cell(other_texts: tuple[str, ...] = ()) -> dict[str, Any]:
         "everything": [48.0, 96.0, 49.0],
     }
     with asyncio.Runner() as runner:
-        found = measure_cell(runner, cast("Plan", FakePlan(speeds, other_texts)), 4, 3)
+        found = measure_cell(runner, cast("UsersPlan", FakePlan(speeds, other_texts)), 4, 3)
     return found | {"rtt_ms": 50.0, "users": 4}
 
 
@@ -57,7 +57,7 @@ def test_a_loss_with_everything_on_is_told() -> None:
 def test_nothing_is_told_of_what_was_not_measured() -> None:
     speeds = {"plain": [50.0, 50.0], "oracle": [60.0]}
     with asyncio.Runner() as runner:
-        found = measure_cell(runner, cast("Plan", FakePlan(speeds)), 4, 1, SIZED)
+        found = measure_cell(runner, cast("UsersPlan", FakePlan(speeds)), 4, 1, SIZED)
     assert best(found) == ("devices' drafts, acceptance 0.8", 1.2)
     assert told([found | {"rtt_ms": 50.0, "users": 4}]) == ""
 

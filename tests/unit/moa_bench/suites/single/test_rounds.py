@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from moa_bench.harness.answers import TimedAnswer
-from moa_bench.suites.single.local_server import LocalAnswer, Step
+from moa_bench.suites.single.local_server import LocalAnswer, LocalStep
 from moa_bench.suites.single.names import PLAIN
 from moa_bench.suites.single.rounds import Answer, Ask, ask_round
 
@@ -56,6 +56,6 @@ def test_a_short_answer_is_not_asked_of_the_others() -> None:
 
 
 def test_answers_of_both_kinds_say_what_came_after_the_first_token() -> None:
-    local = LocalAnswer((5, 6, 7, 8), 50.0, (Step(2, 3, 12.0, 1.0), Step(1, 0, 10.0, 0.0)))
+    local = LocalAnswer((5, 6, 7, 8), 50.0, (LocalStep(2, 3, 12.0, 1.0), LocalStep(1, 0, 10.0, 0.0)))
     assert Answer.local(local) == Answer((5, 6, 7, 8), 50.0, 23.0, 2, 3)
     assert Answer.timed(TimedAnswer((5, 6), (0.5, 0.75))) == Answer((5, 6), 500.0, 250.0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
-from moa_bench.suites.engine.invariance.batches import Part, draw_part
+from moa_bench.suites.engine.invariance.batches import SessionPart, draw_part
 
 TEXT = tuple(range(100, 160))
 VOCAB = 50  # below the text's tokens: wrong branches are told apart
 
 
-def drawn(start: int, room: int) -> list[Part]:
+def drawn(start: int, room: int) -> list[SessionPart]:
     return [draw_part(TEXT, start, room, VOCAB, Random(seed)) for seed in range(300)]
 
 

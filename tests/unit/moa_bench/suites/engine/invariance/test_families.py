@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from moa_bench.harness.targets import on_variant, variants_here
-from moa_bench.suites.engine.invariance.measure import Subject, compare, compare_batches
+from moa_bench.suites.engine.invariance.measure import ComparedTarget, compare, compare_batches
 from moa_bench.suites.engine.invariance.texts import PlannedText
 from moa_kernels import PAGE_ROWS, variant_name
 from moa_server.target.kernel_target import KernelTarget
@@ -32,7 +32,7 @@ def test_every_family_gives_the_same_bits_in_every_way(family: str) -> None:
                 others[name] = make_target(family)
     random = Random(0)
     texts = [PlannedText(tuple(random.randrange(97) for _ in range(length)), 10) for length in LENGTHS]
-    subject = Subject("int8", make_target(family), others)
+    subject = ComparedTarget("int8", make_target(family), others)
     *_, (_, tallies) = compare(subject, texts, id)
     assert {kind: counts.different for kind, counts in tallies.items()} == dict.fromkeys(tallies, 0)
     assert tallies["trees of 8 to 62"].rows == sum(text.positions for text in texts)

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 from moa_bench.harness.targets import on_variant, variants_here
-from moa_bench.suites.engine.invariance.measure import Subject, compare, compare_batches
+from moa_bench.suites.engine.invariance.measure import ComparedTarget, compare, compare_batches
 from moa_bench.suites.engine.invariance.readings import Tally
 from moa_bench.suites.engine.invariance.texts import PlannedText
 from moa_kernels import threads, variant_name
@@ -26,7 +26,9 @@ def texts() -> list[PlannedText]:
     return [PlannedText(tuple(random.randrange(97) for _ in range(length)), 10) for length in lengths]
 
 
-def last(subject: Subject, planned: list[PlannedText], advance: Callable[[int], object] = id) -> dict[str, Tally]:
+def last(
+    subject: ComparedTarget, planned: list[PlannedText], advance: Callable[[int], object] = id
+) -> dict[str, Tally]:
     """What was counted in the end."""
     *_, (count, tallies) = compare(subject, planned, advance)
     assert count == len(planned)
@@ -69,7 +71,7 @@ def test_kernels_give_the_same_bits_in_every_way(make_target: MakeTarget) -> Non
             with on_variant(name):
                 others[name] = make_target()
     done: list[int] = []
-    tallies = last(Subject("int8", make_target(), others), texts(), done.append)
+    tallies = last(ComparedTarget("int8", make_target(), others), texts(), done.append)
     positions = sum(text.positions for text in texts())
     assert sum(done) == positions
     assert {kind: counts.different for kind, counts in tallies.items()} == dict.fromkeys(tallies, 0)
@@ -88,14 +90,14 @@ def test_kernels_give_the_same_bits_in_every_way(make_target: MakeTarget) -> Non
 def test_a_rounding_that_depends_on_the_rows_is_counted(make_target: MakeTarget) -> None:
     exact = make_target()
     leaning: Target = LeaningTarget(exact.network, 512)
-    tallies = last(Subject("int8", leaning, threads=()), texts()[:2])
+    tallies = last(ComparedTarget("int8", leaning, threads=()), texts()[:2])
     chains = tallies["chains of 2 to 62"]
     assert chains.different > 0.9 * chains.rows  # single rows at a text's end are equal
     assert "2 threads" not in tallies
 
 
 def test_a_state_that_differs_is_counted(make_target: MakeTarget) -> None:
-    tallies = last(Subject("int8", StatelessTarget(make_target().network, 512), threads=()), texts()[:4])
+    tallies = last(ComparedTarget("int8", StatelessTarget(make_target().network, 512), threads=()), texts()[:4])
     assert tallies["chains of 2 to 62"].different == 0
     assert tallies["a forward of 1 session"].different == 0
     assert tallies["of 2 to 4"].different > 0
