@@ -260,6 +260,45 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+def test_payoff_serves_users_in_each_way_over_each_round_trip(measure: Measure) -> None:
+    result, done = measure("payoff")
+    assert [(cell["rtt_ms"], cell["users"]) for cell in result["cells"]] == [(0, 1), (0, 2), (50, 1), (50, 2)]
+    for cell in result["cells"]:
+        (ways,) = cell["rounds"]
+        assert [len(measured) for measured in ways.values()] == [2, 1, 1, 1]
+        assert all(each["other_texts"] == 0 for measured in ways.values() for each in measured)
+    assert "| round trip, ms | users | plain, tokens/s |" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_codecs_cost_fewer_bytes_from_rung_to_rung(measure: Measure) -> None:
+    result, _ = measure("codecs")
+    assert [row["codec"] for row in result["codecs"]] == ["bf16", "int8", "int4"]
+    down = [row["down_a_token"] for row in result["codecs"]]
+    assert down == sorted(down, reverse=True)
+    assert {row["tokens"] for row in result["codecs"]} == {15}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_texts_are_the_servers_own_through_cuts(measure: Measure) -> None:
+    result, _ = measure("texts", "--tokens", "24")
+    assert (result["answers"], result["differences"]) == (4, [])
+    assert result["cuts"] + result["resets"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_hostile_attacks_one_after_the_other(measure: Measure) -> None:
+    result, done = measure("hostile", "--attack", "random bytes", "--attack", "beats without end")
+    assert [each["attack"] for each in result["attacks"]] == ["random bytes", "beats without end"]
+    assert all(each["after"]["exact"] for each in result["attacks"])
+    assert "of 2 attacks stayed within the limits" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_quality_is_held_against_float32(measure: Measure) -> None:
     result, _ = measure("quality")
     float32, int8, bf16, eight_bits = result["levels"]
