@@ -45,9 +45,8 @@ def run_suite(
     server_cores, own_cores = split_cores(inputs.pin)
 
     def complete(measured: Result) -> Result:
-        name = measured.get("name", suite.name)
         level = {"level": inputs.level} if "level" in suite.takes else {}
-        return head | {"suite": name, "name": name, "effort": effort} | level | measured
+        return head | {"name": suite.name, "effort": effort} | level | measured
 
     def save(measured: Result) -> None:
         if json_file not in (None, STANDARD_OUTPUT):

@@ -77,7 +77,7 @@ def test_a_result_says_what_was_run_and_where(tmp_path: Path, capsys: pytest.Cap
     run_suite(tiny(), Effort(), Inputs(), quick=True, json_file=SAVED[0])
     result = json.loads(SAVED.pop().read_text())
     assert list(result)[:7] == ["suite", "quick", "pinned", "machine", "name", "effort", "level"]
-    assert (result["suite"], result["effort"], result["level"]) == ("tiny-sized", {"cells": 3}, "int8")
+    assert (result["suite"], result["name"], result["effort"]) == ("tiny", "tiny-sized", {"cells": 3})
     assert (result["saved"], result["cores"]) == (3, ["None", "None"])
     assert os.environ["OMP_NUM_THREADS"] == "1"
     assert capsys.readouterr().out == "3 cells\n\n"
