@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,6 @@ from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 
-from moa_bench.harness.answers import AnswerClient
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.cpu import process_cpu_s
 from moa_bench.harness.drafters import UNTRAINED, both_ends, find_drafter
@@ -23,7 +21,6 @@ from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.harness.questions import read_all
 from moa_bench.harness.recorded import recorded_link
 from moa_bench.harness.servers import running_server
-from moa_bench.harness.split_client import client_settings, load_split_device
 from moa_bench.suite import Result, Run
 from moa_bench.suites.split.methods import Devices, methods_of, reaching, serving_all
 from moa_bench.suites.split.names import ORACLES
@@ -63,16 +60,13 @@ def measure(effort: SplitEffort, run: Run) -> Result:
         ends = {name: both_ends(named[name], each, folder) for name, each in measured.items()}
         clients = {name: own for name, (_, own) in ends.items()}
         servers = stack.enter_context(serving_all({name: served for name, (served, _) in ends.items()}, serve))
-        client: Callable[..., AbstractContextManager[AnswerClient]]
         if acceptances:
             methods = oracle_methods(UNTRAINED, acceptances, effort.chain)
-            address = servers[UNTRAINED].address
-            program = client_settings(server=address, model=run.model, drafter=clients[UNTRAINED], mode="chain")
-            held = load_split_device(runner, program)
-            client = OracleDevices(runner, address, held, effort.answer_tokens, effort.chain).client
+            sizes = effort.answer_tokens, effort.chain
+            devices: Devices = OracleDevices(runner, run.model, methods, clients, servers, *sizes)
         else:
             methods = methods_of(clients, effort.chain)
-            client = Devices(runner, run.model, methods, clients, servers).client
+            devices = Devices(runner, run.model, methods, clients, servers)
         serving = {method.name: servers[method.drafter].process.pid for method in methods}
         with progress.task("Questions", len(links) * len(prompts)) as task:
             for link in links:
@@ -81,7 +75,7 @@ def measure(effort: SplitEffort, run: Run) -> Result:
                         way = partial(reach, share=number / len(prompts))
                         ask = partial(
                             ask_round,
-                            {each.name: partial(client, each, prompt, way) for each in methods},
+                            {each.name: partial(devices.client, each, prompt, way) for each in methods},
                             prompt,
                             effort.answer_tokens,
                             lambda method: process_cpu_s(serving[method]),

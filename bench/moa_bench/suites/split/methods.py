@@ -102,19 +102,22 @@ class Devices:
         """A new client of this way to answer.
 
         Args:
-            prompt: that it will be asked; drafters do not know it beforehand.
+            prompt: that it will be asked; only an oracle knows it beforehand.
             reach: the way to a drafter's server.
 
         Raises:
             MoaError: it cannot connect.
         """
-        with reach(method.drafter) as link, closing(self._connected(method, link.address)) as client:
+        with reach(method.drafter) as link, closing(self._connected(method, link.address, prompt)) as client:
             yield client
 
-    def _connected(self, method: Method, address: str) -> AnswerClient:
+    def _connected(self, method: Method, address: str, prompt: Sequence[int]) -> AnswerClient:
         if method.mode is None:
             return PlainClient(address)
-        return SplitClient(self._runner, address, self._held[method.drafter, method.device], mode=method.mode)
+        return SplitClient(self._runner, address, self._device(method, prompt), mode=method.mode)
+
+    def _device(self, method: Method, prompt: Sequence[int]) -> Device:
+        return self._held[method.drafter, method.device]
 
 
 class Reach(Protocol):

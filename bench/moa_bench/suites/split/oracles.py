@@ -1,13 +1,13 @@
 """The ways to answer with oracles in the drafter's place, for targets that no drafter was trained for.
 
-State: what the device holds, and the text of each prompt, which the target writes once, before it is first drafted.
+State: the text of each prompt, which the target writes once, before it is first drafted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -15,12 +15,11 @@ from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.answers import AnswerClient, PlainClient
-from moa_bench.harness.links import RunningLink
+from moa_bench.harness.answers import PlainClient
+from moa_bench.harness.child import Child
 from moa_bench.harness.oracle import Script
 from moa_bench.harness.oracle_device import with_oracle
-from moa_bench.harness.split_client import SplitClient
-from moa_bench.suites.split.methods import Method
+from moa_bench.suites.split.methods import Devices, Method
 from moa_bench.suites.split.names import AHEAD, PLAIN, STREAMED, SYNCHRONOUS
 from moa_bench.suites.split.round_ahead import RoundAhead
 
@@ -54,49 +53,37 @@ def oracle_name(acceptance: float) -> str:
     return f"oracle, {acceptance:g}"
 
 
-class OracleDevices:
-    """Clients of one prompt after the other.
+class OracleDevices(Devices):
+    """Devices with an oracle in the drafter's place; its memory comes as it would.
 
     Args:
-        address: of the server, without a link.
-        device: of a client whose drafter reads memory; the oracle takes its place, and its memory comes as it would.
         tokens: of an answer.
         chain: as of `oracle_methods`.
     """
 
-    def __init__(self, runner: asyncio.Runner, address: str, device: Device, tokens: int, chain: int) -> None:
-        self._runner = runner
-        self._address = address
-        self._device = device
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        model: str,
+        methods: list[Method],
+        drafters: Mapping[str, str],
+        servers: Mapping[str, Child],
+        tokens: int,
+        chain: int,
+    ) -> None:
+        super().__init__(runner, model, methods, drafters, servers)
+        self._servers = servers
         self._settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
         self._chain = chain
         self._texts: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    @contextmanager
-    def client(
-        self, method: Method, prompt: Sequence[int], reach: Callable[[str], AbstractContextManager[RunningLink]]
-    ) -> Iterator[AnswerClient]:
-        """A new client of this way to answer that prompt.
-
-        Args:
-            reach: the way to a drafter's server.
-
-        Raises:
-            MoaError: it cannot connect.
-        """
-        script = None if method.acceptance is None else self._script(tuple(prompt), method.acceptance)
-        with reach(method.drafter) as link, closing(self._connected(method, link.address, script)) as client:
-            yield client
-
-    def _connected(self, method: Method, address: str, script: Script | None) -> AnswerClient:
-        if method.mode is None or script is None:
-            return PlainClient(address)
-        playing = with_oracle(self._device, script, DRAFT_MS, self._chain)
-        return SplitClient(self._runner, address, playing, mode=method.mode)
-
-    def _script(self, prompt: tuple[int, ...], acceptance: float) -> Script:
-        if prompt not in self._texts:
-            with closing(PlainClient(self._address)) as client:
-                self._texts[prompt] = tuple(client.ask(prompt, self._settings).tokens)
-        vocab_size = int(self._device.files.config["vocab_size"])
-        return Script((*prompt, *self._texts[prompt]), acceptance, 0, vocab_size)
+    def _device(self, method: Method, prompt: Sequence[int]) -> Device:
+        held, asked = super()._device(method, prompt), tuple(prompt)
+        if method.acceptance is None:
+            return held
+        if asked not in self._texts:
+            with closing(PlainClient(self._servers[method.drafter].address)) as client:
+                self._texts[asked] = tuple(client.ask(asked, self._settings).tokens)
+        vocab_size = int(held.files.config["vocab_size"])
+        script = Script((*asked, *self._texts[asked]), method.acceptance, 0, vocab_size)
+        return with_oracle(held, script, DRAFT_MS, self._chain)

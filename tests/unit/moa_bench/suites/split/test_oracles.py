@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from moa_bench.harness.links import RunningLink
 from moa_bench.harness.oracle import OracleDrafter
-from moa_bench.suites.split import oracles
+from moa_bench.suites.split import methods, oracles
 from moa_bench.suites.split.names import PLAIN
 from moa_bench.suites.split.oracles import OracleDevices, oracle_methods
 
 
 def test_each_acceptance_is_used_in_all_ways() -> None:
-    methods = oracle_methods("any", (0.5, 0.9), 5)
-    assert [(method.name, method.acceptance) for method in methods] == [
+    made = oracle_methods("any", (0.5, 0.9), 5)
+    assert [(method.name, method.acceptance) for method in made] == [
         (PLAIN, None),
         *((f"oracle, {each}: {way}", each) for each in (0.5, 0.9) for way in (
             "synchronous rounds", "one round ahead", "streamed",
@@ -52,8 +52,11 @@ class Playing:
 
 
 def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracles, "PlainClient", Written)
-    monkeypatch.setattr(oracles, "SplitClient", Playing)
+    device: Any = SimpleNamespace(files=SimpleNamespace(config={"vocab_size": 100}))
+    for module in (methods, oracles):
+        monkeypatch.setattr(module, "PlainClient", Written)
+    monkeypatch.setattr(methods, "SplitClient", Playing)
+    monkeypatch.setattr(methods, "load_split_device", lambda runner, program: device)
     monkeypatch.setattr(
         oracles,
         "with_oracle",
@@ -65,10 +68,10 @@ def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -
     def reach(name: str) -> AbstractContextManager[RunningLink]:
         return nullcontext(cast("RunningLink", SimpleNamespace(address=name)))
 
-    device: Any = SimpleNamespace(files=SimpleNamespace(config={"vocab_size": 100}))
+    plain, *others = oracle_methods("any", (1.0,), 5)
+    servers: Any = {"any": SimpleNamespace(address="127.0.0.1:1")}
     with asyncio.Runner() as runner:
-        devices = OracleDevices(runner, "address", device, 3, 5)
-        plain, *others = oracle_methods("any", (1.0,), 5)
+        devices = OracleDevices(runner, "default", [plain, *others], {"any": "default"}, servers, 3, 5)
         with devices.client(plain, (1, 2), reach) as client:
             assert isinstance(client, Written)
         for method in others:
