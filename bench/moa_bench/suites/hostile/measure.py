@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
@@ -20,7 +21,7 @@ from moa_bench.harness.split_client import SplitClient, client_settings, load_sp
 from moa_bench.suite import Result, Run
 from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS, NEIGHBOUR, Attack
-from moa_bench.suites.hostile.observed import gaps_of, resident_mb, settle, watching_memory
+from moa_bench.suites.hostile.observed import gaps_of, resident_mb, watching_memory
 from moa_bench.suites.hostile.suite import HostileEffort
 
 # The default limit of an address. The attackers have another one than the honest client: the server listens on both.
@@ -85,7 +86,7 @@ def _attack(
     memory_before = memory()
     with watching_memory(memory) as peak, attacker([_at(ATTACKER, server), attack.name]):
         during = measure()
-    settle(effort.settle_seconds)
+    time.sleep(effort.settle_seconds)  # the server ends what the attack has left open
     memory_after = memory()
     after = measure()
     return AttackResult(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,8 +64,3 @@ def watching_memory(measure_mb: Callable[[], float]) -> Iterator[MemoryPeak]:
     finally:
         peak._over.set()
         thread.join()
-
-
-def settle(seconds: float) -> None:
-    """Lets the server end what an attack has left open."""
-    time.sleep(seconds)

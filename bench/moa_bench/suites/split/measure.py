@@ -17,8 +17,7 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.cpu import process_cpu_s
 from moa_bench.harness.drafters import UNTRAINED, both_ends, find_drafter
 from moa_bench.harness.links import find_links
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens
-from moa_bench.harness.questions import read_all
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.recorded import recorded_link
 from moa_bench.harness.servers import running_server
 from moa_bench.suite import Result, Run
@@ -42,8 +41,11 @@ def measure(effort: SplitEffort, run: Run) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
-    texts = QUESTIONS if run.questions is None else [each.turns[0] for each in read_all(run.questions)]
-    asked = (prompt for text in texts if len(prompt := chat_tokens(tokenizer, text)) <= effort.longest_prompt)
+    asked = (
+        prompt
+        for text in questions_of(run.questions)
+        if len(prompt := chat_tokens(tokenizer, text)) <= effort.longest_prompt
+    )
     prompts = list(islice(asked, effort.questions))
     named = (
         {UNTRAINED: DEFAULT_DRAFTER}

@@ -24,7 +24,7 @@ from moa_shared.sampling.settings import Sampling
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.links import RunningLink, find_links, linked
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens, read_questions
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, Run
@@ -73,8 +73,7 @@ def measure(effort: TextsEffort, run: Run) -> Result:
     chosen = find_links((effort.link,))[0]
     progress = make_progress()
     tokenizer = load_tokenizer(resolve(run.model, progress=progress))
-    texts = QUESTIONS if run.questions is None else read_questions(run.questions)
-    prompts = [chat_tokens(tokenizer, text) for text in texts]
+    prompts = [chat_tokens(tokenizer, text) for text in questions_of(run.questions)]
     differences: list[Difference] = []
     written = standalone = 0
     with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:

@@ -16,7 +16,7 @@ from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens, read_questions
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.targets import load_level
 from moa_bench.suite import Result, Run
 from moa_bench.suites.engine.quality.suite import QualityEffort
@@ -104,7 +104,7 @@ def measure(effort: QualityEffort, run: Run) -> Result:
         MoaError: the target or the questions cannot be had.
     """
     progress = make_progress()
-    asked = read_questions(run.questions) if run.questions else list(QUESTIONS)
+    asked = questions_of(run.questions)
     files = resolve(run.model, progress=progress)
     executions = {level: load_level(files, level, progress) for level in (REFERENCE, *COMPARED)}
     executions[EIGHT_BITS] = load_level(files, "int8", progress, kv="q8")
