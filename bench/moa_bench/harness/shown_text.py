@@ -60,6 +60,12 @@ class ShownText:
         length = len(self.committed) + len(self.provisional)
         self.moments.append(Moment(at_s, length, len(self.committed), length > before))
 
+    @property
+    def decided_s(self) -> list[float]:
+        """When the target had decided more of the text: the times of verdicts."""
+        before = [0, *(moment.committed for moment in self.moments)]
+        return [each.at_s for count, each in zip(before, self.moments, strict=False) if each.committed > count]
+
     def fits(self, answer: Sequence[int]) -> bool:
         """Whether the screen shows this final answer: all of it, or its committed part if that is where it ended."""
         if self.contradictions:

@@ -227,11 +227,8 @@ class _Stage:
 
     def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> _Shown:
         answer = client.ask(self._prompts[prompt], self._settings)
-        moments = client.screen.moments
-        committed = [0, *(moment.committed for moment in moments)]
-        verdicts_s = [each.at_s for before, each in zip(committed, moments, strict=False) if each.committed > before]
         whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
-        return _Shown(moments, verdicts_s, len(answer.tokens), whole)
+        return _Shown(client.screen.moments, client.screen.decided_s, len(answer.tokens), whole)
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[InjectedIncident]) -> None:
         """Strikes until the answer or the plan is over; a wait that outlasts an answer continues in the next."""

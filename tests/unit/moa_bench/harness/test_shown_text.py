@@ -28,6 +28,7 @@ def test_provisional_text_that_is_confirmed_is_not_new() -> None:
     assert [(moment.at_s, moment.length, moment.committed, moment.is_new) for moment in screen.moments] == [
         (0.0, 2, 2, True), (2.0, 5, 2, True), (3.0, 5, 4, False), (4.0, 4, 4, False), (5.0, 5, 5, True),
     ]  # fmt: skip
+    assert screen.decided_s == [0.0, 3.0, 5.0]
 
 
 def test_lost_or_doubled_text_is_seen() -> None:
