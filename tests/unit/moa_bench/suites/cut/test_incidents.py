@@ -65,6 +65,18 @@ def test_a_standalone_client_stalls_until_its_own_text() -> None:
     assert found == Incident(IncidentKind.CUT, 2.875, 250.0, 1000.0, True, True)
 
 
+def test_the_longest_of_several_waits_is_the_stall() -> None:
+    moments = [
+        Moment(1.0, 1, 1, True),
+        Moment(1.5, 2, 1, True),  # alone
+        Moment(3.25, 3, 1, True),  # alone
+        Moment(3.75, 4, 4, True),
+    ]
+    found = judge(moments, 1.25, 3.5, 4)
+    assert found is not None
+    assert (found.stall_ms, found.resume_ms) == (1750.0, 250.0)
+
+
 def test_a_full_screen_does_not_stall() -> None:
     moments = [Moment(1.0, 3, 1, True), Moment(5.0, 3, 3, False)]
     found = judge(moments, 2.0, 4.0, 3)
