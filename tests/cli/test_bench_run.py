@@ -18,34 +18,34 @@ PROGRAM = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background ignores
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from moa_bench.runs import registry
-from moa_bench.runs.seam import seam_part
-from moa_bench.runs.suites import Suite
 from moa_bench.cli import main
+from moa_bench.runs.chapters import Chapter, Part
+from moa_bench.suite import Suite
 
 @dataclass(frozen=True)
 class Effort:
     cells: int = 50
 
-def measure(effort, keep, *, model):
+def measure(effort, run):
     def cell(number):
         print("measured", number, flush=True)
         if number == 2 and os.environ.get("STOP"):
             print("stopping", flush=True)
             sys.stdin.read()
         return {"speed": number}
-    return {"target": model, "cells": [keep(f"cell {n}", lambda n=n: cell(n)) for n in range(effort.cells)]}
+    return {"target": run.model, "cells": [run.keep(f"cell {n}", lambda n=n: cell(n)) for n in range(effort.cells)]}
 
-tiny = ModuleType("tiny")
-tiny.QUICK = Effort(5)
-tiny.estimate_s = lambda effort: effort.cells * 2.0
-tiny.measure = measure
-tiny.render = lambda result: f"{len(result['cells'])} cells\\n"
-tiny.draw = lambda result, folder: []
-sys.modules["tiny"] = tiny
-registry.SUITES = (Suite("tiny", "Tiny", "What?", (seam_part("tiny", "tiny", "none.md"),)),)
+for name in ("tiny", "tiny.measure", "tiny.tables"):
+    sys.modules[name] = ModuleType(name)
+    sys.modules[name].__spec__ = ModuleSpec(name, None)
+sys.modules["tiny"].__path__ = []
+sys.modules["tiny.measure"].measure = measure
+sys.modules["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\\n"
+suite = Suite("tiny", "", "tiny", "none.md", Effort(), Effort(5), ("model",), lambda effort: effort.cells * 2.0)
+registry.CHAPTERS = (Chapter("tiny", "Tiny", "What?", (Part(suite),)),)
 main()
 """
 

@@ -95,7 +95,7 @@ def test_what_help_says_of_a_command_begins_its_own_help() -> None:
         (["moa-server", "sreve"], snapshot("Error: No such command 'sreve'. Did you mean 'serve'?")),
         (["moa-server", "serve", "--prot", "1"], snapshot("Error: No such option '--prot'. (Did you mean one of: '--host', '--peers', '--port'?)")),
         (["moa-train", "evalute"], snapshot("Error: No such command 'evalute'. Did you mean 'evaluate'?")),
-        (["moa-bench", "netwrok"], snapshot("Error: No such command 'netwrok'. Did you mean 'network'?")),
+        (["moa-bench", "capactiy"], snapshot("Error: No such command 'capactiy'. Did you mean 'capacity'?")),
         (["netsim", "porxy"], snapshot("Error: No such command 'porxy'. Did you mean 'proxy'?")),
         (["netsim", "run", "--profil", "4g"], snapshot("Error: No such option '--profil'. (Did you mean one of: '--profile', '--ready-file'?)")),
     ],

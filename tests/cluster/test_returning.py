@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from moa_bench.fleet.asked import Opening
-from moa_bench.fleet.watched_link import WatchedLink
 from moa_client.conversation.events import Committed
 from moa_client.device.loading import load_device
 from moa_client.engine.engine import ClientEngine
@@ -16,6 +14,7 @@ from moa_shared.protocol.memory_codec import Codec
 
 from tests.cluster.asking import PROMPT, program, sampled
 from tests.cluster.conftest import Fleet
+from tests.cluster.watched_link import Opening, WatchedLink
 from tests.support.tiny_models import SIZES
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
@@ -37,7 +36,7 @@ async def test_conversations_whose_streams_are_cut_come_back_to_their_replica_an
 async def _cut_twice(fleet: Fleet, addresses: Sequence[str], seed: int) -> list[Opening]:
     """The streams of one answer, two of which are cut."""
     openings: list[Opening] = []
-    async with connect_any([WatchedLink(each, 5.0, 20.0, openings.append, {}) for each in addresses]) as link:
+    async with connect_any([WatchedLink(each, 5.0, 20.0, openings.append) for each in addresses]) as link:
         device = load_device(program(fleet.model), await link.describe(), SilentProgress())
         engine = ClientEngine(link, device, SIZES["vocab_size"], Codec.INT4)
         try:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_bench.network.emulated import RunningLink, find_links, linked
+from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
+from contextlib import closing
 
 import pytest
-from moa_bench.drafting.compared import connect_plain, spent_on
-from moa_bench.report import answers
-from moa_bench.report.answers import PlainClient
+from moa_bench.harness import answers
+from moa_bench.harness.answers import PlainClient
+from moa_bench.users.askers import PlainAsker
+from moa_bench.users.figures import UserAnswer
 from moa_server.engine.stepper import Stepper
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -23,17 +24,16 @@ GREEDY = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
 
 async def test_the_server_drafts_only_where_it_may() -> None:
     target = tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
-    expected = tuple(plain_text(target, PROMPT, GREEDY)[0])
+    expected = plain_text(target, PROMPT, GREEDY)[0]
     stepper = Stepper(target, [drafting_source(target)])
     async with serving(make_host(target, stepper=stepper, draft_nodes=6)) as running:
         address = f"127.0.0.1:{running.port}"
-        for connect, drafts in ((PlainClient, False), (connect_plain, True)):
-            client = await asyncio.to_thread(connect, address)
-            answer = await asyncio.to_thread(client.ask, PROMPT, GREEDY)
-            client.close()
-            spent = spent_on(client, answer, 0.0)
+        for drafts in (False, True):
+            asker, answer = PlainAsker(address, GREEDY, server_drafts=drafts), UserAnswer(0, 0, 0.0)
+            await asker.ask(PROMPT, answer)
+            await asker.close()
             assert answer.tokens == expected
-            assert (spent.verifications < 30) is (spent.server_guessed > 0) is drafts
+            assert (len(answer.arrivals) < 30) is drafts
 
 
 def test_a_server_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +41,8 @@ def test_a_server_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPa
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        with pytest.raises(UnavailableError) as raised:
-            connect_plain(f"127.0.0.1:{port}")
+        with closing(PlainClient(f"127.0.0.1:{port}")) as client, pytest.raises(UnavailableError) as raised:
+            client.open()
     assert str(raised.value).replace(str(port), "PORT") == (
         "There is no answer from 127.0.0.1:PORT within 0.2 s. See whether the server and the emulated link are still "
         "running."

@@ -28,6 +28,13 @@ QUESTIONS = (
     "Tell the story of a clockmaker who repairs a clock that runs backwards.",
 )
 
+# Texts whose every token the default target chooses by a wide margin (4 bf16 steps or more, but for the first two):
+# verification then never flips one, and an oracle's script stays true to the end.
+SURE_QUESTIONS = tuple(
+    f"Write the numbers from {first} to {last}, separated by commas."
+    for first, last in ((11, 90), (20, 80), (101, 160), (201, 260), (1, 60))
+)
+
 PASSAGE = """\
 The old ferry at the bend of the river had carried people, carts and animals across the water for longer than anyone \
 could remember. It was a flat boat of oak planks, held by a chain that ran from one bank to the other, and it moved \
@@ -55,9 +62,9 @@ is good to keep something that floats for the ones that one does not.
 """
 
 
-def read_questions(path: Path) -> list[str]:
-    """First turns of the questions of a file or folder, see `read_all`, which says what it raises."""
-    return [question.turns[0] for question in read_all(path)]
+def questions_of(path: Path | None) -> Sequence[str]:
+    """First turns of the questions of a file or folder, see `read_all`, which says what it raises; None: our own."""
+    return QUESTIONS if path is None else [question.text for question in read_all(path)]
 
 
 def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:

@@ -6,8 +6,6 @@ Each line is {"turns": [text, ...]}, with "question_id" and "category" if it lik
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -32,6 +30,11 @@ class Question:
     identity: str
     category: str
     turns: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The first turn."""
+        return self.turns[0]
 
 
 def read_all(path: Path) -> list[Question]:
@@ -59,18 +62,6 @@ def read_all(path: Path) -> list[Question]:
     if not questions:
         raise DataError(f"{path} holds no questions.", hint=EXAMPLE)
     return questions
-
-
-def sample(questions: Sequence[Question], each: int, seed: int = 0) -> list[Question]:
-    """At most `each` of every category, the same ones for the same seed whatever the other categories; in turn."""
-    by_category: dict[str, list[Question]] = {}
-    for question in questions:
-        by_category.setdefault(question.category, []).append(question)
-    drawn = [
-        random.Random(f"{seed}:{category}").sample(of_it, min(each, len(of_it)))
-        for category, of_it in by_category.items()
-    ]
-    return [question for turn in zip_longest(*drawn) for question in turn if question is not None]
 
 
 def _read(file: Path) -> list[Question]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import Child, running
-from moa_bench.harness.padding import Padding
 
 
 @contextmanager
@@ -19,7 +18,6 @@ def running_server(
     *,
     level: str = INT8,
     drafter: str = "default",
-    padding: Padding | None = None,
     flags: Sequence[str] = (),
     cores: set[int] | None = None,
     port: int = 0,
@@ -29,10 +27,9 @@ def running_server(
 
     Args:
         drafter: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path.
-        padding: what each forward is to cost, as a larger target's would; None: what it costs.
         flags: more of `moa-server serve`.
         cores: the ones that it may use; None: any.
-        times: where it writes when its forwards ran, once it has ended; None: nowhere. Not with padding.
+        times: where it writes when its forwards ran, once it has ended; None: nowhere.
 
     Raises:
         UnavailableError: it ended or did not get ready.
@@ -45,9 +42,7 @@ def running_server(
         "--share-prefixes", "off", "--peer-requests-per-minute", "0", *flags,
     ]  # fmt: skip
     module = "moa_server.cli"
-    if padding is not None:
-        module, arguments = "moa_bench.harness.padded_server", [*padding.flags, *arguments]
-    elif times is not None:
-        module, arguments = "moa_bench.micro.timed_server", ["--times", str(times), *arguments]
+    if times is not None:
+        module, arguments = "moa_bench.suites.micro.timed_server", ["--times", str(times), *arguments]
     with running(module, arguments, cores=cores) as server:
         yield server

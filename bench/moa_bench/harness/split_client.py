@@ -24,9 +24,8 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
-from moa_bench.cut.shown_text import Moment, ShownText
-from moa_bench.report.answers import TimedAnswer
-from moa_bench.timeline.traced_link import Note, TracedLink
+from moa_bench.harness.answers import TimedAnswer
+from moa_bench.harness.shown_text import Moment, ShownText
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
@@ -66,11 +65,6 @@ class SplitClient:
         self._link, described = runner.run(_connect(address, silence_s))
         self._vocab_size = int(device.files.config["vocab_size"])
         self._context = described.limits.context_tokens
-
-    @property
-    def notes(self) -> list[Note]:
-        """Frames of all answers so far."""
-        return self._link.notes
 
     def close(self) -> None:
         self._runner.run(self._link.close())
@@ -116,9 +110,9 @@ def client_settings(**fields: Any) -> ClientSettings:
     return load_settings(ClientSettings, SECTION, fields, environment={})
 
 
-async def _connect(address: str, silence_s: float | None = None) -> tuple[TracedLink, pb.DescribeResponse]:
+async def _connect(address: str, silence_s: float | None = None) -> tuple[Link, pb.DescribeResponse]:
     settings = client_settings()
-    link = TracedLink(address, settings.connect_seconds, silence_s or settings.silence_seconds)
+    link = Link(address, settings.connect_seconds, silence_s or settings.silence_seconds)
     return link, await link.describe()
 
 
@@ -138,7 +132,6 @@ async def describe(address: str) -> pb.DescribeResponse:
     Raises:
         MoaError: it cannot be reached.
     """
-    link: Link
     link, described = await _connect(address)
     await link.close()
     return described

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class Kind(StrEnum):
+class MemoryKind(StrEnum):
     """The figures of /proc/PID/status: all that is resident, its peak, and what is not a file's."""
 
     RESIDENT = "VmRSS"
@@ -14,7 +14,7 @@ class Kind(StrEnum):
     ANONYMOUS = "RssAnon"
 
 
-def memory_mb(pid: int, kind: Kind = Kind.RESIDENT) -> float | None:
+def memory_mb(pid: int, kind: MemoryKind = MemoryKind.RESIDENT) -> float | None:
     """Memory of a process in MB (10^6 bytes); None if it has ended, or the system does not tell."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()

@@ -12,12 +12,10 @@ import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 
 # Pages of docs/ that hold the tables.
-PARTS, LINK, ENGINE, DRAFTING, SINGLE, SPLIT, ALONE, PAYOFF, SCALE = (
-    f"measurements/{name}.md"
-    for name in ("parts", "link", "engine", "drafting", "single", "split", "alone", "payoff", "scale")
+PARTS, LINK, ENGINE, SINGLE, SPLIT, ALONE, PAYOFF, SCALE = (
+    f"measurements/{name}.md" for name in ("parts", "link", "engine", "single", "split", "alone", "payoff", "scale")
 )
 SECURITY = "security.md"
-ENVOY = "fleet/envoy.md"
 
 
 def checkout_root() -> Path | None:
@@ -103,12 +101,12 @@ def machine_line(result: Mapping[str, Any], how: str = "") -> str:
     )
 
 
-def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str = PARTS) -> None:
+def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str) -> None:
     """Put results where they belong: `json_file` if given ("-": standard output), else the checkout, unless quick.
 
     Args:
         suite: names the file of results and the section of the page.
-        page: the page of docs/ that has the section.
+        page: the page of docs/ that has the section; empty: there is none, and nothing is published.
 
     Raises:
         MoaError: a file cannot be written.
@@ -122,7 +120,7 @@ def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: 
         return
     click.echo(tables)
     root = checkout_root()
-    if quick or root is None:
+    if quick or root is None or not page:
         return
     write_text(root / "bench" / "results" / f"{suite}.json", to_json(result))
     replace_section(root / "docs" / page, suite, tables)

@@ -39,6 +39,11 @@ class Spread:
         return f"{self.median:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
+def ratio_text(spread: Spread | None) -> str:
+    """A ratio with its quartiles."""
+    return "failed" if spread is None else spread.text(2)
+
+
 def paired_ratio(values: Sequence[float], bases: Sequence[float]) -> Spread:
     """Spread of values[i] / bases[i].
 

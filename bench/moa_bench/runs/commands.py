@@ -1,30 +1,68 @@
-"""`moa-bench run`, `compare` and `report`: the options; what they do is loaded when it begins."""
+"""The commands: one for each suite, made of its effort, and `run`, `compare` and `report`."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
-from moa_shared.protocol.levels import LEVELS
 
+from moa_bench.options import options_of, with_given
+from moa_bench.suite import Inputs, Suite
 
-def named_path(given: str) -> tuple[str, Path]:
-    """A drafter to measure, as `--drafter` names it; the name may have an equals sign, such as "MoA, N = 0".
-
-    Raises:
-        UsageError: it has no name, or no path.
-    """
-    name, equals, path = given.rpartition("=")
-    if not (name and equals and path):
-        raise click.UsageError(f"--drafter {given} is not NAME=PATH or NAME=ID.")
-    return name, Path(path)
-
-
-traces_option = click.option(
-    "--trace", "traces", multiple=True, metavar="LINK=FILE",
-    help="Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
+RUN_TAKES = ("model", "level", "questions", "drafters", "traces")
+json_option = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
+    help="Write the results there (- for standard output) instead of into the checkout's results and docs.",
 )  # fmt: skip
+
+
+def suite_command(suite: Suite[Any]) -> click.Command:
+    """`moa-bench SUITE`: its options are those of the fields of its effort, and of the inputs that it takes."""
+
+    def measure(json_file: Path | None, quick: bool = False, **flags: Any) -> None:
+        effort = with_given(suite.effort(quick=quick), flags)
+        inputs = with_given(Inputs(), flags)
+        refuse_shape(inputs)
+        suite.refuse(effort, inputs)
+        from moa_shared.programs.progress import make_progress
+
+        from moa_bench.runs.durations import duration
+        from moa_bench.runs.execute import run_suite
+
+        if not inputs.is_sized:  # else it depends on the size
+            make_progress().note(f"This takes about {duration(suite.seconds(effort))}.")
+        run_suite(suite, effort, sized(inputs), quick=quick, json_file=json_file)
+
+    measure = options_of(type(suite.full))(measure)
+    measure = options_of(Inputs, suite.takes)(measure)
+    measure = json_option(measure)
+    if suite.quick is not None:
+        measure = click.option("--quick", is_flag=True, help="Shows that it works, not what it costs.")(measure)
+    command = click.command(suite.name, help=suite.about)(measure)
+    command.params += suite.options
+    return command
+
+
+def refuse_shape(inputs: Inputs) -> None:
+    """Raises UsageError where a shape and other options contradict each other."""
+    if inputs.shape is None and inputs.stored is not None:
+        raise click.UsageError("--format needs --shape.")
+    if inputs.shape is not None and inputs.model != "default":
+        raise click.UsageError("--shape makes a model of its own: leave --model out.")
+
+
+def sized(inputs: Inputs) -> Inputs:
+    """With the model of the shape, made now or before, where one is wanted."""
+    if inputs.shape is None:
+        return inputs
+    from moa_shared.programs.progress import make_progress
+
+    from moa_bench.harness.random_model import random_model
+
+    return replace(inputs, model=str(random_model(inputs.shape, inputs.stored or "q4_k_m", make_progress())))
 
 
 @click.command()
@@ -33,56 +71,25 @@ traces_option = click.option(
 @click.option(
     "--pin/--no-pin", default=None, help="A core for the server, another for the rest.  [where there are two]"
 )
-@click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
-@click.option("--level", type=click.Choice(LEVELS), default="int8", show_default=True, help="Arithmetic of the target.")
-@click.option(
-    "--questions", type=click.Path(path_type=Path), metavar="PATH",
-    help="Ask these: JSON lines, or a folder of such files.  [../shared/data/eval of the checkout, else own ones]",
-)  # fmt: skip
-@click.option(
-    "--drafter", "drafters", multiple=True, metavar="NAME=PATH|ID",
-    help="Measure this checkpoint too, in suites that compare drafters (repeat).",
-)  # fmt: skip
-@traces_option
+@options_of(Inputs, RUN_TAKES)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Write results, pictures and journals there instead of into the checkout.",
 )  # fmt: skip
 @click.option("--afresh", is_flag=True, help="Begin again instead of continuing a run that was stopped.")
-def run(
-    suites: tuple[str, ...],
-    quick: bool,
-    pin: bool | None,
-    model: str,
-    level: str,
-    questions: Path | None,
-    drafters: tuple[str, ...],
-    traces: tuple[str, ...],
-    out: Path | None,
-    afresh: bool,
-) -> None:
+def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None, afresh: bool, **flags: Any) -> None:
     """Run suites, one after the other: single, network, cut, capacity, scale, micro, hostile, codecs, memory, or all.
 
     Started again after a kill or Ctrl-C, with the same options, it continues.
     """
-    from moa_bench.runs.registry import SUITES
-    from moa_bench.runs.run import default_questions, journal_folder, run_parts
-    from moa_bench.runs.suites import Request, choose_parts
+    from moa_bench.runs import registry
+    from moa_bench.runs.chapters import choose_parts
+    from moa_bench.runs.run import RunRequest, default_questions, journal_folder, run_parts
 
-    parts = choose_parts(SUITES, suites)
-    request = Request(
-        model=model,
-        level=level,
-        pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin,
-        quick=quick,
-        questions=questions or default_questions(),
-        out=out,
-        journals=journal_folder(out),
-        afresh=afresh,
-        drafters=dict(map(named_path, drafters)),
-        traces=traces,
-    )
-    run_parts("-".join(suites), parts, request)
+    parts = choose_parts(registry.CHAPTERS, suites)
+    inputs = with_given(Inputs(questions=default_questions()), flags)
+    inputs = replace(inputs, pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin)
+    run_parts("-".join(suites), parts, RunRequest(inputs, quick, out, journal_folder(out), afresh))
 
 
 @click.command()
@@ -106,15 +113,15 @@ def report(mixed: bool, out: Path | None) -> None:
     from moa_shared.errors import ConfigError
 
     from moa_bench.report.report import checkout_root, write_text
-    from moa_bench.runs.registry import SUITES
-    from moa_bench.runs.report import build_page
+    from moa_bench.runs.page import build_page
+    from moa_bench.runs.registry import CHAPTERS
 
     root = checkout_root()
     if root is None:
         raise ConfigError(
             "Results and pages are in a checkout, and this is none.", hint="Clone moa; install it with make."
         )
-    page = build_page(SUITES, root / "bench" / "results", root / "docs", mixed=mixed)
+    page = build_page(CHAPTERS, root / "bench" / "results", root / "docs", mixed=mixed)
     if str(out) == "-":
         click.echo(page, nl=False)
         return

@@ -12,7 +12,7 @@ from moa_shared.errors import DataError
 from moa_bench.report.report import table
 from moa_bench.runs.results import Origin, read_folder, read_result
 
-DESCRIBING = ("suite", "quick", "pinned", "machine", "effort", "links", "seeds")  # not measured
+DESCRIBING = ("suite", "name", "quick", "pinned", "machine", "effort", "links", "seeds")  # not measured
 
 
 def compare_paths(a: Path, b: Path) -> str:
@@ -44,7 +44,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], name_a: str, name_b: str
     Raises:
         DataError: they are of different suites, or have no figure in common.
     """
-    if a["suite"] != b["suite"]:
+    if _names(a).isdisjoint(_names(b)):
         raise DataError(
             f"{name_a} is a result of {a['suite']}, {name_b} of {b['suite']}.", hint="Compare results of one suite."
         )
@@ -56,6 +56,11 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], name_a: str, name_b: str
     left_out = len(first.keys() ^ second.keys())
     note = f"\n{left_out} figures are only in one of them.\n" if left_out else ""
     return warnings(a, b) + table([str(a["suite"]), name_a, name_b, "ratio"], rows) + note
+
+
+def _names(result: Mapping[str, Any]) -> set[str]:
+    """What a result is one of: its suite, and what the page calls it."""
+    return {str(result["suite"]), str(result.get("name", result["suite"]))}
 
 
 def warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ class SimulatedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedAnswer:
     """What one answer came to.
 
     Args:
@@ -85,9 +85,8 @@ def simulate(
     drafting: DraftingSettings | None = None,
     rule: DraftRule | None = None,
     round_length: int = 1,
-    chooses_nodes: bool = True,
     wait_ms: float = 0.0,
-) -> Outcome:
+) -> SimulatedAnswer:
     """One answer.
 
     Args:
@@ -95,7 +94,7 @@ def simulate(
         drafting: how the client drafts; None: not at all.
         rule: of streamed drafts, in place of the client's own.
         round_length: of synchronous rounds.
-        chooses_nodes, wait_ms: as `SimulatedServer`.
+        wait_ms: as `SimulatedServer`.
 
     Raises:
         InternalError: the simulated client got another text than the target wrote.
@@ -131,7 +130,7 @@ def simulate(
         arrivals_ms.extend([loop.now_ms] * len(client.on_verdict(verdict)))
 
     arrivals_ms: list[float] = []
-    server = SimulatedServer(loop, costs, chooses_nodes=chooses_nodes, wait_ms=wait_ms)
+    server = SimulatedServer(loop, costs, wait_ms=wait_ms)
     live = server.open(text, send_down, run_ahead=drafting is None or drafting.server_runs_ahead)
     client = ScriptedDevice(
         VOCAB_SIZE,
@@ -150,7 +149,7 @@ def simulate(
     loop.run(lambda: not client.is_answering)
     if list(client.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
         raise InternalError("The simulated client got another text than the target wrote.")
-    return Outcome(
+    return SimulatedAnswer(
         tuple(arrivals_ms),
         server.forwards,
         server.verified_nodes,

@@ -20,7 +20,6 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Verdict
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
 # From one draft step's end to the next one's begin: thread, inbox and frames of the client program, besides the oracle.
@@ -31,11 +30,10 @@ After = Callable[[float, Callable[[], None]], object]
 
 
 class ScriptedDrafter:
-    """Drafts chains that `guess` knows, or trees; each step takes a time.
+    """Drafts chains that `guess` knows; each step takes a time.
 
     Args:
-        guess: the token after so many committed tokens and a chain of draft tokens; `second`: another one for the same
-            place, below which nothing is drafted; None: chains.
+        guess: the token after so many committed tokens and a chain of draft tokens.
         draft_ms: of a step.
         after: calls a function in so many milliseconds.
         post: takes results.
@@ -49,7 +47,6 @@ class ScriptedDrafter:
         after: After,
         post: Callable[[DraftExtended | DraftCompleted], None],
         round_length: int = 1,
-        second: Guess | None = None,
     ) -> None:
         self.busy = False
         self.drafted_nodes = 0
@@ -58,7 +55,6 @@ class ScriptedDrafter:
         self._after = after
         self._post = post
         self._round_length = round_length
-        self._second = second
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
         self.busy = True
@@ -70,12 +66,9 @@ class ScriptedDrafter:
 
     def _end_step(self, step: DraftStep) -> None:
         self.busy = False
-        nodes = _best_path(step.draft)
-        chain = [step.draft.tokens[node] for node in nodes]
-        tokens = [guess(step.committed, chain) for guess in (self._guess, self._second) if guess is not None]
-        self.drafted_nodes += len(tokens)
-        parent = nodes[-1] if nodes else ROOT
-        self._post(DraftExtended(step, Growth(tuple(tokens), (parent,) * len(tokens)), self._draft_ms))
+        self.drafted_nodes += 1
+        token = self._guess(step.committed, step.draft.tokens)
+        self._post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self._draft_ms))
 
     def _end_round(self, committed: int) -> None:
         self.busy = False
@@ -86,21 +79,13 @@ class ScriptedDrafter:
         self._post(DraftCompleted(committed, DraftTree.chain(tokens)))
 
 
-def _best_path(draft: DraftTree) -> list[int]:
-    """The nodes that were guessed first, from the root down."""
-    nodes: list[int] = []
-    while below := draft.children.get(nodes[-1] if nodes else ROOT):
-        nodes.append(below[0])
-    return nodes
-
-
 class ScriptedDevice:
     """The client's end of one answer.
 
     Args:
         send: takes a frame for the server.
         clock: milliseconds.
-        guess, draft_ms, after, round_length, second: as `ScriptedDrafter`; without `guess` nothing is drafted.
+        guess, draft_ms, after, round_length: as `ScriptedDrafter`; without `guess` nothing is drafted.
         settings: how to draft.
         plain_ms: of a plain step, as the server reports; 0: not known.
         rtt_ms: what its link monitor would say; 0: nothing.
@@ -119,12 +104,11 @@ class ScriptedDevice:
         plain_ms: float = 0.0,
         rtt_ms: float = 0.0,
         round_length: int = 1,
-        second: Guess | None = None,
     ) -> None:
         self.conversation = Conversation(vocab_size)
         self.drafter = None
         if guess is not None:
-            self.drafter = ScriptedDrafter(guess, draft_ms, after, self._on_result, round_length, second)
+            self.drafter = ScriptedDrafter(guess, draft_ms, after, self._on_result, round_length)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
         self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, send, plain_ms)
         if rtt_ms:

@@ -21,7 +21,6 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
-from moa_bench.simulation.waiting import DueDraft, choose_waiting
 
 LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
 
@@ -85,7 +84,6 @@ class SimulatedSession:
         self.own_acceptance = own_acceptance
         self.drafts = DraftRecord()
         self.waits = False
-        self.due = DueDraft()
         self._server = server
 
     def on_ask(self, ask: Ask, *, read: bool = True) -> None:
@@ -101,8 +99,6 @@ class SimulatedSession:
         self._server.wake(self)
 
     def on_draft(self, message: Draft) -> None:
-        if not message.first_node and message.base == len(self.session.tokens):
-            self.due.on_draft(self._server.now_ms)
         self.session.on_draft(message)
         self._server.wake(self)
 
@@ -128,32 +124,13 @@ class SimulatedPart:
         return len(self.plan.feed) + len(self.plan.tree)
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedForward:
-    """A forward that has ended.
-
-    Args:
-        began_ms: with what the server drafts for it, which takes `drafting_ms`; `step_ms`: the forward itself.
-        verifications: of each part; None: it chose nothing.
-    """
-
-    began_ms: float
-    drafting_ms: float
-    step_ms: float
-    parts: Sequence[SimulatedPart]
-    verifications: Sequence[Verification | None]
-
-
 class SimulatedServer:
     """A server that steps whenever it can.
 
     Args:
-        chooses_nodes: whether it verifies only the nodes that are worth it; otherwise all that have arrived.
         wait_ms: how long after a step it would wait for drafts before plain steps. The real server never does: 0.
         own_drafts: tokens that it drafts for each answer before a forward, whether that pays or not.
-        sits_out: whether sessions sit out a forward as `choose_waiting` says. The real server lets none.
         measured: the server has measured plain steps and rows when it started, as the real one does.
-        watch: called with each forward.
     """
 
     def __init__(
@@ -161,12 +138,9 @@ class SimulatedServer:
         loop: EventLoop,
         costs: ForwardCosts,
         *,
-        chooses_nodes: bool = True,
         wait_ms: float = 0.0,
         own_drafts: int = 0,
-        sits_out: bool = False,
         measured: bool = False,
-        watch: Callable[[SimulatedForward], object] = lambda forward: None,
     ) -> None:
         self._least_chance = 0.0
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
@@ -174,14 +148,10 @@ class SimulatedServer:
         if measured:
             plain_ms = costs.forward_ms(0)
             self._schedule = Schedule(costs.forward_ms(1) / plain_ms - 1, plain_ms)
-        self._chooses_nodes = chooses_nodes
         self._loop = loop
         self._costs = costs
         self._wait_ms = wait_ms
         self._own_drafts = own_drafts
-        self._sits_out = sits_out
-        self._sitting: list[SimulatedSession] = []
-        self._watch = watch
         self._stepped_ms: float | None = None
         self._busy = False
 
@@ -195,10 +165,6 @@ class SimulatedServer:
     ) -> SimulatedSession:
         """A new session."""
         return SimulatedSession(self, text, send, run_ahead=run_ahead, own_acceptance=own_acceptance)
-
-    @property
-    def now_ms(self) -> float:
-        return self._loop.now_ms
 
     def learn_costs(self, answers: int) -> None:
         """Knows from now on what forwards of so many answers take, as one that has served such a load for minutes."""
@@ -226,7 +192,7 @@ class SimulatedServer:
             return
         for live in taken:
             live.waits = False
-        parts = self._without_waiting(self._plan(taken))
+        parts = self._plan(taken)
         parts += self._plan_reading(parts)
         if not parts:
             return
@@ -234,8 +200,7 @@ class SimulatedServer:
         parts, drafting_ms = self._extend(parts)
         answers = sum(not part.reads for part in parts)
         step_ms = self._costs.forward_ms(sum(part.rows for part in parts) - answers, answers)
-        began_ms = self._loop.now_ms
-        self._loop.after(drafting_ms + step_ms, partial(self._on_forward, parts, began_ms, drafting_ms, step_ms))
+        self._loop.after(drafting_ms + step_ms, partial(self._on_forward, parts, drafting_ms, step_ms))
 
     def _plan(self, taken: Sequence[SimulatedSession]) -> list[SimulatedPart]:
         """As the engine: who can step, and which of their nodes are verified."""
@@ -246,8 +211,6 @@ class SimulatedServer:
             plan = live.session.plan_step()
             if plan is not None:
                 parts.append(SimulatedPart(live, plan))
-        if not self._chooses_nodes:
-            return parts
         offered = [
             Candidate(len(part.plan.feed), part.plan.tree, part.live.drafts.survival(part.plan.tree)) for part in parts
         ]
@@ -257,19 +220,6 @@ class SimulatedServer:
             if plan is not None:
                 chosen.append(SimulatedPart(part.live, plan))
         return chosen
-
-    def _without_waiting(self, parts: list[SimulatedPart]) -> list[SimulatedPart]:
-        """The parts of those that do not wait for a draft."""
-        if not (self._sits_out and self._schedule.cost.known):
-            return parts
-        drafts = [
-            (live.due, None if live.session.arrived_draft() else live.drafts.acceptance.of_rank(0))
-            for live in (part.live for part in parts)
-        ]
-        rows, rate = sum(part.rows for part in parts) - 1, self._schedule.rate(len(parts))
-        choose_waiting(drafts, rows, self.now_ms, rate, self._schedule.cost)
-        self._sitting = [part.live for part in parts if part.live.due.waits]
-        return [part for part in parts if not part.live.due.waits]
 
     def _plan_reading(self, answers: Sequence[SimulatedPart]) -> list[SimulatedPart]:
         """As the engine: how much is read of which prompts beside these answers."""
@@ -317,7 +267,7 @@ class SimulatedServer:
             tokens.append(live.text.draft_on(held, tokens))
         return Draft(session.pending.epoch + 1, held, session.hashes.short_at(held), 0, tokens)
 
-    def _on_forward(self, parts: Sequence[SimulatedPart], began_ms: float, drafting_ms: float, step_ms: float) -> None:
+    def _on_forward(self, parts: Sequence[SimulatedPart], drafting_ms: float, step_ms: float) -> None:
         self._busy = False
         self._stepped_ms = self._loop.now_ms
         self.forwards += 1
@@ -329,17 +279,15 @@ class SimulatedServer:
             nodes,
             sum(part.rows for part in parts if part.reads),
         )
-        self._least_chance = self._schedule.least_chance(rows.answers) if self._chooses_nodes else 0.0
+        self._least_chance = self._schedule.least_chance(rows.answers)
         verifications = [self._commit(part, drafting_ms + step_ms) for part in parts]
-        self._watch(SimulatedForward(began_ms, drafting_ms, step_ms, parts, verifications))
         tokens = sum(len(each.taken) for part, each in zip(parts, verifications, strict=True) if each is not None)
         self._schedule.on_forward(rows, step_ms, tokens, drafting_ms)
         self.verified_nodes += nodes
-        sitting, self._sitting = self._sitting, []
-        for live in (*(part.live for part in parts), *sitting):
-            if not live.waits:
-                live.waits = True
-                self._schedule.add(live)
+        for part in parts:
+            if not part.live.waits:
+                part.live.waits = True
+                self._schedule.add(part.live)
         self._dispatch()
 
     def _commit(self, part: SimulatedPart, took_ms: float) -> Verification | None:
@@ -349,7 +297,6 @@ class SimulatedServer:
             return None
         verification: Verification = plan.verify(live.text.choose(plan.positions))
         arrived = session.arrived_draft()
-        live.due.on_verdict(self.now_ms)
         session.on_verified(plan, verification)
         live.drafts.learn(arrived, verification.taken)
         self.accepted += verification.accepted

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 PROMPT = (1, 2, 3)
 VOCAB_SIZE = 16_384  # token ids of at most two bytes on the wire, as those of frequent tokens
-WRONG, SECOND_WRONG = 0, 2  # what the drafter says where it is wrong; the target never does
+WRONG = 0  # what the drafter says where it is wrong; the target never does
 SPARE = 256  # positions that drafts may reach beyond the end
 
 
@@ -33,20 +33,13 @@ class ScriptedText:
             return WRONG
         return self.tokens[position] if self._is_text(draft) and self._right[position] else WRONG
 
-    def second_draft_on(self, committed: int, draft: Sequence[int]) -> int:
-        """The drafter's second best guess: right at every other position where the best one is wrong."""
-        position = committed + len(draft)
-        if position >= len(self.tokens) or self._right[position] or position % 2 or not self._is_text(draft):
-            return SECOND_WRONG
-        return self.tokens[position]
-
     def choose(self, positions: Sequence[int]) -> list[int]:
         """The target's choices."""
         return [self.tokens[position] for position in positions]
 
     def _is_text(self, draft: Sequence[int]) -> bool:
         """Whether the target would write this draft; its tokens are in its text."""
-        return WRONG not in draft and SECOND_WRONG not in draft
+        return WRONG not in draft
 
 
 def by_chance(acceptance: float, seed: int) -> Callable[[int], bool]:

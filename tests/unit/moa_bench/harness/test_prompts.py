@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens, question_of, read_questions
+from moa_bench.harness.prompts import QUESTIONS, chat_tokens, question_of, questions_of
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -34,5 +34,5 @@ def test_questions_are_all_different() -> None:
 def test_questions_of_a_folder_take_turns(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"turns": ["a one", "not asked"]}\n{"turns": ["a two"]}\n')
     (tmp_path / "b.jsonl").write_text('{"category": "x", "turns": ["b one"]}\n')
-    assert read_questions(tmp_path) == ["a one", "b one", "a two"]
-    assert read_questions(tmp_path / "b.jsonl") == ["b one"]
+    assert questions_of(tmp_path) == ["a one", "b one", "a two"]
+    assert questions_of(tmp_path / "b.jsonl") == ["b one"]

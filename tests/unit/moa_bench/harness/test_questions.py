@@ -1,14 +1,13 @@
-"""Questions from files: categories, samples, and what is refused with its line."""
+"""Questions from files: categories, and what is refused with its line."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.questions import Question, read_all, sample
+from moa_bench.harness.questions import Question, read_all
 from moa_shared.errors import DataError, NotFoundError
 
 from tests.support.messages import raises
@@ -51,19 +50,6 @@ def test_files_of_a_folder_are_categories_and_take_turns(tmp_path: Path) -> None
         ("qa", "qa 0"),
         ("gsm8k", "gsm8k 1"),
     ]
-
-
-def test_a_sample_depends_on_its_seed_and_category_alone(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", *["x"] * 20)
-    write(tmp_path / "b.jsonl", *["x"] * 3)
-    questions = read_all(tmp_path)
-    drawn = sample(questions, 5)
-    assert Counter(each.category for each in drawn) == {"a": 5, "b": 3}
-    assert [each.category for each in drawn[:4]] == ["a", "b", "a", "b"]
-    assert drawn == sample(questions, 5)
-    assert drawn != sample(questions, 5, seed=1)
-    of_a = [each for each in drawn if each.category == "a"]
-    assert of_a == sample([each for each in questions if each.category == "a"], 5)
 
 
 def test_what_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ WARNING: another effort.\
 """)
 
 
+def test_a_result_of_a_suite_may_be_called_by_the_suite_or_by_its_section() -> None:
+    assert "| network |" in compare(A, changed(name="network-links"), "a", "b")
+    assert "| network |" in compare(A, changed(suite="links", name="network"), "a", "b")
+
+
 def test_other_suites_are_refused() -> None:
     with raises(DataError, snapshot("a.json is a result of network, b.json of cut. Compare results of one suite.")):
         compare(A, changed(suite="cut"), "a.json", "b.json")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moa_bench.network.oracle import Script
-from moa_bench.simulation.device import Guess, ScriptedDevice
+from moa_bench.harness.oracle import Script
+from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.simulation.events import EventLoop
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -23,7 +23,6 @@ class Bench:
         settings: DraftingSettings | None = None,
         *,
         drafts: bool = True,
-        second: Guess | None = None,
     ) -> None:
         self.loop = EventLoop()
         self.sent: list[Draft | Ack] = []
@@ -38,7 +37,6 @@ class Bench:
             settings or DraftingSettings("device"),
             plain_ms=50.0,
             round_length=3,
-            second=second,
         )
         self.device.ask(PROMPT, AnswerSettings(max_tokens=len(TEXT)))
 
@@ -94,12 +92,3 @@ def test_a_round_is_a_whole_draft_after_each_verdict() -> None:
     assert not bench.sent
     bench.wait(2.0)
     assert [tuple(frame.tokens) for frame in bench.sent if isinstance(frame, Draft)] == [TEXT[1:4]]
-
-
-def test_a_tree_grows_below_what_was_guessed_first() -> None:
-    bench = Bench(1.0, DraftingSettings("device", tree=True), second=lambda committed, chain: 49)
-    bench.decide(1)
-    bench.wait(16.0)
-    draft = bench.device.conversation.draft
-    assert draft.tokens[:6] == (TEXT[1], 49, TEXT[2], 49, TEXT[3], 49)
-    assert draft.parents[:6] == (-1, -1, 0, 0, 2, 2)

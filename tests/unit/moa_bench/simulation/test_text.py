@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_bench.simulation.text import PROMPT, SECOND_WRONG, WRONG, ScriptedText, by_chance
+from moa_bench.simulation.text import PROMPT, WRONG, ScriptedText, by_chance
 
 AT = len(PROMPT)
 
@@ -38,15 +38,6 @@ def test_luck_is_of_the_token_and_of_the_seed_alone() -> None:
     assert sum(drawn) / len(drawn) == pytest.approx(0.7, abs=0.05)
     assert drawn != [by_chance(0.7, seed=4)(number) for number in range(2000)]
     assert not any(map(by_chance(0.0, seed=3), range(100)))
-
-
-def test_a_second_guess_is_right_at_some_places_where_the_first_is_wrong() -> None:
-    text = ScriptedText(100, lambda number: number < 50)
-    second = [text.second_draft_on(position, []) == text.tokens[position] for position in range(AT, AT + 100)]
-    assert not any(second[:50])
-    assert sum(second[50:]) == 25
-    assert SECOND_WRONG not in text.tokens[AT:]
-    assert text.draft_on(AT, [SECOND_WRONG]) == WRONG  # nothing is right after a wrong token
 
 
 def test_an_answer_follows_its_prompt() -> None:

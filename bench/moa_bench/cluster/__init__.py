@@ -1,1 +1,0 @@
-"""What Ray costs between a client and a replica."""

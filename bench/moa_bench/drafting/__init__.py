@@ -1,1 +1,0 @@
-"""Who drafts for one user: the server, the device or both."""

@@ -1,0 +1,147 @@
+"""Links between client and server: netsim's stream proxy as a child process, or none."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moa_shared.errors import ConfigError
+
+from moa_bench.harness.child import running
+
+if TYPE_CHECKING:
+    from netsim.core.conditions import Conditions
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedLink:
+    """A link between client and server.
+
+    Args:
+        name: for tables.
+        delay_ms: of each direction; 0 means no link at all, loopback.
+        deviation_ms: of the delay, normal and kept above zero, correlated in time as netsim has it.
+        rate_mbps: of each direction; None: no limit.
+        recording: a trace that says what varies, above all the rate; None: nothing does.
+        start_s: where in the recording the link begins.
+    """
+
+    name: str
+    delay_ms: float = 0.0
+    deviation_ms: float = 0.0
+    rate_mbps: float | None = None
+    recording: Path | None = None
+    start_s: float = 0.0
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The link as a profile of netsim."""
+        document: dict[str, Any] = {
+            "version": 1,
+            "name": self.name.lower().replace(" ", "-"),
+            "description": "A link of moa-bench: delay and rate, no loss.",
+            "basis": "one_way",
+            "delay": {"mean_ms": self.delay_ms, "deviation_ms": self.deviation_ms},
+        }
+        return document | ({"rate_mbps": self.rate_mbps} if self.rate_mbps else {})
+
+    @property
+    def conditions(self) -> Conditions:
+        """The conditions of each direction, for the simulation."""
+        from netsim.core.link import Direction
+        from netsim.profile.catalogue import parse
+
+        return parse(json.dumps(self.document), self.name).conditions(Direction.UP)
+
+    @property
+    def rtt_ms(self) -> float:
+        """Mean round trip: with a normal delay kept above zero it is more than twice the centre."""
+        return 2 * self.conditions.delay.effective().mean_ms
+
+
+# Delays are of each direction, the harder reading of the paper's figures of 5G and 4G. Without loss: one lost packet
+# stalls a stream for a quarter of a second, and few answers would meet one.
+LINKS = (
+    EmulatedLink("RTT 0"),
+    EmulatedLink("wired", 9.0, 0.0, 50.0),
+    EmulatedLink("5G", 10.0, 10.0),
+    EmulatedLink("4G", 21.0, 19.0, 20.0),
+    EmulatedLink("RTT 50 ms", 25.0),
+    EmulatedLink("RTT 100 ms", 50.0),
+    EmulatedLink("RTT 150 ms", 75.0),
+    EmulatedLink("RTT 300 ms", 150.0),
+)
+
+
+def find_links(names: Sequence[str]) -> tuple[EmulatedLink, ...]:
+    """The links of these names.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    known = {link.name.lower(): link for link in LINKS}
+    for name in names:
+        if name.lower() not in known:
+            raise ConfigError(
+                f"There is no link {name!r}.", hint=f"There are {', '.join(link.name for link in LINKS)}."
+            )
+    return tuple(known[name.lower()] for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLink:
+    """A link in use: connect to `address`.
+
+    Args:
+        control: netsim's control socket; None: loopback, which cannot be cut.
+    """
+
+    address: str
+    control: Path | None
+
+    def cut(self, seconds: float) -> None:
+        """Lose everything that is sent for a time.
+
+        Raises:
+            ConfigError: there is no emulated link.
+        """
+        self._send({"do": "cut", "direction": "both", "seconds": seconds})
+
+    def reset(self) -> None:
+        """End every connection with a reset."""
+        self._send({"do": "reset"})
+
+    def _send(self, request: dict[str, object]) -> None:
+        from netsim.run import control
+
+        if self.control is None:
+            raise ConfigError("A loopback connection cannot be cut.", hint="Choose an emulated link.")
+        control.send(self.control, request)
+
+
+@contextmanager
+def linked(link: EmulatedLink, upstream: str, *, seed: int = 0, cores: set[int] | None = None) -> Iterator[RunningLink]:
+    """Put a link before a server.
+
+    Args:
+        upstream: "host:port" of the server.
+        seed: of delays and losses.
+    """
+    if not link.delay_ms:
+        yield RunningLink(upstream, None)
+        return
+    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
+        control = Path(folder) / "control"
+        profile = Path(folder) / "link.yaml"
+        profile.write_text(json.dumps(link.document), "utf-8")  # YAML reads JSON
+        command, last = ["proxy", "--listen", "127.0.0.1:0"], []
+        if link.recording is not None:
+            command, last = ["replay", "--backend", "proxy", "--from", str(link.start_s)], [str(link.recording)]
+        options = ["--profile", str(profile), "--seed", str(seed), "--upstream", upstream, "--control", str(control)]
+        with running("netsim.cli", command + options, cores=cores, last=last) as proxy:
+            yield RunningLink(proxy.address, control)

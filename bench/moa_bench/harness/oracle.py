@@ -1,0 +1,163 @@
+"""The oracle drafter: replays a text that the target is known to write, with errors at a chosen rate.
+
+It measures the protocol apart from any drafter's quality. It takes the place of a `DraftState`: it takes in committed
+tokens and memory rows (which it only counts) and gives logits. State: the conversation's tokens and the nodes of the
+draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position only.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.drafter.draft_nodes import DraftNodes
+from moa_shared.errors import ConfigError
+
+Rows = npt.NDArray[np.float32]
+
+_SURE = 30.0  # logit of what it proposes, among zeros: a log-probability of 0 in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What an oracle knows.
+
+    Args:
+        tokens: of the whole conversation, prompt included, as the target writes it.
+        acceptance: probability that the proposal at a position is right.
+        seed: decides where it is wrong.
+
+    Raises:
+        ConfigError: a probability outside 0 to 1.
+    """
+
+    tokens: tuple[int, ...]
+    acceptance: float
+    seed: int
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.acceptance <= 1.0:
+            raise ConfigError(f"The oracle's acceptance is {self.acceptance}, expected 0 to 1.")
+
+    def right_at(self, position: int) -> bool:
+        """Whether the proposal for this position is the target's token."""
+        return random.Random(f"{self.seed}:{position}").random() < self.acceptance
+
+    def proposal(self, position: int, *, on_text: bool) -> int:
+        """The token proposed at a position; beyond the text, or off it, a wrong one."""
+        if position >= len(self.tokens):
+            return 0
+        token = self.tokens[position]
+        return token if on_text and self.right_at(position) else (token + 1) % self.vocab_size
+
+    def guess(self, committed: int, drafted: Sequence[int]) -> int:
+        """The token proposed after so many committed tokens and a chain of draft tokens."""
+        position = committed + len(drafted)
+        return self.proposal(position, on_text=self.tokens[committed:position] == tuple(drafted))
+
+
+class OracleDrafter:
+    """A drafter that follows a script.
+
+    Args:
+        script: what it knows.
+        step_ms: how long one step takes; a device's own computation, so it sleeps for the rest of that time.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        step_ms: float = 0.0,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.script = script
+        self.tokens: list[int] = []
+        self.memory_rows = 0
+        self.steps = 0
+        self._step_s = step_ms / 1e3
+        self._clock = clock
+        self._sleep = sleep
+        self._agreed = 0  # committed tokens that are the script's
+        self._nodes = DraftNodes()
+        self._on_text: list[bool] = []  # whether the path of each draft node is the script's
+        self._drafting = False
+
+    # ------------------------------------------------------------ what the server said
+
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        """Appends committed tokens; former numbers of the draft nodes below them, None if the draft is gone."""
+        for token in tokens:
+            place = len(self.tokens)
+            if self._agreed == place < len(self.script.tokens) and self.script.tokens[place] == token:
+                self._agreed += 1
+            self.tokens.append(token)
+        kept = self._nodes.advance(tokens).kept if self._drafting else None
+        self._on_text = [self._on_text[node] for node in kept or ()]
+        self._drafting = kept is not None
+        return kept
+
+    def crop(self, length: int) -> None:
+        """Forgets everything from position `length` on."""
+        del self.tokens[length:]
+        self._agreed = min(self._agreed, length)
+        self._nodes.clear()
+        self._on_text, self._drafting = [], False
+
+    def append_memory(self, start: int, rows: Rows) -> None:
+        """Counts memory rows."""
+        self.memory_rows += int(rows.shape[0])
+
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        """Does nothing: the oracle needs no state of the target."""
+
+    # ------------------------------------------------------------ drafting
+
+    @property
+    def token_ids(self) -> None:
+        """Columns of its logits are the target's tokens."""
+        return
+
+    @property
+    def next_position(self) -> int:
+        """Position of the first token to guess."""
+        return len(self.tokens)
+
+    @property
+    def has_left_the_script(self) -> bool:
+        """Whether the target wrote something else than the script says."""
+        return self._agreed < len(self.tokens)
+
+    def begin(self) -> Rows:
+        """Logits [1, vocab] of the token after the newest committed one."""
+        self._nodes.clear()
+        self._on_text, self._drafting = [], True
+        return self._step([(0, not self.has_left_the_script)])
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        """Logits [nodes, vocab] after each new node."""
+        known = len(self._nodes)
+        self._nodes.add(tokens, parents)
+        for token, parent in zip(tokens, parents, strict=True):
+            on_text = self._on_text[parent] if parent >= 0 else not self.has_left_the_script
+            position = self.next_position + self._nodes.depths[len(self._on_text)] - 1
+            right = on_text and position < len(self.script.tokens) and self.script.tokens[position] == token
+            self._on_text.append(right)
+        return self._step(list(zip(self._nodes.depths, self._on_text, strict=True))[known:])
+
+    def _step(self, rows: Sequence[tuple[int, bool]]) -> Rows:
+        began = self._clock()
+        ready = began + self._step_s
+        self.steps += 1
+        logits = np.zeros((len(rows), self.script.vocab_size), dtype=np.float32)
+        for row, (depth, on_text) in enumerate(rows):
+            logits[row, self.script.proposal(self.next_position + depth, on_text=on_text)] = _SURE
+        if (left := ready - self._clock()) > 0:
+            self._sleep(left)
+        return logits

@@ -1,0 +1,89 @@
+"""A server with a drafter, and what a device holds for it: the stage of most measurements."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from moa_client.device.loading import Device
+from moa_shared.models import load_tokenizer, resolve
+from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
+
+from moa_bench.harness.child import Child
+from moa_bench.harness.cores import on_cores
+from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_drafter
+from moa_bench.harness.servers import running_server
+from moa_bench.harness.split_client import client_settings, load_split_device
+
+if TYPE_CHECKING:
+    from moa_shared.models import ModelFiles
+    from moa_shared.models.tokenizer.tokenizer import Tokenizer
+
+
+class Wanted(Protocol):
+    """Which model is served, on what level, and on which cores."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def level(self) -> str: ...
+    @property
+    def server_cores(self) -> set[int] | None: ...
+    @property
+    def own_cores(self) -> set[int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A server, and what its clients share.
+
+    Args:
+        drafter: whose memory it serves; `path`: of its file.
+        device: of a client with that drafter.
+    """
+
+    runner: asyncio.Runner
+    files: ModelFiles
+    tokenizer: Tokenizer
+    drafter: MeasuredDrafter
+    path: str
+    server: Child
+    device: Device
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.files.config["vocab_size"])
+
+
+@contextmanager
+def staged(run: Wanted, *, flags: Sequence[str] = ()) -> Iterator[Stage]:
+    """A server with the package's drafter, or an untrained one; the block has the other core.
+
+    Args:
+        flags: more of `moa-server serve`.
+
+    Raises:
+        MoaError: the model cannot be had, or the server does not start.
+    """
+    files = resolve(run.model, progress=make_progress())
+    drafter = find_drafter(files)
+    with (
+        on_cores(run.own_cores),
+        make_runner() as runner,
+        tempfile.TemporaryDirectory(prefix="moa-bench-") as folder,
+    ):
+        path = str(drafter_file(drafter, Path(folder)))
+        with running_server(run.model, level=run.level, drafter=path, cores=run.server_cores, flags=flags) as server:
+            program = client_settings(server=server.address, model=run.model, drafter=path)
+            device = load_split_device(runner, program)
+            yield Stage(runner, files, load_tokenizer(files), drafter, path, server, device)

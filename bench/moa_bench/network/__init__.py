@@ -1,1 +1,0 @@
-"""`moa-bench network`: ways to answer, compared over emulated links."""

@@ -1,1 +1,0 @@
-"""What a proxy in front of a server costs."""

@@ -1,1 +1,0 @@
-"""Whether answers stay whole while their server is restarted under load."""

@@ -1,0 +1,79 @@
+"""Runs a suite: what is recorded before it starts, and where its result, its tables and its pictures go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from moa_bench.harness.cores import split_cores
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.journal import Keep, measure_afresh
+from moa_bench.report.report import checkout_root, publish, to_json, write_text
+from moa_bench.suite import Inputs, Result, Run, Suite
+
+STANDARD_OUTPUT = Path("-")
+
+
+def run_suite(
+    suite: Suite[Any],
+    effort: Any,
+    inputs: Inputs,
+    *,
+    quick: bool,
+    json_file: Path | None,
+    pictures: Path | None = None,
+    keep: Keep = measure_afresh,
+) -> None:
+    """Measures, publishes and draws. Numpy's own products take one thread from here on.
+
+    Args:
+        json_file: where the result goes instead of the checkout; None: the checkout, unless quick.
+        pictures: the folder where they go; None: the checkout's, if the result goes there too.
+
+    Raises:
+        MoaError: as the suite raises it, or the processes cannot be pinned, or a file cannot be written.
+    """
+    root = checkout_root()
+    head: Result = {"suite": suite.name, "quick": quick}
+    if not suite.is_computed:
+        head |= {"pinned": inputs.pin, "machine": gather_facts(root)}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    server_cores, own_cores = split_cores(inputs.pin)
+
+    def complete(measured: Result) -> Result:
+        level = {"level": inputs.level} if "level" in suite.takes else {}
+        return head | {"name": suite.name, "effort": effort} | level | measured
+
+    def save(measured: Result) -> None:
+        if json_file not in (None, STANDARD_OUTPUT):
+            write_text(json_file, to_json(complete(measured)))
+
+    run = Run(**vars(inputs), server_cores=server_cores, own_cores=own_cores, keep=keep, save=save)
+    result = complete(suite.measure(effort, run))
+    publish(result["name"], result, suite.render(result), quick=quick, json_file=json_file, page=suite.page)
+    if pictures is None and json_file is None and not quick and root is not None:
+        pictures = root / "docs" / "img"
+    for path in [] if pictures is None else suite.draw(result, pictures):
+        click.echo(path)
+    suite.check(result)
+
+
+def journal_header(suite: Suite[Any], effort: Any, inputs: Inputs, *, quick: bool) -> dict[str, Any]:
+    """What all cells of a run depend on: commit, machine, inputs, effort; not the time or the load."""
+    return run_header(inputs, quick=quick) | {"suite": suite.name, "effort": asdict(effort)}
+
+
+def run_header(inputs: Inputs, *, quick: bool) -> dict[str, Any]:
+    """That of a run of several suites, without their efforts."""
+    machine = gather_facts(checkout_root())
+    facts = {key: machine[key] for key in ("commit", "cpu", "cores_allowed", "system", "python", "packages")}
+    return facts | {
+        **vars(inputs),
+        "quick": quick,
+        "questions": None if inputs.questions is None else str(inputs.questions.absolute()),
+        "drafters": {name: str(path.absolute()) for name, path in inputs.drafters.items()},
+    }

@@ -1,0 +1,136 @@
+"""What a suite is: a name, how much it measures, and where its measuring, its tables and its pictures are.
+
+A suite's package has the modules `measure` (`measure(effort, run)`, which gives a result, and perhaps `check(result)`,
+which raises where that is a failure), `tables` (`render(result)`) and perhaps `picture` (`draw(result, folder)`).
+They are loaded when it begins, so that help loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+from moa_shared.protocol.levels import INT8, LEVELS
+
+from moa_bench.harness.shapes import FORMATS, SHAPES
+from moa_bench.options import option
+from moa_bench.report.journal import Keep, measure_afresh
+
+Effort = TypeVar("Effort")
+Result = dict[str, Any]
+Cores = set[int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a user can name for a measurement, whatever it measures.
+
+    `questions` is a path as `read_all` takes it; `drafters` are checkpoints by name, besides those in the package.
+    """
+
+    model: str = option("default", "Target: default, hub id, folder or .gguf.")
+    level: str = option(INT8, "Arithmetic of the target.", choices=LEVELS)
+    pin: bool = option(False, "Pin the server to one core and everything else to another.")
+    questions: Path | None = option(None, "Ask these instead: JSON lines, or a folder of such files.", metavar="PATH")
+    drafters: Mapping[str, Path] = option(
+        {}, "Measure this checkpoint too, under that name (repeat).", "--drafter", metavar="NAME=PATH|ID"
+    )
+    traces: tuple[str, ...] = option(
+        (),
+        "Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
+        "--trace",
+        metavar="LINK=FILE",
+    )
+    shape: str | None = option(
+        None, "Measure a model of this real size, of random weights, with oracles' drafts.", choices=tuple(SHAPES)
+    )
+    stored: str | None = option(None, "How its weights are stored.", "--format", shown="q4_k_m", choices=tuple(FORMATS))
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the model has random weights in a real size."""
+        return self.shape is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Inputs):
+    """What a measurement is given besides its effort.
+
+    Args:
+        server_cores, own_cores: of the server, and of everything else; None: any.
+        keep: takes the key of a cell, and what measures it.
+        save: takes the result so far, which an interrupted run keeps.
+    """
+
+    server_cores: Cores = None
+    own_cores: Cores = None
+    keep: Keep = measure_afresh
+    save: Callable[[Result], object] = lambda result: None
+
+
+@dataclass(frozen=True, slots=True)
+class Suite(Generic[Effort]):
+    """A measurement.
+
+    Args:
+        name: of its command; `about`: what it measures, for help.
+        package: where its modules are.
+        page: of docs/, which has its tables between markers; empty: none has.
+        full: how much to measure; `quick`: just enough to show that it works; None: there is no such thing.
+        takes: the fields of `Inputs` that it uses.
+        seconds: about how many an effort takes with the default model.
+        refuse: raises UsageError where options contradict each other, before anything is loaded.
+        options: of its command, besides those of its effort and inputs.
+        pictures: endings of the names of its pictures, after that of the result.
+        is_computed: nothing is measured, so that machine and commit say nothing about the figures.
+    """
+
+    name: str
+    about: str
+    package: str
+    page: str
+    full: Effort
+    quick: Effort | None
+    takes: tuple[str, ...]
+    seconds: Callable[[Effort], float]
+    refuse: Callable[[Effort, Inputs], None] = lambda effort, inputs: None
+    pictures: tuple[str, ...] = ("",)
+    options: tuple[click.Option, ...] = ()
+    is_computed: bool = False
+
+    def effort(self, *, quick: bool) -> Effort:
+        return self.quick if quick and self.quick is not None else self.full
+
+    def measure(self, effort: Effort, run: Run) -> Result:
+        """The result: "target", "name" where it is not the suite's, and whatever the tables show.
+
+        Raises:
+            MoaError: something that is measured cannot be had, or fails.
+        """
+        found: Result = import_module(f"{self.package}.measure").measure(effort, run)
+        return found
+
+    def render(self, result: Mapping[str, Any]) -> str:
+        """Markdown tables of a result."""
+        return str(import_module(f"{self.package}.tables").render(result))
+
+    def draw(self, result: Mapping[str, Any], folder: Path) -> list[Path]:
+        """Pictures of a result in a folder; none where the suite draws none.
+
+        Raises:
+            ConfigError: matplotlib is not there, or a file cannot be written.
+        """
+        if find_spec(f"{self.package}.picture") is None:
+            return []
+        return list(import_module(f"{self.package}.picture").draw(result, folder))
+
+    def check(self, result: Mapping[str, Any]) -> None:
+        """Raises a MoaError where what was measured is a failure."""
+        check = getattr(import_module(f"{self.package}.measure"), "check", None)
+        if check is not None:
+            check(result)

@@ -1,0 +1,56 @@
+"""One evaluation for each drafter, on the same questions and cuts.
+
+Measured by `moa-train evaluate`, which takes the server away at each tenth of the target's answer.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, DEFAULT_DRAFTER
+from moa_shared.programs.progress import make_progress
+from moa_training.evaluation.evaluation import evaluate
+from moa_training.evaluation.measuring.job import EvaluationOptions
+
+from moa_bench.harness.cores import on_cores
+from moa_bench.suite import Result, Run
+from moa_bench.suites.alone.suite import AloneEffort, questions_of
+
+SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_DRAFTER, "prompt look-up": "lookup"}
+
+
+def measure(effort: AloneEffort, run: Run) -> Result:
+    """The evaluations, on the server's core; each is a cell.
+
+    Raises:
+        MoaError: there are no questions, or a drafter cannot be used.
+    """
+    questions = questions_of(run)
+    options = EvaluationOptions(
+        target=run.model,
+        limit=effort.questions,
+        answer_tokens=effort.answer_tokens,
+        longest_prompt=effort.longest_prompt,
+        execution=run.level,
+        standalone_tokens=effort.alone_tokens,
+        task_tokens=effort.task_tokens,
+    )
+    named = SHIPPED | {name: str(path) for name, path in run.drafters.items()}
+    with on_cores(run.server_cores):
+        evaluations = {
+            name: run.keep(name, partial(evaluate_one, checkpoint, questions, options))
+            for name, checkpoint in named.items()
+        }
+    return {"target": next(iter(evaluations.values()))["target"], "evaluations": evaluations}
+
+
+def evaluate_one(checkpoint: str, questions: Path, options: EvaluationOptions) -> dict[str, Any]:
+    """What `moa-train evaluate --json` writes of a checkpoint.
+
+    Raises:
+        MoaError: it cannot be used, or there are no questions.
+    """
+    result: dict[str, Any] = evaluate(checkpoint, questions, options, make_progress()).to_json()
+    return result

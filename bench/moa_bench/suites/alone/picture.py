@@ -1,0 +1,16 @@
+"""Quality over the share of the answer that was served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from moa_training.evaluation.share_comparison import draw_shares
+
+
+def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draws into a PNG file of a folder; raises ConfigError where matplotlib is missing."""
+    path = folder / "alone.png"
+    draw_shares(result["evaluations"], path)
+    return [path]

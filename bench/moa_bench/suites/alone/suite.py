@@ -1,0 +1,63 @@
+"""`moa-bench alone`: quality against the share of the answer that was served, for each drafter and for none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from moa_shared.errors import NotFoundError
+
+from moa_bench.report.report import ALONE
+from moa_bench.suite import Inputs, Suite
+
+DRAFTERS = 3  # those in the package, and prompt look-up
+CATEGORIES = 7  # of the questions that are usually asked
+QUESTION_S = 20.0  # of one drafter, with answers of 128 tokens and its task's result
+
+
+@dataclass(frozen=True, slots=True)
+class AloneEffort:
+    """How much to measure.
+
+    Args:
+        questions: of each category.
+        answer_tokens: of an answer, at most.
+        longest_prompt: questions with more tokens are not asked.
+        alone_tokens: written after each cut.
+        task_tokens: of an answer whose result is checked; 0: none is.
+    """
+
+    questions: int = 2
+    answer_tokens: int = 128
+    longest_prompt: int = 512
+    alone_tokens: int = 96
+    task_tokens: int = 192
+
+
+def estimate_s(effort: AloneEffort) -> float:
+    """About how many seconds it takes with the default model."""
+    return DRAFTERS * CATEGORIES * effort.questions * QUESTION_S * effort.answer_tokens / 128
+
+
+def questions_of(inputs: Inputs) -> Path:
+    """What to ask; raises NotFoundError where nobody says so."""
+    if inputs.questions is None:
+        raise NotFoundError("There are no questions to answer.", hint="Name a file or a folder: --questions PATH.")
+    return inputs.questions
+
+
+def refuse(effort: AloneEffort, inputs: Inputs) -> None:
+    questions_of(inputs)
+
+
+SUITE = Suite(
+    "alone",
+    "What a device writes without its server, by the share of the answer that it had; and what an API client has.",
+    "moa_bench.suites.alone",
+    ALONE,
+    AloneEffort(),
+    AloneEffort(1, 16, 128, 8, 0),
+    ("model", "level", "pin", "questions", "drafters"),
+    estimate_s,
+    refuse,
+)

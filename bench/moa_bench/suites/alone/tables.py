@@ -1,0 +1,25 @@
+"""What `moa-bench alone` found, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moa_training.evaluation.share_comparison import share_table, task_table
+
+from moa_bench.report.report import facts_line
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """Tables by the share that was served: closeness to the target, and results of tasks."""
+    evaluations, effort = result["evaluations"], result["effort"]
+    count = next(iter(evaluations.values()))["questions"]
+    what = (
+        f"{count} questions on the level {result['level']}, answers of at most {effort.answer_tokens} tokens, each "
+        f"taken from the server at every tenth; the device then writes {effort.alone_tokens} tokens. An API client "
+        "has what was served, and no more."
+    )
+    tables = [share_table(evaluations), task_table(evaluations)]
+    heads = ["### Text", "### Results of tasks"]
+    parts = [f"{head}\n\n{table}\n" for head, table in zip(heads, tables, strict=True) if table]
+    return "\n".join([facts_line(result), what + "\n", *parts])

@@ -1,0 +1,1 @@
+"""What each memory codec costs (`moa-bench codecs`)."""

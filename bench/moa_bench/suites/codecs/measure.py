@@ -1,0 +1,73 @@
+"""Answers with each codec, in synchronous rounds: what is drafted then does not depend on how fast anything was.
+
+So the tokens that a verification brings depend only on the drafter and its memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import product
+
+from moa_shared.programs.progress import make_progress
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec, row_bytes
+
+from moa_bench.harness.byte_counter import counting
+from moa_bench.harness.oracle_device import ROUNDS
+from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+from moa_bench.harness.split_client import SplitClient
+from moa_bench.harness.stage import staged
+from moa_bench.suite import Result, Run
+from moa_bench.suites.codecs.suite import CodecsEffort
+
+
+@dataclass(frozen=True, slots=True)
+class CodecCost:
+    """What one codec costs.
+
+    Args:
+        row_bytes: of a memory row.
+        down_a_token: at the socket, over all answers, their prompts' memory included.
+        tokens_a_verification: mean over all answers.
+        tokens: of all answers.
+    """
+
+    codec: str
+    row_bytes: int
+    down_a_token: float
+    tokens_a_verification: float
+    tokens: int
+
+
+def measure(effort: CodecsEffort, run: Run) -> Result:
+    """The cost of each codec.
+
+    Raises:
+        MoaError: a server or client that fails.
+    """
+    settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
+    down, verdicts, got = Counter[Codec](), Counter[Codec](), Counter[Codec]()
+    with staged(run) as stage, counting(stage.address) as counter:
+        questions = [chat_tokens(stage.tokenizer, question) for question in QUESTIONS[: effort.prompts]]
+        with make_progress().task("Answers", len(Codec) * len(questions)) as task:
+            for question, codec in product(questions, Codec):
+                before = counter.read()
+                with closing(SplitClient(stage.runner, counter.address, stage.device, codec, mode=ROUNDS)) as client:
+                    client.ask(question, settings)
+                verdicts[codec] += client.figures.verdicts - 1  # the first one has no draft
+                got[codec] += client.figures.tokens - 1
+                down[codec] += (counter.read() - before).down
+                task.advance(1)
+    rows = [
+        CodecCost(
+            codec.name.lower(),
+            row_bytes(codec, stage.device.memory_width),
+            round(down[codec] / got[codec], 1),
+            round(got[codec] / verdicts[codec], 3),
+            got[codec],
+        )
+        for codec in Codec
+    ]
+    return {"target": stage.files.target_id, "drafter": stage.drafter.description, "codecs": rows}

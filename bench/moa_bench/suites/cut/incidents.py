@@ -1,0 +1,123 @@
+"""What goes wrong in `moa-bench cut`: when, what and for how long; and what an answer that met it shows.
+
+Pure: plans come from a seed, and the figures of an incident from times that others took.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from moa_bench.harness.shown_text import Moment
+
+# Without link or server: shorter than a client's timer (a hand-over) to much longer (a lift), as many in each octave.
+SHORTEST_S = 0.06
+LONGEST_S = 3.0
+# From the answer's begin, or from when the incident before was over: the prompt is being read, text comes, is verified.
+EARLIEST_S, LATEST_S = 0.0, 1.5
+
+
+class IncidentKind(StrEnum):
+    CUT = "cut"  # everything sent is lost for a time
+    RESET = "reset"  # every connection ends with a reset
+    KILL = "kill"  # the server dies, and another one takes its place
+    OUTAGE = "recorded outage"  # nothing comes for a time, as on a link that was recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An incident to come.
+
+    Args:
+        after_s: from the answer's begin or the end of the incident before.
+        seconds: how long a cut lasts, or the shortest time without a server.
+    """
+
+    kind: IncidentKind
+    after_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedIncident:
+    """An incident that happened; times are seconds since the question.
+
+    Args:
+        at_s, healed_s: when it began, and when link and server were there again.
+        next_s: when the next one began; infinite: there was none.
+    """
+
+    kind: IncidentKind
+    at_s: float
+    healed_s: float
+    next_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What an answer shows of an incident.
+
+    Args:
+        seconds: until the link or the server was there again.
+        stall_ms: the longest wait for new text that lasted into the incident or began in it; None: all of the text
+            was already on the screen.
+        resume_ms: from when link and server were there again to the next verdict; None: the next incident came first,
+            or nothing was left to decide.
+        alone: whether standalone text was written from the incident until then.
+        whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
+    """
+
+    kind: IncidentKind
+    seconds: float
+    stall_ms: float | None
+    resume_ms: float | None
+    alone: bool
+    whole: bool
+
+
+def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planned]:
+    """That many of each kind in random order, at random times, for random lengths."""
+    draw = random.Random(seed)
+    kinds = [IncidentKind.CUT] * cuts + [IncidentKind.RESET] * resets + [IncidentKind.KILL] * kills
+    draw.shuffle(kinds)
+    return [
+        Planned(
+            kind,
+            draw.uniform(EARLIEST_S, LATEST_S),
+            0.0 if kind is IncidentKind.RESET else SHORTEST_S * (LONGEST_S / SHORTEST_S) ** draw.random(),
+        )
+        for kind in kinds
+    ]
+
+
+def judge_incident(
+    struck: InjectedIncident, moments: Sequence[Moment], verdicts_s: Sequence[float], *, answer_tokens: int, whole: bool
+) -> Incident | None:
+    """What a screen says about an incident; None if all of the answer had been decided before it.
+
+    Args:
+        moments: of the answer, in order.
+        verdicts_s: when verdicts came.
+        answer_tokens: of the final text.
+    """
+    if not any(at_s > struck.at_s for at_s in verdicts_s):
+        return None
+    resumed_s = next((at_s for at_s in verdicts_s if at_s > struck.healed_s), math.inf)
+    over_s = min(resumed_s, struck.next_s)
+    waits = []
+    since_s, length = 0.0, 0
+    for moment in moments:
+        if moment.at_s > struck.at_s and since_s < over_s and length < answer_tokens and moment.is_new:
+            waits.append(min(moment.at_s, struck.next_s) - since_s)
+        since_s, length = moment.at_s, moment.length
+    return Incident(
+        struck.kind,
+        round(struck.healed_s - struck.at_s, 3),
+        round(max(waits) * 1e3, 1) if waits else None,
+        round((resumed_s - struck.healed_s) * 1e3, 1) if resumed_s < struck.next_s else None,
+        any(moment.length > moment.committed for moment in moments if struck.at_s < moment.at_s <= over_s),
+        whole,
+    )

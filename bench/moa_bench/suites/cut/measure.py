@@ -1,0 +1,262 @@
+"""Answers that meet incidents at random times, and the outages of recorded links.
+
+State: one server that can be killed and replaced, one emulated link, one client. An answer meets as many incidents as
+its time allows; its text is compared with that of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from moa_shared.models import load_tokenizer, resolve
+from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_bench.harness.answers import PlainClient
+from moa_bench.harness.byte_counter import counting
+from moa_bench.harness.child import Child
+from moa_bench.harness.cores import on_cores
+from moa_bench.harness.drafters import drafter_file, find_drafter
+from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linked
+from moa_bench.harness.oracle import Script
+from moa_bench.harness.oracle_device import with_oracle
+from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens
+from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
+from moa_bench.harness.servers import running_server
+from moa_bench.harness.shown_text import Moment
+from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.suite import Result, Run
+from moa_bench.suites.cut.incidents import (
+    Incident,
+    IncidentKind,
+    InjectedIncident,
+    Planned,
+    judge_incident,
+    plan_incidents,
+)
+from moa_bench.suites.cut.suite import CutEffort
+
+ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
+SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
+ORACLE_ACCEPTANCE = 0.65
+ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
+
+
+class MortalServer:
+    """A server at one address that can be killed and replaced by one that knows nothing of its sessions.
+
+    The replacement is started beforehand, so that the time without a server is the bench's to choose.
+
+    Args:
+        start: starts a server.
+        address: where clients find it, a relay's.
+        redirect: tells the relay where the server is.
+    """
+
+    def __init__(
+        self, start: Callable[[], AbstractContextManager[Child]], address: str, redirect: Callable[[str], object]
+    ) -> None:
+        self.address = address
+        self._start = start
+        self._redirect = redirect
+        self._pool = ThreadPoolExecutor(1)
+        self._child, self._stack = self._launch()
+        redirect(self._child.address)
+        self._next = self._pool.submit(self._launch)
+
+    def _launch(self) -> tuple[Child, ExitStack]:
+        stack = ExitStack()
+        return stack.enter_context(self._start()), stack
+
+    def kill_and_replace(self, seconds: float) -> None:
+        """Kills the server; returns when its replacement can be called, `seconds` later at the earliest."""
+        self._child.kill()
+        self._stack.close()
+        time.sleep(seconds)
+        self._child, self._stack = self._next.result()
+        self._redirect(self._child.address)
+        self._next = self._pool.submit(self._launch)
+
+    def close(self) -> None:
+        self._stack.close()
+        self._next.result()[1].close()
+        self._pool.shutdown()
+
+
+def measure(effort: CutEffort, run: Run) -> Result:
+    """Answers until all incidents were met, then one for each outage of a recorded link and each prompt.
+
+    Raises:
+        MoaError: an unknown link, or a server, link or client that fails for good.
+    """
+    chosen = find_links((effort.link,))[0]
+    rides = [recorded_link(trace) for trace in run.traces]
+    progress = make_progress()
+    files = resolve(run.model, progress=progress)
+    tokenizer = load_tokenizer(files)
+    prompts = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
+    with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
+        drafter = str(drafter_file(find_drafter(files), folder))
+        relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
+        server = MortalServer(
+            lambda: running_server(run.model, level=run.level, drafter=drafter, cores=run.server_cores),
+            relay.address,
+            relay.redirect,
+        )
+        stack.callback(server.close)
+        running = stack.enter_context(linked(chosen, server.address, seed=effort.seed, cores=run.own_cores))
+        device = load_split_device(runner, client_settings(server=server.address, model=run.model, drafter=drafter))
+
+        def connect(address: str, script: Script) -> SplitClient:
+            """A client with an oracle that plays a script; memory comes as for the real drafter."""
+            playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
+            return SplitClient(runner, address, playing, silence_s=SILENCE_S)
+
+        stretches = [(ride, each) for ride in rides for each in outages(recording_of(ride))]
+        plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
+        stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
+        incidents: list[Incident] = []
+        answers = 0
+        with progress.task("Incidents", len(plan) + len(stretches) * len(prompts)) as task:
+            whole = [stage.undisturbed(number) for number in range(len(prompts))]
+            while plan:
+                left = len(plan)
+                number = answers % len(prompts)
+                incidents += stage.disturbed(plan, number, whole[number])
+                answers += 1
+                task.advance(left - len(plan))
+            for (ride, outage), number in product(stretches, range(len(prompts))):
+                if (incident := stage.ridden(ride, outage, number, whole[number], run.own_cores)) is not None:
+                    incidents.append(incident)
+                answers += 1
+                task.advance(1)
+    return {
+        "target": files.target_id,
+        "link": chosen.name,
+        "recordings": [ride.name for ride in rides],
+        "incidents": incidents,
+        "answers": answers,
+    }
+
+
+Connect = Callable[[str, Script], SplitClient]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """How an answer went: what a reader saw, when verdicts came, and whether the text is the undisturbed one."""
+
+    moments: Sequence[Moment]
+    verdicts_s: Sequence[float]
+    tokens: int
+    whole: bool
+
+    def judge(self, struck: InjectedIncident) -> Incident | None:
+        return judge_incident(struck, self.moments, self.verdicts_s, answer_tokens=self.tokens, whole=self.whole)
+
+
+class _Stage:
+    """A server, a link and a client, where answers meet incidents."""
+
+    def __init__(
+        self,
+        link: RunningLink,
+        server: MortalServer,
+        connect: Connect,
+        prompts: Sequence[Sequence[int]],
+        answer_tokens: int,
+        vocab_size: int,
+    ) -> None:
+        self._link = link
+        self._server = server
+        self._connect = connect
+        self._prompts = prompts
+        self._settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
+        self._vocab_size = vocab_size
+
+    def undisturbed(self, prompt: int) -> Sequence[int]:
+        """The whole text, by plain streaming."""
+        with closing(PlainClient(self._link.address)) as client:
+            return client.ask(self._prompts[prompt], self._settings).tokens
+
+    def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
+        """One answer, and what it met of the plan, which loses what was struck."""
+        client = self._connect(self._link.address, self._script(prompt, text, prompt + len(plan)))
+        over = threading.Event()
+        struck: list[InjectedIncident] = []
+        striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
+        striking.start()
+        try:
+            shown = self._ask(client, prompt, text)
+        finally:
+            over.set()
+            striking.join()
+            client.close()
+        met = [shown.judge(one) for one in _since(client.began_s, struck)]
+        missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
+        plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
+        return [incident for incident in met if incident is not None]
+
+    def ridden(
+        self, ride: EmulatedLink, outage: Outage, prompt: int, text: Sequence[int], cores: set[int] | None
+    ) -> Incident | None:
+        """One answer that is under way when a recorded outage begins; None: all of it was decided by then."""
+        start_s = outage.at_s - BEFORE_S
+        with linked(replace(ride, start_s=start_s), self._server.address, cores=cores) as running:
+            begins_s = time.perf_counter() + BEFORE_S
+            with closing(self._connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
+                time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
+                shown = self._ask(client, prompt, text)
+        [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
+        return shown.judge(struck)
+
+    def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
+        return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size)
+
+    def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> _Shown:
+        answer = client.ask(self._prompts[prompt], self._settings)
+        whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
+        return _Shown(client.screen.moments, client.screen.decided_s, len(answer.tokens), whole)
+
+    def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[InjectedIncident]) -> None:
+        """Strikes until the answer or the plan is over; a wait that outlasts an answer continues in the next."""
+        while plan:
+            planned, began_s = plan.popleft(), time.perf_counter()
+            if over.wait(planned.after_s):
+                waited_s = time.perf_counter() - began_s
+                plan.appendleft(replace(planned, after_s=max(0.0, planned.after_s - waited_s)))
+                return
+            at_s = time.perf_counter()
+            self._strike(planned)
+            struck.append(InjectedIncident(planned.kind, at_s, time.perf_counter()))
+
+    def _strike(self, planned: Planned) -> None:
+        """Returns when link and server are there again."""
+        if planned.kind is IncidentKind.CUT:
+            self._link.cut(planned.seconds)
+            time.sleep(planned.seconds)
+        elif planned.kind is IncidentKind.RESET:
+            self._link.reset()
+        else:
+            self._server.kill_and_replace(planned.seconds)
+
+
+def _since(began_s: float, struck: Sequence[InjectedIncident]) -> list[InjectedIncident]:
+    """The same incidents on an answer's clock, each with the begin of the next one."""
+    nexts = [*(one.at_s for one in struck[1:]), math.inf][: len(struck)]
+    return [
+        InjectedIncident(one.kind, one.at_s - began_s, one.healed_s - began_s, next_s - began_s)
+        for one, next_s in zip(struck, nexts, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Whole answers over a link that is cut, against the server's own (`moa-bench texts`)."""

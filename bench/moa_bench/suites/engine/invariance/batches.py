@@ -1,0 +1,142 @@
+"""Forwards of 1 to 16 sessions as a server forms them: plain steps, verifications and chunks of prompts side by side.
+
+Sessions are at different places of their texts: each begins when another has ended, and now and then one loses a part
+of its cache. Rows are compared as far as the forward gives them: logits, the state of one layer, keys and values.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from moa_bench.suites.engine.invariance.feeds import Feed, chain_feed, tree_feed, with_draft, wrong_tree
+from moa_bench.suites.engine.invariance.readings import Tally
+from moa_bench.suites.engine.invariance.reference import Reference, RowBits
+
+if TYPE_CHECKING:
+    from moa_server.target import Target, TargetOutput
+    from moa_server.target.target import Request
+
+MOST_SESSIONS = 16
+MOST_READ = 256  # tokens of prompts in one forward, as the server's default
+MOST_FED = 4  # tokens that an answer feeds besides its draft: more than one where it reads some again
+MOST_NODES = 32
+LOSSES = 1 / 64  # of the parts, before which a session loses a part of its cache
+SIZES = ((1, "a forward of 1 session"), (4, "of 2 to 4"), (8, "of 5 to 8"), (MOST_SESSIONS, "of 9 to 16"))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPart:
+    """One session's part of a forward.
+
+    Args:
+        wanted: rows whose logits are wanted.
+        reads: it reads a chunk of a prompt.
+    """
+
+    feed: Feed
+    wanted: range
+    reads: bool = False
+
+
+def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, random: Random) -> SessionPart:
+    """A plain step, a verification or a chunk of a prompt.
+
+    Args:
+        start: tokens of the text that were read.
+        room: tokens of prompts that the forward may still read.
+    """
+    kind = random.random()
+    if kind < 0.25 and room:
+        feed = chain_feed(text, start, random.randint(1, room))
+        return SessionPart(feed, range(len(feed.tokens) if random.random() < 0.5 else 0), reads=True)
+    fed = chain_feed(text, start, random.randint(1, MOST_FED) if kind < 0.35 else 1)
+    if kind < 0.6:
+        return SessionPart(fed, range(len(fed.tokens)))
+    nodes = random.randint(1, MOST_NODES)
+    if random.random() < 0.25 or start + len(fed.tokens) == len(text):
+        draft = wrong_tree(nodes, vocab_size, random)
+    else:
+        draft = tree_feed(text, start + len(fed.tokens), nodes, vocab_size, random)
+    feed = with_draft(fed.tokens, draft)
+    return SessionPart(feed, range(len(fed.tokens) - 1, len(feed.tokens)))
+
+
+class BatchedSession:
+    """One text being read again next to others.
+
+    Args:
+        wants_state: as a client whose drafter reuses layers of the target.
+    """
+
+    def __init__(self, target: Target, reference: Reference, *, wants_state: bool) -> None:
+        self.reference = reference
+        self.cache = target.new_cache()
+        self._wants_state = wants_state
+
+    @property
+    def is_done(self) -> bool:
+        return self.cache.length == len(self.reference.tokens)
+
+    def request(self, part: SessionPart) -> Request:
+        from moa_server.target.target import Request
+
+        state_layers = (self.reference.state_layer,) if self._wants_state else ()
+        return Request(self.cache, part.feed.tokens, part.feed.parents, part.wanted, state_layers)
+
+    def compare(self, part: SessionPart, output: TargetOutput, tally: Tally) -> None:
+        """Keeps what is the text's, and counts its rows."""
+        start = self.cache.length - len(part.feed.tokens)
+        self.cache.keep(part.feed.path)
+        kept = self.cache.lsa_input(start, self.cache.length)
+        for place, row in enumerate(part.feed.path):
+            logits = output.logits[row - part.wanted.start] if row in part.wanted else None
+            state = output.state[row] if output.state is not None else None
+            tally.add(RowBits.of(logits, state, kept[place]), self.reference.rows[start + place])
+
+
+def read_batches(
+    target: Target,
+    references: Sequence[Reference],
+    tally: Callable[[str], Tally],
+    random: Random,
+    *,
+    readings: int = 1,
+    advance: Callable[[int], object] = lambda choices: None,
+) -> None:
+    """Reads all texts, up to 16 at a time; each forward takes some part of a random number of them.
+
+    Args:
+        references: whose states are all of one layer: others could not share a forward.
+        tally: of a kind, by its name.
+        readings: of each text.
+        advance: takes the number of choices compared since the last call.
+    """
+    waiting = deque(reference for _ in range(readings) for reference in random.sample(references, len(references)))
+    by_size = [(most, tally(name)) for most, name in SIZES]
+    open_sessions: list[BatchedSession] = []
+    while waiting or open_sessions:
+        while waiting and len(open_sessions) < MOST_SESSIONS:
+            open_sessions.append(BatchedSession(target, waiting.popleft(), wants_state=random.random() < 0.5))
+        taken = random.sample(open_sessions, random.randint(1, len(open_sessions)))
+        of_size = next(counts for most, counts in by_size if len(taken) <= most)
+        before = of_size.choices
+        parts = _draw_parts(taken, target.vocab_size, random)
+        outputs = target.forward_all([session.request(part) for session, part in zip(taken, parts, strict=True)])
+        for session, part, output in zip(taken, parts, outputs, strict=True):
+            session.compare(part, output, of_size)
+        open_sessions = [session for session in open_sessions if not session.is_done]
+        advance(of_size.choices - before)
+
+
+def _draw_parts(sessions: Sequence[BatchedSession], vocab_size: int, random: Random) -> list[SessionPart]:
+    parts, room = [], MOST_READ
+    for session in sessions:
+        if random.random() < LOSSES:
+            session.cache.crop(random.randint(0, session.cache.length))
+        parts.append(draw_part(session.reference.tokens, session.cache.length, room, vocab_size, random))
+        room -= len(parts[-1].feed.tokens) if parts[-1].reads else 0
+    return parts

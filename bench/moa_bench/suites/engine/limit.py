@@ -1,0 +1,59 @@
+"""The memory limit: a step cannot be faster than reading the bytes that it needs, at what one core reads a second."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from moa_shared.models import ModelFiles
+
+Floats = npt.NDArray[np.float32]
+READ_BYTES = 1 << 28  # far beyond every cache of a processor
+READING = "reading memory"
+
+
+@dataclass(frozen=True, slots=True)
+class StepBytes:
+    """What a plain step reads.
+
+    Args:
+        weights: bytes of all layers and the head, as they are in the file; of experts, those that a token goes to.
+        position: bytes of keys and values of one position, in float16.
+    """
+
+    weights: int
+    position: int
+
+    def at(self, context: int) -> int:
+        return self.weights + context * self.position
+
+
+def step_bytes(files: ModelFiles) -> StepBytes:
+    """The bytes that a step of this target reads."""
+    from moa_shared.models.network.layers import stack_shape
+    from moa_shared.models.weights.idle_experts import idle_experts_nbytes
+    from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
+
+    reader = WeightReader(files)
+    read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD)]
+    shape = stack_shape(files.config)
+    layers = int(files.config["num_hidden_layers"])
+    weights = sum(map(reader.stored_bytes, [*read, HEAD])) - idle_experts_nbytes(files)
+    return StepBytes(weights, layers * shape.kv_heads * shape.head_dim * 2 * 2)
+
+
+def make_array() -> Floats:
+    """An array of READ_BYTES."""
+    return np.ones(READ_BYTES // 4, np.float32)
+
+
+def time_reading(array: Floats) -> float:
+    """Milliseconds of reading an array once: a dot product with itself, which is bound by memory."""
+    began = time.perf_counter()
+    np.dot(array, array)
+    return 1e3 * (time.perf_counter() - began)

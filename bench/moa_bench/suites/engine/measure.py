@@ -1,0 +1,136 @@
+"""Forwards on each engine in interleaved rounds, by rows and context; start-up and memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.progress import Progress, make_progress
+from moa_shared.protocol.levels import INT8
+
+from moa_bench.harness.cores import on_cores
+from moa_bench.harness.drafters import drafter_file, find_drafter
+from moa_bench.harness.workers import WorkerProcess, running_workers
+from moa_bench.report.facts import cpu_flags
+from moa_bench.report.interleave import collect_interleaved
+from moa_bench.report.spread import Spread, paired_ratio
+from moa_bench.suite import Result, Run
+from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
+from moa_bench.suites.engine.products import measure_products
+from moa_bench.suites.engine.sizes import measure_sizes
+from moa_bench.suites.engine.starting import measure_starts
+from moa_bench.suites.engine.subjects import llama_subject, our_subjects, without_llama_cpp
+from moa_bench.suites.engine.suite import EngineEffort
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCost:
+    """What a forward costs on one engine.
+
+    Args:
+        to_step: ratio to the same engine's plain step, round by round.
+    """
+
+    engine: str
+    context: int
+    rows: int
+    ms: Spread
+    to_step: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCost:
+    """What reading a prompt of `context` tokens costs, in milliseconds per token."""
+
+    engine: str
+    context: int
+    ms_a_token: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """What reading a plain step's bytes takes.
+
+    Args:
+        gb_s: what one core reads.
+    """
+
+    context: int
+    mb: float
+    gb_s: Spread
+    ms: Spread
+
+
+def measure(effort: EngineEffort, run: Run) -> Result:
+    """Forwards of the model, or of models in real sizes, or products of the kernels, as the effort says.
+
+    Raises:
+        MoaError: an engine cannot be had, or fails.
+    """
+    if effort.kernels:
+        return measure_products(effort)
+    if effort.shapes:
+        return measure_sizes(effort, run)
+    progress = make_progress()
+    files = resolve(run.model, progress=progress)
+    subjects = our_subjects(run.model, cpu_flags())
+    if effort.llama_cpp is not None:
+        subjects.append(llama_subject(effort.llama_cpp, files))
+    else:
+        without_llama_cpp(progress)
+    with running_workers(subjects, run.server_cores, progress) as workers:
+        with on_cores(run.server_cores):
+            result: Result = {"target": files.target_id} | _measure(workers, files, effort, progress)
+        result["memory"] = {worker.subject.name: worker.resident_mb for worker in workers}
+        result["details"] = {worker.subject.name: worker.details for worker in workers}
+    with on_cores(run.own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
+        drafter = str(drafter_file(find_drafter(files), Path(folder)))
+        with progress.task("Start-up"):
+            cores = run.server_cores, run.own_cores
+            result["starts"] = measure_starts(run.model, INT8, drafter, effort.starts, *cores)
+    return result
+
+
+def _measure(workers: Sequence[WorkerProcess], files: ModelFiles, effort: EngineEffort, progress: Progress) -> Result:
+    needed, array = step_bytes(files), make_array()
+    forwards, prompts, limits = [], [], []
+    steps: dict[str, list[float]] = {}
+    with progress.task("Forwards", len(effort.contexts) * (len(effort.rows) + 1)) as task:
+        for context in effort.contexts:
+            reading = {worker.subject.name: partial(worker.read, context) for worker in workers}
+            taken = collect_interleaved(reading, effort.prompts, warm_up=1)
+            prompts += [
+                PromptCost(name, context, Spread.of([each / context for each in ms])) for name, ms in taken.items()
+            ]
+            task.advance(1)
+            for rows in effort.rows:
+                cases = {
+                    worker.subject.name: partial(worker.forward, rows)
+                    for worker in workers
+                    if worker.subject.trees or rows == 1
+                }
+                if rows == 1:
+                    cases[READING] = partial(time_reading, array)
+                taken = collect_interleaved(cases, effort.rounds)
+                if rows == 1:
+                    limits.append(_limit(context, needed.at(context), taken.pop(READING)))
+                    steps = taken
+                forwards += [
+                    EngineCost(name, context, rows, Spread.of(ms), paired_ratio(ms, steps[name]))
+                    for name, ms in taken.items()
+                ]
+                task.advance(1)
+    return {"forwards": forwards, "prompts": prompts, "limits": limits}
+
+
+def _limit(context: int, needed: int, reading_ms: Sequence[float]) -> MemoryLimit:
+    return MemoryLimit(
+        context,
+        round(needed / 1e6, 1),
+        Spread.of([READ_BYTES / ms / 1e6 for ms in reading_ms]),
+        Spread.of([ms * needed / READ_BYTES for ms in reading_ms]),
+    )

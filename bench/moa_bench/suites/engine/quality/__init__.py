@@ -1,0 +1,1 @@
+"""How far the levels are from float32 (`moa-bench quality`)."""

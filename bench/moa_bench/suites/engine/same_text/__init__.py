@@ -1,0 +1,1 @@
+"""Whether a GGUF file gives the text that llama.cpp writes from it (`moa-bench same-text`)."""

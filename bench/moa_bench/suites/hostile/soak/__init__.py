@@ -1,0 +1,1 @@
+"""What a server keeps of sessions that are over (`moa-bench soak`)."""

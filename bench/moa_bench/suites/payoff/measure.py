@@ -1,0 +1,77 @@
+"""Rounds of all ways for each round trip and number of users."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from moa_shared.programs.progress import make_progress
+
+from moa_bench.harness.links import EmulatedLink, linked
+from moa_bench.harness.stage import staged
+from moa_bench.suite import Result, Run
+from moa_bench.suites.payoff.suite import APART_S, PayoffEffort
+from moa_bench.users.effort import UsersEffort
+from moa_bench.users.plan import UsersPlan, plan_of
+from moa_bench.users.strategies import AUTO_AT, Strategy
+
+STRATEGIES = (Strategy("plain"), Strategy("server"), Strategy("shipped"), Strategy("everything"))
+SIZED = (Strategy("plain"), Strategy("oracle", AUTO_AT))  # no drafter has learnt random weights
+SHORT = 40, 120
+FIGURES = ("tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s")
+
+
+def measure(effort: PayoffEffort, run: Run) -> Result:
+    """The rounds; those of a round trip and a number of users are a cell.
+
+    Raises:
+        MoaError: a server or link fails, or the server refuses a user.
+    """
+    crowd = UsersEffort(
+        effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, seed=effort.seed, apart_seconds=APART_S
+    )
+    strategies = SIZED if run.is_sized else STRATEGIES
+    cells = []
+    with (
+        staged(run) as stage,
+        make_progress().task("Users", len(effort.rtts_ms) * len(effort.users)) as task,
+    ):
+        for rtt_ms in effort.rtts_ms:
+            link = EmulatedLink(f"RTT {rtt_ms:g} ms", rtt_ms / 2)
+            with linked(link, stage.address, seed=effort.seed, cores=run.own_cores) as running:
+                plan = plan_of(stage, crowd, [running.address])
+                stage.runner.run(plan.write_texts())
+                for users in effort.users:
+                    measured = partial(measure_cell, stage.runner, plan, users, effort.rounds, strategies)
+                    cells.append(run.keep(f"{rtt_ms:g} {users}", measured) | {"rtt_ms": rtt_ms, "users": users})
+                    task.advance(1)
+    return {
+        "name": "payoff-sized" if run.is_sized else "payoff",
+        "target": stage.files.target_id,
+        "drafter": f"an oracle, {crowd.draft_ms:g} ms a draft step" if run.is_sized else stage.drafter.description,
+        "cells": cells,
+    }
+
+
+def measure_cell(
+    runner: asyncio.Runner, plan: UsersPlan, users: int, rounds: int, strategies: Sequence[Strategy] = STRATEGIES
+) -> dict[str, Any]:
+    """So many rounds with so many users: {"rounds": [{strategy: [FIGURES, "other_texts" and "client_share"]}]}."""
+    return {"rounds": [_measure_round(runner, plan, users, strategies) for _ in range(rounds)]}
+
+
+def _measure_round(
+    runner: asyncio.Runner, plan: UsersPlan, users: int, strategies: Sequence[Strategy]
+) -> dict[str, list[dict[str, Any]]]:
+    """All strategies; plain serving first and last."""
+    taken: dict[str, list[dict[str, Any]]] = {}
+    for strategy in (*strategies, strategies[0]):
+        cell = runner.run(plan.measure(users, strategy))
+        met = asdict(cell.met)
+        found = {name: round(met[name], 3) for name in FIGURES}
+        found |= {"other_texts": cell.other_texts, "client_share": cell.client_share}
+        taken.setdefault(strategy.name, []).append(found)
+    return taken

@@ -1,0 +1,51 @@
+"""`moa-bench payoff`: all users of a server at once, by round trip and by their number, in each way to draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moa_bench.report.report import PAYOFF
+from moa_bench.suite import Suite
+
+LOADING_S = 60.0
+APART_S = 2.0  # in which several users begin, one after the other: most of an answer of one of sixteen
+RUNS = 5  # of users in a round: the four ways, and plain serving again
+
+
+@dataclass(frozen=True, slots=True)
+class PayoffEffort:
+    """How much to measure.
+
+    Args:
+        rtts_ms: round trips of the users' links; 0: loopback.
+        users: who ask at the same time.
+        rounds: of all ways in turn.
+        seconds: for which they ask, in each way.
+        answer_tokens: of each answer.
+        seed: of prompts and links.
+    """
+
+    rtts_ms: tuple[float, ...] = (0.0, 100.0, 300.0)
+    users: tuple[int, ...] = (1, 4, 16)
+    rounds: int = 2
+    seconds: float = 4.0
+    answer_tokens: int = 64
+    seed: int = 0
+
+
+def estimate_s(effort: PayoffEffort) -> float:
+    """About how many seconds it takes."""
+    of_all_users = sum(effort.seconds + 1.0 + (APART_S if users > 1 else 0.0) for users in effort.users)
+    return LOADING_S + len(effort.rtts_ms) * effort.rounds * RUNS * of_all_users
+
+
+SUITE = Suite(
+    "payoff",
+    "Where drafts pay: the best way by round trip and by how many users ask at once, as a map.",
+    "moa_bench.suites.payoff",
+    PAYOFF,
+    PayoffEffort(),
+    PayoffEffort((0.0, 50.0), (1, 2), 1, 5.0, 24),
+    ("model", "level", "pin", "shape", "stored"),
+    estimate_s,
+)

@@ -1,0 +1,71 @@
+"""How many users a world's GPUs serve at a speed, by each way to draft; a crowd is simulated by a few of its users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from moa_bench.suites.scale.assumptions import World
+from moa_bench.suites.scale.costs import Represented, device_draft_ms, gpu_costs, users_that_fit
+from moa_bench.suites.scale.crowd import CrowdWay, serve_crowd
+from moa_bench.suites.scale.figures import Load, Way
+from moa_bench.users.closed_form import expected_tokens
+
+# Users; each stands for so many that their number is the crowd's: 24 for 200 are within 2 % of the 200, 8 are 12 % off.
+SIMULATED = 24
+LONGEST_DRAFT = 12
+
+
+def serve(world: World, way: Way, users: int, *, seed: int = 0) -> Load:
+    """Simulates so many users.
+
+    Raises:
+        InternalError: as `serve_crowd`.
+    """
+    few = min(users, SIMULATED)
+    crowd_way = make_way(world, way, users)
+    costs = Represented(gpu_costs(world), users / few)
+    served = serve_crowd(few, crowd_way, costs, seed=seed, knows_costs=True)
+    rate = fmean(served.rates)
+    memory = world.target.memory_row.value * rate if crowd_way.devices_draft else 0.0
+    return Load(users, rate, served.up_bytes_a_s * 8 / 1e3, (served.down_bytes_a_s + memory) * 8 / 1e3)
+
+
+def make_way(world: World, way: Way, users: int) -> CrowdWay:
+    """The way with its best length of drafts for so many users."""
+    acceptance, one_way_ms = world.acceptance.value, world.one_way_ms.value
+    draft_ms = device_draft_ms(world)
+    if way == "plain":
+        return CrowdWay(one_way_ms=one_way_ms)
+    if way == "co-located":
+        return CrowdWay(acceptance, own_drafts=best_length(world, users, colocated=True), one_way_ms=one_way_ms)
+    rounds = best_length(world, users, colocated=False) if way == "synchronous" else 0
+    return CrowdWay(acceptance, draft_ms=draft_ms, one_way_ms=one_way_ms, rounds=rounds, auto=way == "auto")
+
+
+def best_length(world: World, users: int, *, colocated: bool) -> int:
+    """The length of drafts that arithmetic finds fastest where each waits for its own draft; at least 1."""
+    costs, acceptance = gpu_costs(world), world.acceptance.value
+    away_ms = 0.0 if colocated else 2 * world.one_way_ms.value
+    step_ms = costs.own_draft_ms(users) if colocated else device_draft_ms(world)
+
+    def rate(length: int) -> float:
+        took_ms = away_ms + length * step_ms + costs.forward_ms(users * length, users)
+        return expected_tokens(acceptance, length) / took_ms
+
+    return max(range(1, LONGEST_DRAFT + 1), key=rate)
+
+
+def fit(world: World, way: Way) -> int:
+    """Users whose keys and values fit."""
+    return users_that_fit(world, drafter=way in ("co-located", "auto"))
+
+
+def loads(world: World, way: Way, numbers: Sequence[int], *, slowest: float = 0.0) -> list[Load]:
+    """Simulates numbers of users, ascending, until they are too slow."""
+    found: list[Load] = []
+    for users in numbers:
+        found.append(serve(world, way, users))
+        if found[-1].rate < slowest:
+            break
+    return found

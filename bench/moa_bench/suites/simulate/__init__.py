@@ -1,0 +1,1 @@
+"""`moa-bench simulate`: schedules of drafts in virtual time."""

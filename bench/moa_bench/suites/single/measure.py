@@ -1,0 +1,92 @@
+"""A round of all methods for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.programs.progress import make_progress
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_bench.harness.cores import on_cores
+from moa_bench.harness.prompts import chat_tokens
+from moa_bench.harness.questions import read_all
+from moa_bench.suite import Result, Run
+from moa_bench.suites.single.methods import (
+    SERVED,
+    AskLocally,
+    load_drafters,
+    load_engine,
+    methods_of,
+    missing_drafters,
+)
+from moa_bench.suites.single.names import SERVER
+from moa_bench.suites.single.peers.peers import Peer, find_peers, running_peers, streaming_server
+from moa_bench.suites.single.questions import choose, own_questions
+from moa_bench.suites.single.rounds import Answer, Ask, ask_round
+from moa_bench.suites.single.suite import SingleEffort
+
+WARM_UP_TOKENS = 8
+NO_PEERS: tuple[list[Peer], dict[str, str]] = ([], {"peers": "left out"})
+
+
+def measure(effort: SingleEffort, run: Run) -> Result:
+    """The rounds; each is a cell.
+
+    Raises:
+        MoaError: a drafter or questions that cannot be used, or a program that fails.
+    """
+    progress = make_progress()
+    files = resolve(run.model, progress=progress)
+    tokenizer = load_tokenizer(files)
+    asked = own_questions() if run.questions is None else read_all(run.questions)
+    prompts = {question.text: chat_tokens(tokenizer, question.text) for question in asked}
+    chosen = choose(asked, prompts, effort.questions, effort.longest_prompt)
+    given = load_drafters(files, run.drafters)
+    missing = dict.fromkeys(missing_drafters(given), "no checkpoint is given (--drafter)")
+    found, absent = find_peers(run.model, files, cache_root(), effort.assistant) if effort.peers else NO_PEERS
+    with ExitStack() as stack:
+        stack.enter_context(on_cores(run.server_cores))
+        local = methods_of(load_engine(files, run.level, progress), files, given, effort)
+        exact: dict[str, Ask] = {name: partial(ask_locally, ask) for name, ask in local.items()}
+        exact[SERVER] = stack.enter_context(streaming_server(run.model, run.level, run.server_cores, run.own_cores))
+        others, details = stack.enter_context(running_peers(found, run.server_cores, progress))
+        _warm_up(exact, others, prompts[chosen[0].text])
+        rounds = []
+        with progress.task("Questions", len(chosen)) as task:
+            for number, question in enumerate(chosen):
+                ask = partial(
+                    ask_round,
+                    exact,
+                    others,
+                    prompts[question.text],
+                    most=effort.answer_tokens,
+                    least=effort.shortest_answer,
+                    turn=number,
+                )
+                rounds.append(run.keep(f"{number} {question.category}", ask) | {"category": question.category})
+                task.advance(1)
+    return {
+        "target": files.target_id,
+        "drafters": {name: checkpoint.fingerprint for name, checkpoint in given.items()},
+        "rounds": rounds,
+        "peers": [SERVER, *others],
+        "own_text": list(others),
+        "served": next((name for name in local if name.endswith(f": {SERVED}")), ""),
+        "details": details,
+        "missing": missing | absent,
+    }
+
+
+def ask_locally(ask: AskLocally, prompt: Sequence[int], most: int) -> Answer:
+    """An answer of a method in this process."""
+    return Answer.local(ask(prompt, AnswerSettings(max_tokens=most)))
+
+
+def _warm_up(exact: Mapping[str, Ask], others: Mapping[str, Ask], prompt: Sequence[int]) -> None:
+    """First calls set up kernels, caches and connections."""
+    for ask in (*exact.values(), *others.values()):
+        ask(prompt, WARM_UP_TOKENS)

@@ -1,0 +1,155 @@
+"""The methods of one run: the target without and with every drafter that is given, each as chain, tree and as served.
+
+State: the target, loaded once, and each drafter's weights. All methods run in this process, on its one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moa_server.engine.schedule import Schedule
+from moa_server.engine.stepper import SessionTensors, Stepper
+from moa_server.loading import memory_source, with_drafters
+from moa_server.session.session import SessionLimits
+from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
+from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafting import ConversationDrafter
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.models import WeightReader, load_tokenizer
+from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_bench.harness.targets import load_level
+from moa_bench.suites.single.drafts import CopiedChain, DrafterDrafts
+from moa_bench.suites.single.fixed_server import FixedServer
+from moa_bench.suites.single.local_server import LocalAnswer, LocalServer, LocalSession
+from moa_bench.suites.single.names import PLAIN
+from moa_bench.suites.single.suite import SingleEffort
+
+if TYPE_CHECKING:
+    from moa_server.engine.stepper import MemorySource
+    from moa_server.target import Target
+    from moa_shared.models import ModelFiles
+    from moa_shared.programs.progress import Progress
+
+LOOKUP = "prompt look-up"
+CHAIN, TREE, SERVED = "chain", "tree", "as served"
+PAPER = ("EAGLE-2", "independent", *(f"MoA, N = {count}" for count in (0, 1, 3, 6, 12)))  # the paper's drafters
+
+AskLocally = Callable[[Sequence[int], AnswerSettings], LocalAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """What all methods share.
+
+    Args:
+        target: loaded once.
+        end_of_text, decode: as of `LocalServer`.
+        step_ms, row_ms: of a plain step and of a further row, until the first ones are measured.
+    """
+
+    target: Target
+    limits: SessionLimits
+    end_of_text: frozenset[int]
+    decode: Callable[[Sequence[int]], str]
+    step_ms: float
+    row_ms: float
+
+    def served(self, sources: Sequence[MemorySource], *, drafts: bool) -> AskLocally:
+        """Answers as `moa-server serve` gives them: with drafts that grow while they pay, or by plain steps."""
+        schedule = Schedule[LocalSession](self.row_ms / self.step_ms, self.step_ms)
+        server = LocalServer(Stepper(self.target, sources), self.limits, self.end_of_text, self.decode, schedule)
+        return partial(server.ask, drafts=drafts)
+
+    def copying(self, nodes: int) -> AskLocally:
+        """Answers by prompt look-up."""
+        stepper = Stepper(self.target)
+        return FixedServer(stepper, self.limits, self.end_of_text, self.decode, lambda _: CopiedChain(nodes)).ask
+
+    def drafting(
+        self, new: Callable[[], ConversationDrafter], shape: TreeShape | int, source: MemorySource | None
+    ) -> AskLocally:
+        """Answers with drafts of a fixed shape."""
+
+        def drafts(tensors: SessionTensors) -> DrafterDrafts:
+            return DrafterDrafts(new(), shape, tensors, source)
+
+        stepper = Stepper(self.target, [source] if source is not None else [])
+        return FixedServer(stepper, self.limits, self.end_of_text, self.decode, drafts, source).ask
+
+
+def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngine:
+    """The target as `moa-server serve` on one thread has it.
+
+    Raises:
+        MoaError: as the server reports it.
+    """
+    execution = load_level(files, level, progress)
+    target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
+    return LocalEngine(
+        target,
+        SessionLimits(target.context_length, target.vocab_size),
+        end_of_text(files, tokenizer.eos_token_id),
+        tokenizer.shown,
+        test.step_ms if test is not None else 100.0,
+        test.row_ms if test is not None else 1.0,
+    )
+
+
+def methods_of(
+    engine: LocalEngine, files: ModelFiles, drafters: Mapping[str, Checkpoint], effort: SingleEffort
+) -> dict[str, AskLocally]:
+    """All methods by name, plain serving first.
+
+    Args:
+        drafters: by the names that tables give them.
+    """
+    methods = {PLAIN: engine.served([], drafts=False), LOOKUP: engine.copying(effort.copies)}
+    tree = TreeShape(effort.depth, effort.breadth, effort.nodes)
+    ngrams = ngrams_for(files.fingerprint)
+    reader = WeightReader(files)
+    for name, checkpoint in drafters.items():
+        source, states = memory_source(checkpoint, engine.target), checkpoint.states(reader)
+        methods[f"{name}: {CHAIN}"] = engine.drafting(states, effort.chain, source)
+        methods[f"{name}: {TREE}"] = engine.drafting(states, tree, source)
+        if source is not None:
+            sources = with_drafters([source], [checkpoint], files, ngrams, load_first=False)
+            methods[f"{name}: {SERVED}"] = engine.served(sources, drafts=True)
+    return methods
+
+
+def drafter_name(checkpoint: Checkpoint) -> str:
+    """What tables call a checkpoint."""
+    config = checkpoint.config
+    if config.kind in (EAGLE2, INDEPENDENT):
+        return PAPER[0] if config.kind == EAGLE2 else PAPER[1]
+    return f"MoA, N = {config.reused_layers}"
+
+
+def missing_drafters(drafters: Mapping[str, Checkpoint]) -> list[str]:
+    """Drafters of the paper of which no checkpoint is given."""
+    given = {drafter_name(checkpoint) for checkpoint in drafters.values()}
+    return [name for name in PAPER if name not in given]
+
+
+def load_drafters(files: ModelFiles, named: Mapping[str, Path]) -> dict[str, Checkpoint]:
+    """The drafters to measure; those that come with the package where none is named.
+
+    Raises:
+        MoaError: a path is not there, or is no drafter for this target.
+    """
+    from moa_server.loading import check_drafter
+    from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
+    from moa_shared.drafter.published.find import find_drafter
+
+    if named:
+        return {name: check_drafter(find_drafter(str(path), files), files) for name, path in named.items()}
+    shipped = [shipped_drafter(files.fingerprint, name) for name in SHIPPED_DRAFTERS]
+    checkpoints = [check_drafter(path, files) for path in shipped if path is not None]
+    return {drafter_name(checkpoint): checkpoint for checkpoint in checkpoints}

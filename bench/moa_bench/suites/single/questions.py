@@ -1,0 +1,39 @@
+"""Questions with their categories, as Spec-Bench names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from moa_shared.errors import DataError
+
+from moa_bench.harness.prompts import QUESTIONS
+from moa_bench.harness.questions import Question
+
+OWN = "own"  # the bench's own questions have no categories
+
+
+def own_questions() -> list[Question]:
+    """The bench's own."""
+    return [Question(str(number), OWN, (text,)) for number, text in enumerate(QUESTIONS)]
+
+
+def choose(
+    questions: Sequence[Question], prompts: Mapping[str, Sequence[int]], count: int, longest: int
+) -> list[Question]:
+    """The first `count` questions of each category whose prompts have at most `longest` tokens, in turn.
+
+    Args:
+        prompts: tokens by text.
+
+    Raises:
+        DataError: there is none.
+    """
+    found: dict[str, list[Question]] = {}
+    for question in questions:
+        of_category = found.setdefault(question.category, [])
+        if len(of_category) < count and len(prompts[question.text]) <= longest:
+            of_category.append(question)
+    chosen = [each for turn in range(count) for of_category in found.values() for each in of_category[turn : turn + 1]]
+    if not chosen:
+        raise DataError(f"No question has at most {longest} tokens.", hint="Name others with --questions.")
+    return chosen

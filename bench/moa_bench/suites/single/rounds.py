@@ -1,0 +1,96 @@
+"""One question, asked of all methods in turn; plain serving answers it first and last.
+
+A round is JSON from here on. Pure but for what the methods do.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from typing import Any
+
+from moa_bench.harness.answers import TimedAnswer
+from moa_bench.suites.single.local_server import LocalAnswer
+from moa_bench.suites.single.names import PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer and what it took.
+
+    Args:
+        first_ms: from the question to the first token; `steady_ms`: from there to the last.
+        forwards: after the first token, with `nodes` verified in all; None: the method does not say.
+    """
+
+    tokens: tuple[int, ...]
+    first_ms: float
+    steady_ms: float
+    forwards: int | None = None
+    nodes: int | None = None
+
+    @classmethod
+    def local(cls, answer: LocalAnswer) -> Answer:
+        """Of a method in this process."""
+        nodes = sum(step.nodes for step in answer.steps)
+        return cls(answer.tokens, answer.reading_ms, answer.stepping_ms, len(answer.steps), nodes)
+
+    @classmethod
+    def timed(cls, answer: TimedAnswer) -> Answer:
+        """Of one that was watched as it came."""
+        return cls(answer.tokens, answer.first_ms, 1e3 * answer.arrivals_s[-1] - answer.first_ms)
+
+
+Ask = Callable[[Sequence[int], int], Answer]  # the prompt's tokens, and how many new ones at most
+
+
+def ask_round(
+    exact: Mapping[str, Ask],
+    others: Mapping[str, Ask],
+    prompt: Sequence[int],
+    *,
+    most: int,
+    least: int,
+    turn: int = 0,
+) -> dict[str, Any]:
+    """The answers of all methods to one question; only plain serving's if that is short.
+
+    Args:
+        exact: methods that promise plain serving's text, among them PLAIN.
+        others: those with a text of their own, which are given the number of tokens of plain serving's.
+        most: tokens of an answer; `least`: of one whose question is asked of all.
+        turn: which of the methods begins after plain serving.
+
+    Returns:
+        {"prompt_tokens", "tokens", "short", "answers": {method: [what each answer took]}}.
+    """
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        first = exact[PLAIN](prompt, most)
+        count = len(first.tokens)
+        taken = {PLAIN: [_cell(first, first.tokens)]}
+        if count >= max(2, least):
+            names = [name for name in (*exact, *others) if name != PLAIN]
+            for place in range(len(names)):
+                name = names[(place + turn) % len(names)]
+                answer = exact[name](prompt, most) if name in exact else others[name](prompt, count)
+                taken[name] = [_cell(answer, first.tokens)]
+            taken[PLAIN].append(_cell(exact[PLAIN](prompt, most), first.tokens))
+    finally:
+        if was_enabled:
+            gc.enable()
+    short = len(taken[PLAIN]) == 1
+    return {"prompt_tokens": len(prompt), "tokens": count, "short": short, "answers": taken}
+
+
+def _cell(answer: Answer, reference: Sequence[int]) -> dict[str, Any]:
+    """What an answer took; in place of its tokens their number, and how many first ones are plain serving's."""
+    pairs = zip(answer.tokens, reference, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    same = len(answer.tokens) == len(reference) == common
+    fields = asdict(answer) | {"tokens": len(answer.tokens), "common": common, "same": same}
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in fields.items()}

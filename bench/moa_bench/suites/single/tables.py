@@ -1,0 +1,154 @@
+"""What `moa-bench single` found, as Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from moa_bench.report.report import facts_line, table
+from moa_bench.report.spread import ratio_text
+from moa_bench.suites.single.figures import ALL, MethodFigures, figures_of, plain_over
+from moa_bench.suites.single.names import LLAMA_CPP, PLAIN, SERVER
+
+LEAST_OVER_LLAMA_CPP = 1.5  # the aim: plain serving over llama.cpp's
+METHOD_HEAD = ["method", "tokens/s", "speed-up", "whole answers", "tokens a forward", "nodes", "first token, ms"]
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """The tables of drafting methods, in all and by category, and of what a user would run instead."""
+    rounds, peers = result["rounds"], result["peers"]
+    figures = figures_of(rounds, result["own_text"])
+    long = [each for each in rounds if not each["short"]]
+    return "\n".join(
+        [
+            facts_line(result),
+            _what(result, len(long), len(rounds) - len(long)) + "\n",
+            "### Ways to draft\n",
+            _methods([each for each in figures if each.category == ALL and each.method not in peers]),
+            _verdicts(figures, peers),
+            "### Speed-up by category\n",
+            _by_category([each for each in figures if each.method not in (*peers, PLAIN)], _speed_up),
+            "### Tokens a forward by category\n",
+            _by_category([each for each in figures if each.acceptance is not None and each.method != PLAIN], _accepted),
+            "### What a user would run instead\n",
+            _peers(result, figures),
+            _missing(result["missing"]),
+        ]
+    )
+
+
+def _what(result: Mapping[str, Any], count: int, short: int) -> str:
+    effort = result["effort"]
+    text = (
+        f"{count} questions, each asked of all methods in turn on the same core, greedy, on the level "
+        f"{result['level']}; answers of {effort.shortest_answer} to {effort.answer_tokens} tokens. Chains of "
+        f"{effort.chain} ({effort.copies} for prompt look-up), trees of {effort.nodes} nodes, and drafts as "
+        "served: grown while they pay, with copies and n-grams. Speed-up: tokens a second after the first token, over "
+        "plain serving's mean before and after, on the same question: median (quartiles)."
+    )
+    return text + (f" {short} questions had shorter answers and are left out." if short else "")
+
+
+def _methods(figures: Sequence[MethodFigures]) -> str:
+    return table(
+        METHOD_HEAD,
+        [
+            [
+                each.method,
+                f"{each.tokens_per_s.median:.1f}",
+                "changes the text" if each.speed_up is None else ratio_text(each.speed_up),
+                "" if each.whole_speed_up is None else f"{each.whole_speed_up.median:.2f}",
+                "" if each.acceptance is None else f"{each.acceptance:.2f}",
+                "" if each.nodes is None else f"{each.nodes:.1f}",
+                f"{each.first_ms.median:.0f}",
+            ]
+            for each in figures
+        ],
+    )
+
+
+def _verdicts(figures: Sequence[MethodFigures], peers: Sequence[str]) -> str:
+    """Whether all texts are plain serving's, and where drafting loses."""
+    exact = [each for each in figures if each.category == ALL and (each.method not in peers or each.method == SERVER)]
+    other = {each.method: each.other_texts for each in exact if each.other_texts}
+    lines = ["Token by token, all answers are plain serving's."]
+    if other:
+        named = ", ".join(f"{name} ({count})" for name, count in other.items())
+        lines = [f"Answers that are not plain serving's, and are in no speed-up: {named}."]
+    slower = [each.method for each in exact if each.speed_up and each.speed_up.median < 1.0 and each.method != SERVER]
+    if slower:
+        lines.append(
+            f"Slower than plain serving: {', '.join(slower)}. There the drafts and the further rows of a forward take "
+            "longer than the plain steps that they save: a step of this target is not long enough for drafts of that "
+            "size."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _by_category(figures: Sequence[MethodFigures], cell: Any) -> str:
+    categories = list(dict.fromkeys(each.category for each in figures))
+    rows = []
+    for method in dict.fromkeys(each.method for each in figures):
+        found = {each.category: each for each in figures if each.method == method}
+        rows.append([method, *(cell(found[name]) if name in found else "" for name in categories)])
+    counts = {each.category: each.questions for each in figures}
+    return table(["method", *(f"{name} ({counts[name]})" for name in categories)], rows)
+
+
+def _speed_up(figures: MethodFigures) -> str:
+    return "" if figures.speed_up is None else f"{figures.speed_up.median:.2f}"
+
+
+def _accepted(figures: MethodFigures) -> str:
+    return f"{figures.acceptance:.2f}"
+
+
+def _peers(result: Mapping[str, Any], figures: Sequence[MethodFigures]) -> str:
+    """Plain serving and the first drafter as served, over each peer."""
+    rounds, own_text = result["rounds"], result["own_text"]
+    bases = [name for name in (PLAIN, SERVER, result["served"]) if any(name in each["answers"] for each in rounds)]
+    in_all = {each.method: each for each in figures if each.category == ALL}
+    rows = []
+    for name in (PLAIN, *result["peers"]):
+        if (found := in_all.get(name)) is None:
+            continue
+        ratios = ["" if name == base else ratio_text(plain_over(rounds, name, base)) for base in bases]
+        ratios.append("" if name == PLAIN else ratio_text(plain_over(rounds, name, whole=True)))
+        text = f"own text; same for {100 * found.common:.0f} %" if name in own_text else "plain serving's"
+        rows.append([name, f"{found.tokens_per_s.median:.1f}", f"{found.first_ms.median:.0f}", *ratios, text])
+    head = [
+        "",
+        "tokens/s",
+        "first token, ms",
+        *(f"moa over it: {base}" for base in bases),
+        "plain, whole answers",
+        "text",
+    ]
+    note = (
+        "Equally many tokens after the same prompt tokens, one thread on the same core; tokens a second after the "
+        "first token. Other arithmetic writes another text: only speeds are compared. A ratio above 1 means that moa "
+        "is faster.\n"
+    )
+    details = "".join(f"- {name}: {said}\n" for name, said in result["details"].items())
+    return f"{note}\n{table(head, rows)}\n{details}{_aim(rounds)}"
+
+
+def _aim(rounds: Sequence[Mapping[str, Any]]) -> str:
+    base = SERVER if any(SERVER in each["answers"] for each in rounds) else PLAIN
+    ratio = plain_over(rounds, LLAMA_CPP, base)
+    if ratio is None:
+        return ""
+    whole = plain_over(rounds, LLAMA_CPP, base, whole=True)
+    both = {"after the first token": ratio, "over whole answers": whole}
+    held = ", and ".join(
+        f"{'holds' if each.median >= LEAST_OVER_LLAMA_CPP else 'does not hold'} {when} ({each.median:.2f})"
+        for when, each in both.items()
+        if each is not None
+    )
+    return f"\nThat {base} is at least {LEAST_OVER_LLAMA_CPP:g} times as fast as llama.cpp {held}.\n"
+
+
+def _missing(missing: Mapping[str, str]) -> str:
+    if not missing:
+        return ""
+    return "Not measured:\n" + "".join(f"- {name}: {why}\n" for name, why in missing.items())

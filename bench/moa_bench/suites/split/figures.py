@@ -1,0 +1,67 @@
+"""What `moa-bench split` found of each method, from rounds of answers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from moa_bench.report.spread import Spread
+from moa_bench.suites.split.names import PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFigures:
+    """A method over one link.
+
+    Args:
+        answers: those that are not failures.
+        rates: tokens a second; `over_plain`: ratios to the mean of plain streaming before and after.
+    """
+
+    answers: list[Mapping[str, Any]]
+    rates: list[float]
+    over_plain: list[float]
+    first_over_plain: list[float]
+
+    @property
+    def tokens(self) -> int:
+        return sum(int(each["tokens"]) for each in self.answers)
+
+    def a_token(self, field: str, scale: float = 1.0) -> float | None:
+        """The sum of a field over all answers, for each token."""
+        values = [each[field] for each in self.answers]
+        return None if None in values or not self.tokens else scale * sum(values) / self.tokens
+
+    @property
+    def gaps_ms(self) -> list[float]:
+        return [gap for each in self.answers for gap in each["gaps_ms"]]
+
+
+def figures_of(rounds: Sequence[Mapping[str, Any]], method: str) -> LinkFigures:
+    """A method over all rounds in which it did not fail; of plain streaming, both answers."""
+    found = LinkFigures([], [], [], [])
+    for each in rounds:
+        plain = each["answers"][PLAIN]
+        plain_rate = sum(one["tokens"] / one["seconds"] for one in plain) / len(plain)
+        plain_first = sum(one["first_ms"] for one in plain) / len(plain)
+        for answer in each["answers"].get(method, ()):
+            if "failure" in answer:
+                continue
+            found.answers.append(answer)
+            found.rates.append(answer["tokens"] / answer["seconds"])
+            if answer["same"]:
+                found.over_plain.append(found.rates[-1] / plain_rate)
+                found.first_over_plain.append(answer["first_ms"] / plain_first)
+    return found
+
+
+def over(rounds: Sequence[Mapping[str, Any]], method: str, base: str) -> Spread | None:
+    """Tokens a second of one method over another one's, question by question; None: there is no pair."""
+    ratios = []
+    for each in rounds:
+        first, second = (next(iter(each["answers"].get(name, ())), None) for name in (method, base))
+        if first and second and first.get("same") and second.get("same"):
+            rate, base_rate = (float(one["tokens"]) / float(one["seconds"]) for one in (first, second))
+            ratios.append(rate / base_rate)
+    return Spread.of(ratios) if ratios else None

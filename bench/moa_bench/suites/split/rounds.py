@@ -1,0 +1,92 @@
+"""One question over one link, asked in turn of all methods; plain streaming answers it first and last.
+
+A round is JSON from here on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import pairwise, takewhile
+from typing import Any
+
+from moa_shared.errors import MoaError
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_bench.harness.answers import AnswerClient, TimedAnswer
+from moa_bench.harness.split_client import SplitClient
+from moa_bench.suites.split.names import PLAIN
+
+Connect = Callable[[], AbstractContextManager[AnswerClient]]
+
+
+def ask_round(
+    connect: Mapping[str, Connect],
+    prompt: Sequence[int],
+    tokens: int,
+    server_cpu_s: Callable[[str], float],
+    turn: int = 0,
+) -> dict[str, Any]:
+    """The answers of all methods to one question.
+
+    Args:
+        connect: new clients by method, PLAIN's among them.
+        tokens: of each answer.
+        server_cpu_s: processor time that a method's server has used so far.
+        turn: which of the methods begins after plain streaming.
+
+    Returns:
+        {"prompt_tokens", "answers": {method: [what each answer took]}}.
+
+    Raises:
+        MoaError: plain streaming fails. Where another method fails, its answer says so.
+    """
+    settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
+    names = [name for name in connect if name != PLAIN]
+    plain, first = _ask(PLAIN, connect[PLAIN], prompt, settings, server_cpu_s, ())
+    taken = {PLAIN: [plain]}
+    for place in range(len(names)):
+        name = names[(place + turn) % len(names)]
+        try:
+            taken[name] = [_ask(name, connect[name], prompt, settings, server_cpu_s, first)[0]]
+        except MoaError as error:
+            taken[name] = [{"failure": str(error)}]
+    taken[PLAIN].append(_ask(PLAIN, connect[PLAIN], prompt, settings, server_cpu_s, first)[0])
+    return {"prompt_tokens": len(prompt), "answers": taken}
+
+
+def _ask(
+    name: str,
+    connect: Connect,
+    prompt: Sequence[int],
+    settings: AnswerSettings,
+    server_cpu_s: Callable[[str], float],
+    reference: Sequence[int],
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """One answer over a connection that is open already: what it took, and its tokens."""
+    with connect() as client:
+        client.ask(prompt, AnswerSettings(max_tokens=1))  # opens what opens at the first call
+        server_s, own_s = server_cpu_s(name), time.process_time()
+        answer = client.ask(prompt, settings)
+        own_s, server_s = time.process_time() - own_s, server_cpu_s(name) - server_s
+    figures = client.figures if isinstance(client, SplitClient) else None
+    took = {
+        "tokens": len(answer.tokens),
+        "first_ms": round(answer.first_ms, 3),
+        "seconds": round(answer.arrivals_s[-1], 5),
+        "gaps_ms": gaps_ms(answer),
+        "forwards": len(answer.tokens) if figures is None else figures.verdicts,
+        "up": None if figures is None else figures.up_bytes,
+        "down": None if figures is None else figures.down_bytes,
+        "server_cpu_s": round(server_s, 4),
+        "own_cpu_s": round(own_s, 4),
+        "common": sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(answer.tokens, reference))),  # noqa: B905 (one may be longer)
+        "same": not reference or tuple(reference) == answer.tokens,
+    }
+    return took, answer.tokens
+
+
+def gaps_ms(answer: TimedAnswer) -> list[float]:
+    """Times between arrivals of text; tokens of one verdict arrive together."""
+    return [round(1e3 * (after - before), 2) for before, after in pairwise(dict.fromkeys(answer.arrivals_s))]

@@ -1,0 +1,64 @@
+"""`moa-bench split`: all ways to draft over links, with every drafter, question by question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from moa_bench.options import option
+from moa_bench.report.report import SPLIT
+from moa_bench.suite import Inputs, Suite
+
+LOADING_S = 60.0
+ANSWER_S = 2.5  # of 64 tokens, on average over links and methods
+ANSWERS = 10  # to a question: plain streaming twice, the server's drafts, everything on, and three of each drafter
+
+
+@dataclass(frozen=True, slots=True)
+class SplitEffort:
+    """How much to measure.
+
+    Args:
+        questions: asked over each link, of all methods.
+        answer_tokens: of an answer, whatever the target chooses.
+        longest_prompt: questions with more tokens are not asked.
+        chain: nodes of a chain that is sent whole.
+    """
+
+    questions: int = 2
+    answer_tokens: int = 64
+    longest_prompt: int = 600
+    chain: int = 5
+    links: tuple[str, ...] = option(
+        ("RTT 0", "wired", "5G", "4G", "RTT 100 ms", "RTT 300 ms"), "Only this link (repeat).", "--link", metavar="NAME"
+    )
+    acceptances: tuple[float, ...] = option(
+        (0.8,), "Of the oracle that drafts with --shape (repeat).", "--acceptance", least=0, most=1
+    )
+
+
+def estimate_s(effort: SplitEffort) -> float:
+    """About how many seconds it takes with the default model."""
+    return LOADING_S + len(effort.links) * effort.questions * ANSWERS * ANSWER_S * effort.answer_tokens / 64
+
+
+def refuse(effort: SplitEffort, inputs: Inputs) -> None:
+    """Raises UsageError where oracles and drafters contradict the model."""
+    if inputs.shape is None and effort.acceptances != SplitEffort().acceptances:
+        raise click.UsageError("--acceptance needs --shape.")
+    if inputs.shape is not None and inputs.drafters:
+        raise click.UsageError("No drafter has learnt random weights: leave --drafter out with --shape.")
+
+
+SUITE = Suite(
+    "split",
+    "Client and server over links: all ways to draft with every drafter, next to plain streaming.",
+    "moa_bench.suites.split",
+    SPLIT,
+    SplitEffort(),
+    SplitEffort(1, 12, chain=3, links=("RTT 0", "4G")),
+    ("model", "level", "pin", "questions", "drafters", "traces", "shape", "stored"),
+    estimate_s,
+    refuse,
+)

@@ -1,1 +1,0 @@
-"""`moa-bench timeline`: one answer, every frame."""

@@ -1,0 +1,224 @@
+"""What users met who asked at the same time: speed, gaps, first tokens, fairness, and how many a speed allows.
+
+Pure. A user's rate is the speed at which its text comes: the tokens after each answer's first arrival, over the time
+from the first arrival to the last. Waiting for the first token is counted apart. A user whose answers all came in one
+piece has the rate of these: their tokens over the time from the question.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from moa_shared.errors import DataError
+
+from moa_bench.users.strategies import Strategy
+
+
+@dataclass(slots=True)
+class UserAnswer:
+    """One answer as its user saw it, perhaps broken off.
+
+    Args:
+        user: who asked; from 0.
+        question: which of the user's questions; from 0.
+        asked_s: when, on the clock of the arrivals.
+        arrivals: when some tokens came together, and how many.
+        tokens: of the answer.
+        is_whole: it was not broken off.
+        on_rate: called once it says how fast text comes.
+    """
+
+    user: int
+    question: int
+    asked_s: float
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    is_whole: bool = False
+    on_rate: Callable[[], object] = lambda: None
+
+    def on_tokens(self, now_s: float, tokens: Sequence[int]) -> None:
+        """Takes in tokens that came together."""
+        if tokens:
+            self.arrivals.append((now_s, len(tokens)))
+            self.tokens.extend(tokens)
+            if self.streaming_s:
+                self.on_rate()
+
+    def on_end(self) -> None:
+        """The answer is whole."""
+        self.is_whole = True
+        self.on_rate()
+
+    @property
+    def streamed_tokens(self) -> int:
+        """Tokens after the first arrival."""
+        return sum(count for _, count in self.arrivals[1:])
+
+    @property
+    def streaming_s(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return self.arrivals[-1][0] - self.arrivals[0][0] if self.arrivals else 0.0
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Seconds between arrivals."""
+        return [later - earlier for (earlier, _), (later, _) in pairwise(self.arrivals)]
+
+
+@dataclass(frozen=True, slots=True)
+class UserStats:
+    """What some users met together.
+
+    Args:
+        tokens_per_s: of all users, over the whole time from when all ask, reading prompts included.
+        gap_p50_ms, gap_p95_ms: between arrivals of one answer, over all users; 0: each answer came in one piece.
+        first_p50_ms, first_p95_ms: from a question to its first token; what a user who never got one has waited so far
+            counts too.
+        tokens_an_arrival: mean.
+        fairness: Jain's index of the users' rates; 1: all alike, 1 / users: one has everything.
+        slowest_tokens_per_s, median_tokens_per_s: rates of users.
+        answers: how many began.
+        unserved: users whose text had hardly begun to come when it was over; they have no rate.
+    """
+
+    tokens_per_s: float
+    gap_p50_ms: float
+    gap_p95_ms: float
+    first_p50_ms: float
+    first_p95_ms: float
+    tokens_an_arrival: float
+    fairness: float
+    slowest_tokens_per_s: float
+    median_tokens_per_s: float
+    answers: int
+    unserved: int
+
+    @classmethod
+    def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float, apart_seconds: float = 0.0) -> UserStats:
+        """The figures of `users` users.
+
+        Args:
+            ended_s: when all broke off, on the clock of the answers.
+            apart_seconds: in which users began, one after the other.
+
+        Raises:
+            DataError: no user has a rate.
+        """
+        begun = [answer for answer in answers if answer.arrivals]
+        rates = list(user_rates(begun).values())
+        if not rates:
+            raise DataError("No answer was whole, and none had two arrivals.", hint="Ask for longer.")
+        gaps_ms = [1e3 * gap for answer in begun for gap in answer.gaps_s] or [0.0]
+        firsts_ms = [1e3 * (answer.arrivals[0][0] - answer.asked_s) for answer in begun]
+        served = {answer.user for answer in begun}
+        firsts_ms += [1e3 * (ended_s - answer.asked_s) for answer in answers if answer.user not in served]
+        tokens = sum(len(answer.tokens) for answer in begun)
+        all_ask_s = min(answer.asked_s for answer in answers) + apart_seconds
+        then = sum(count for answer in begun for at_s, count in answer.arrivals if at_s >= all_ask_s)
+        return cls(
+            tokens_per_s=round(then / (ended_s - all_ask_s), 3),
+            gap_p50_ms=_percentile(gaps_ms, 50),
+            gap_p95_ms=_percentile(gaps_ms, 95),
+            first_p50_ms=_percentile(firsts_ms, 50),
+            first_p95_ms=_percentile(firsts_ms, 95),
+            tokens_an_arrival=round(tokens / sum(len(answer.arrivals) for answer in begun), 2),
+            fairness=round(jain(rates), 4),
+            slowest_tokens_per_s=round(min(rates), 2),
+            median_tokens_per_s=round(float(np.median(rates)), 2),
+            answers=len(begun),
+            unserved=users - len(rates),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UsersCell:
+    """One number of users, all in one way.
+
+    Args:
+        client_share: CPU time of all users' process over the time that passed; near 1, it is what is measured.
+        other_texts: answers that differ from the text that was written first.
+    """
+
+    users: int
+    way: Strategy
+    met: UserStats
+    client_share: float
+    other_texts: int
+
+
+def _percentile(values: Sequence[float], percent: float) -> float:
+    return round(float(np.percentile(values, percent)), 1)
+
+
+def user_rates(answers: Iterable[UserAnswer]) -> dict[int, float]:
+    """Tokens a second of each user while its text came; users whose text did not come are left out."""
+    streamed, in_one_piece = _Rates(), _Rates()
+    for answer in answers:
+        if answer.streaming_s:
+            streamed.add(answer.user, answer.streamed_tokens, answer.streaming_s)
+        elif answer.is_whole and answer.arrivals:
+            in_one_piece.add(answer.user, len(answer.tokens), answer.arrivals[-1][0] - answer.asked_s)
+    return in_one_piece.of_users() | streamed.of_users()
+
+
+class _Rates:
+    """Tokens and seconds of each user."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[int, int] = defaultdict(int)
+        self._seconds: dict[int, float] = defaultdict(float)
+
+    def add(self, user: int, tokens: int, seconds: float) -> None:
+        self._tokens[user] += tokens
+        self._seconds[user] += seconds
+
+    def of_users(self) -> dict[int, float]:
+        return {user: self._tokens[user] / seconds for user, seconds in self._seconds.items() if seconds}
+
+
+def jain(rates: Sequence[float]) -> float:
+    """Jain's index of fairness: (sum of r)^2 / (n * sum of r^2) (Jain, Chiu, Hawe, DEC-TR-301, 1984).
+
+    Raises:
+        DataError: no rate above 0.
+    """
+    squares = sum(rate * rate for rate in rates)
+    if not squares:
+        raise DataError("No user got any tokens.", hint="Look at the server's log.")
+    return sum(rates) ** 2 / (len(rates) * squares)
+
+
+@dataclass(frozen=True, slots=True)
+class UsersAt:
+    """How many users get a rate each.
+
+    Args:
+        users: between two measured numbers, interpolated.
+        at_least: the largest measured number still got the rate.
+    """
+
+    tokens_per_s: float
+    users: float
+    at_least: bool
+
+
+def users_at(tokens_per_s: float, slowest: Sequence[tuple[int, float]]) -> UsersAt:
+    """The number of users up to which each gets `tokens_per_s`.
+
+    Args:
+        slowest: measured numbers of users, ascending, and the slowest user's rate; with fewer users than the first
+            number nothing is known, so 0 is said where that one is too slow.
+    """
+    before: tuple[int, float] | None = None
+    for users, rate in slowest:
+        if rate < tokens_per_s:
+            if before is None:
+                return UsersAt(tokens_per_s, 0.0, at_least=False)
+            share = (before[1] - tokens_per_s) / (before[1] - rate)
+            return UsersAt(tokens_per_s, round(before[0] + share * (users - before[0]), 1), at_least=False)
+        before = users, rate
+    return UsersAt(tokens_per_s, float(before[0]) if before else 0.0, at_least=True)

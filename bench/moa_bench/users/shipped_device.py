@@ -1,0 +1,116 @@
+"""A user with the package's own drafter, as the client program runs it: its engine, its link, its drafter's thread.
+
+All users' drafters share the weights and, in this process, the core; each user in the world has a core of its own, so
+with many users this shows what slow devices are worth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from moa_client.conversation.events import Committed, Settled
+from moa_client.device.loading import Device, drafter_states
+from moa_client.drafting.drafters import MoaDrafter
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import Link
+from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafting import GrowthShape, TextGuesser, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
+
+from moa_bench.harness.split_client import SETTLE_EVERY_S, client_settings
+from moa_bench.users.figures import UserAnswer
+from moa_bench.users.pending_byes import PendingByes
+
+if TYPE_CHECKING:
+    from moa_bench.harness.drafters import MeasuredDrafter
+
+
+class ShippedAsker:
+    """Asks through a `ClientEngine`, in a new conversation each time.
+
+    Args:
+        address: "host:port".
+        device: this user's alone.
+        settings: of each answer.
+        drafting: whether the server may draft too.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        device: Device,
+        vocab_size: int,
+        settings: AnswerSettings,
+        drafting: Literal["device", "auto"] = "device",
+    ) -> None:
+        program = client_settings(server=address)
+        self._link = Link(address, program.connect_seconds, program.silence_seconds)
+        self._device = device
+        self._vocab_size = vocab_size
+        self._settings = settings
+        self._drafting = DraftingSettings(drafting, tree=program.mode == "tree")
+        self._byes = PendingByes()
+        self._reading: UserAnswer | None = None
+
+    async def close(self) -> None:
+        await self._byes.finish()
+        await self._link.close()
+
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
+        engine = ClientEngine(self._link, self._device, self._vocab_size, Codec.INT4, self._drafting)
+        self._reading = answer
+        answering = asyncio.create_task(self._answer(engine, prompt, answer))
+        try:
+            await asyncio.shield(answering)
+        finally:
+            self._reading = None
+            self._byes.begin(_leave(engine, answering))
+
+    async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: UserAnswer) -> None:
+        async for event in engine.ask(prompt, self._settings):
+            if isinstance(event, Committed) and self._reading is answer:
+                answer.on_tokens(time.perf_counter(), event.tokens)
+        while engine.unsettled:  # the device took the server for lost, and wrote the end
+            async for settled in engine.settle():
+                if isinstance(settled, Settled) and self._reading is answer:
+                    answer.on_tokens(time.perf_counter(), settled.tokens)
+            await asyncio.sleep(SETTLE_EVERY_S)
+
+
+async def _leave(engine: ClientEngine, answering: asyncio.Task[None]) -> None:
+    """Ends the conversation; an answer that its user has broken off too, which the server would go on with."""
+    if not answering.done():
+        engine.stop()
+        await asyncio.wait((answering,))
+    await engine.close()
+
+
+def device_maker(device: Device, drafter: MeasuredDrafter) -> Callable[[], Device]:
+    """Makes devices like this one, each with a drafter of its own over the same weights.
+
+    Args:
+        drafter: that `device` was loaded with.
+    """
+    program = client_settings()
+    ngrams = ngrams_for(device.files.fingerprint)
+    states = drafter_states(drafter.checkpoint, device.files, program)
+    shape = TreeShape(program.depth, program.breadth, program.nodes)
+
+    def make() -> Device:
+        own = MoaDrafter(
+            states,
+            lambda state, sampling: draft_tree(state, shape, sampling)[0],
+            reads_memory=device.memory_width > 0,
+            shape=GrowthShape(breadth=program.breadth),
+            guesser=TextGuesser(ngrams) if program.copies else None,
+        )
+        return replace(device, drafter=own)
+
+    return make

@@ -1,0 +1,52 @@
+"""A link that notes each stream that a replica opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moa_client.link.channel import Link
+
+if TYPE_CHECKING:
+    from moa.v1 import moa_pb2 as pb
+    from moa_client.link.stream import Stream, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A stream that a replica has opened.
+
+    Args:
+        address: the replica's.
+        text: tokens that the conversation had; `cached`: of these, those that the replica need not read.
+    """
+
+    address: str
+    text: int
+    cached: int
+
+
+class WatchedLink(Link):
+    """A link to one replica.
+
+    Args:
+        note: called with each stream that it opens.
+    """
+
+    def __init__(
+        self, address: str, connect_seconds: float, silence_seconds: float, note: Callable[[Opening], object]
+    ) -> None:
+        self._note = note
+        super().__init__(address, connect_seconds, silence_seconds)
+
+    def towards(self, address: str) -> WatchedLink:
+        return WatchedLink(address, self.connect_seconds, self.silence_seconds, self._note)
+
+    async def open(
+        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+    ) -> tuple[Stream, pb.Opened]:
+        stream, opened = await super().open(message, seconds, traffic, session)
+        text = max(len(message.tokens), message.ask.base + len(message.ask.tokens))
+        self._note(Opening(self.address, text, opened.cached_tokens))
+        return stream, opened

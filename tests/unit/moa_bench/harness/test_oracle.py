@@ -1,0 +1,134 @@
+"""The oracle drafter: right as often as asked, wrong where the seed says, in chains and in trees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_bench.harness.oracle import OracleDrafter, Script
+from moa_shared.drafting import CHAIN, GrowingDraft, draft_chain
+from moa_shared.errors import ConfigError
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+VOCAB = 50
+TEXT = tuple((7 * place) % VOCAB for place in range(400))
+GREEDY = Sampling()
+
+
+def oracle(acceptance: float, seed: int = 0) -> OracleDrafter:
+    return OracleDrafter(Script(TEXT, acceptance, seed, VOCAB))
+
+
+def accepted(drafter: OracleDrafter, length: int) -> int:
+    """Drafts of one chain that the text confirms; commits them and the bonus token."""
+    start = drafter.next_position
+    drafted = draft_chain(drafter, length, GREEDY).tokens
+    right = 0
+    while right < length and drafted[right] == TEXT[start + right]:
+        right += 1
+    drafter.extend(TEXT[start : start + right + 1])
+    return right
+
+
+def test_it_knows_everything_or_nothing() -> None:
+    for acceptance, expected in ((1.0, 5), (0.0, 0)):
+        drafter = oracle(acceptance)
+        drafter.extend(TEXT[:10])
+        assert [accepted(drafter, 5) for _ in range(20)] == [expected] * 20
+
+
+@given(st.floats(0.2, 0.9), st.integers(0, 1 << 32))
+def test_its_errors_come_at_the_rate_asked_for(acceptance: float, seed: int) -> None:
+    script = Script(TEXT, acceptance, seed, VOCAB)
+    share = sum(script.right_at(position) for position in range(2000)) / 2000
+    assert abs(share - acceptance) < 0.06  # five deviations of 2000 draws
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_what_it_proposes_depends_on_the_position_alone(first: int, second: int) -> None:
+    positions: dict[int, set[bool]] = {}
+    for length in (first, second):
+        drafter = oracle(0.6)
+        drafter.extend(TEXT[:10])
+        while drafter.next_position < 100:
+            start = drafter.next_position
+            right = accepted(drafter, length)
+            for offset in range(right):
+                positions.setdefault(start + offset, set()).add(True)
+            if right < length:
+                positions.setdefault(start + right, set()).add(False)
+    assert all(len(verdicts) == 1 for verdicts in positions.values())
+
+
+def test_nothing_right_grows_on_a_wrong_branch() -> None:
+    drafter = oracle(1.0)
+    drafter.extend(TEXT[:10])
+    drafter.begin()
+    logits = drafter.expand([TEXT[10], (TEXT[10] + 1) % VOCAB], [-1, -1])
+    assert logits.argmax(-1).tolist() == [TEXT[11], (TEXT[11] + 1) % VOCAB]
+    assert drafter.expand([TEXT[11], TEXT[11]], [0, 1]).argmax(-1).tolist() == [TEXT[12], (TEXT[12] + 1) % VOCAB]
+
+
+def test_it_notices_when_the_target_leaves_the_script_and_comes_back_after_a_crop() -> None:
+    drafter = oracle(1.0)
+    drafter.extend([*TEXT[:10], (TEXT[10] + 3) % VOCAB, TEXT[11]])
+    assert drafter.has_left_the_script
+    assert int(drafter.begin().argmax()) != TEXT[12]
+    drafter.crop(10)
+    drafter.extend(TEXT[10:12])
+    assert not drafter.has_left_the_script
+    assert int(drafter.begin().argmax()) == TEXT[12]
+
+
+def test_beyond_the_text_it_has_nothing_to_say() -> None:
+    drafter = oracle(1.0)
+    drafter.extend(TEXT)
+    assert draft_chain(drafter, 3, GREEDY).tokens == (0, 0, 0)
+
+
+def test_a_step_takes_its_time() -> None:
+    slept: list[float] = []
+    drafter = OracleDrafter(Script(TEXT, 1.0, 0, VOCAB), 5.0, clock=lambda: 1.0, sleep=slept.append)
+    drafter.extend(TEXT[:4])
+    draft_chain(drafter, 3, GREEDY)
+    assert slept == [pytest.approx(0.005)] * 3
+    assert drafter.steps == 3
+
+
+def test_memory_is_taken_in_and_counted() -> None:
+    drafter = oracle(0.5)
+    drafter.append_memory(0, np.zeros((4, 8), np.float32))
+    drafter.append_memory(4, np.zeros((2, 8), np.float32))
+    assert drafter.memory_rows == 6
+
+
+@pytest.mark.parametrize("acceptance", [-0.1, 1.5, float("nan")])
+def test_an_impossible_rate_is_refused(acceptance: float) -> None:
+    with pytest.raises(ConfigError, match="expected 0 to 1"):
+        Script(TEXT, acceptance, 0, VOCAB)
+
+
+@given(st.floats(0.3, 1.0), st.integers(0, 1 << 32), st.lists(st.integers(1, 6), min_size=1, max_size=8))
+def test_a_draft_that_grows_is_the_same_and_costs_a_step_a_node(
+    acceptance: float, seed: int, lengths: list[int]
+) -> None:
+    """Committed tokens that the draft holds re-root it; others end it."""
+    drafter = oracle(acceptance, seed)
+    drafter.extend(TEXT[:10])
+    growing, draft = GrowingDraft(drafter, CHAIN), DraftTree.chain(())
+    for length in lengths:
+        for _ in range(length):
+            steps = drafter.steps
+            growth = growing.grow(draft, GREEDY)
+            assert drafter.steps == steps + 1
+            draft = DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
+        anew = oracle(acceptance, seed)
+        anew.extend(drafter.tokens)
+        assert draft == draft_chain(anew, len(draft), GREEDY)
+        start = drafter.next_position
+        tokens = TEXT[start : start + max(1, length - 1)]
+        growing.commit(tokens)
+        follows = draft.tokens[: len(tokens)] == tokens
+        draft = draft.subtree(len(tokens) - 1) if follows else DraftTree.chain(())

@@ -1,0 +1,93 @@
+"""The server's steps without a network, on a tiny target whose forwards take long enough for drafts to pay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from moa_bench.harness.wrapped_target import WrappedTarget
+from moa_bench.suites.single.local_server import LocalServer
+from moa_server.engine.schedule import Schedule
+from moa_server.engine.stepper import Stepper
+from moa_server.session.session import SessionLimits
+from moa_server.target import Request, TargetOutput
+from moa_shared.errors import DataError
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from tests.net.server_drafter import TargetDrafter, drafting_source
+from tests.net.server_peer import CONTEXT, plain_text, toy_source
+from tests.support.tiny_models import tiny_kernel_target, tiny_model
+
+PROMPT = [5, 9, 11, 40]
+SETTINGS = AnswerSettings(max_tokens=20, ignore_end_of_text=True)
+STEP_MS, ROW_MS = 20.0, 0.1
+
+MakeServer = Callable[..., LocalServer]
+
+
+class SlowTarget(WrappedTarget):
+    """A target whose forwards take STEP_MS, and ROW_MS for each row more."""
+
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        began = time.perf_counter()
+        outputs = super()._run(requests, depths)
+        took_s = (STEP_MS + ROW_MS * (sum(len(request.tokens) for request in requests) - 1)) / 1e3
+        time.sleep(max(0.0, began + took_s - time.perf_counter()))
+        return outputs
+
+
+@pytest.fixture(scope="module")
+def make_server() -> MakeServer:
+    inner = tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
+
+    def make(shift: int = 0, *, drafts: bool = True) -> LocalServer:
+        target = SlowTarget(inner)
+        source = drafting_source(inner, TargetDrafter, shift) if drafts else toy_source(inner)
+        limits = SessionLimits(CONTEXT, inner.vocab_size)
+        return LocalServer(Stepper(target, [source]), limits, frozenset(), str, Schedule(0.01, STEP_MS))
+
+    return make
+
+
+def test_drafts_save_steps_and_leave_the_text(make_server: MakeServer) -> None:
+    server = make_server()
+    expected = plain_text(server.stepper.target, PROMPT, SETTINGS)[0]
+    plain = server.ask(PROMPT, SETTINGS, drafts=False)
+    drafted = server.ask(PROMPT, SETTINGS, drafts=True)
+    assert list(plain.tokens) == list(drafted.tokens) == expected
+    assert [(step.tokens, step.nodes) for step in plain.steps] == [(1, 0)] * 19
+    assert sum(step.tokens for step in drafted.steps) == 19
+    assert len(drafted.steps) < 12
+    assert max(step.nodes for step in drafted.steps) >= max(step.tokens for step in drafted.steps) - 1 > 0
+
+
+def test_a_draft_costs_time_before_its_forward_and_rows_in_it(make_server: MakeServer) -> None:
+    answer = make_server().ask(PROMPT, SETTINGS, drafts=True)
+    for step in answer.steps:
+        assert step.forward_ms >= STEP_MS + ROW_MS * step.nodes
+        assert (step.drafting_ms > 0.1) or not step.nodes
+    parts = sum(step.forward_ms + step.drafting_ms for step in answer.steps)
+    assert answer.stepping_ms == pytest.approx(parts)
+    assert answer.reading_ms >= STEP_MS + ROW_MS * (len(PROMPT) - 1)
+
+
+def test_wrong_drafts_leave_the_text_too(make_server: MakeServer) -> None:
+    server = make_server(shift=1)
+    plain = server.ask(PROMPT, SETTINGS, drafts=False)
+    assert server.ask(PROMPT, SETTINGS, drafts=True).tokens == plain.tokens
+
+
+def test_a_prompt_is_read_in_chunks(make_server: MakeServer) -> None:
+    server = make_server()
+    server._limits = SessionLimits(CONTEXT, server.stepper.target.vocab_size, prefill_chunk=3)
+    answer = server.ask([*PROMPT, *PROMPT], SETTINGS, drafts=True)
+    assert answer.reading_ms >= 3 * STEP_MS
+    assert len(answer.tokens) == 20
+
+
+def test_a_target_without_a_drafter_answers_by_plain_steps_only(make_server: MakeServer) -> None:
+    server = make_server(drafts=False)
+    assert len(server.ask(PROMPT, SETTINGS, drafts=False).tokens) == 20
+    with pytest.raises(DataError, match="No drafter is loaded here"):
+        server.ask(PROMPT, SETTINGS, drafts=True)

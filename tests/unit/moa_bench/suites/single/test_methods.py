@@ -1,0 +1,83 @@
+"""All drafters, chains and trees, on a tiny target: whatever drafts, the text is plain serving's."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_bench.suites.single.measure import ask_locally
+from moa_bench.suites.single.methods import load_drafters, load_engine, methods_of, missing_drafters
+from moa_bench.suites.single.names import PLAIN
+from moa_bench.suites.single.rounds import ask_round
+from moa_bench.suites.single.suite import SingleEffort
+from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
+from moa_shared.errors import CheckpointError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.progress import SilentProgress
+
+from tests.support.messages import raises
+from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
+
+EFFORT = SingleEffort(chain=3, copies=4, depth=2, breadth=3, nodes=5)
+SHAPES: dict[str, Any] = {"hidden_size": 64, "target_head_dim": 32}
+PROMPT = [5, 9, 11, 40, 5, 9, 11]
+KINDS: dict[str, dict[str, Any]] = {
+    "EAGLE-2": {"kind": EAGLE2},
+    "independent": {"kind": INDEPENDENT},
+    "MoA, N = 0": {},
+    "MoA, N = 1": {"reused_layers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    folder = tmp_path_factory.mktemp("single")
+    return resolve(str(save_tiny_model(folder / "model")), folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def drafters(files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("drafters")
+    return {
+        name: save_drafter(folder / f"{number}.safetensors", small_drafter(**SHAPES, **changes))
+        for number, (name, changes) in enumerate(KINDS.items())
+    }
+
+
+def test_a_round_of_all_drafters_has_one_text(files: ModelFiles, drafters: dict[str, Path]) -> None:
+    given = load_drafters(files, drafters)
+    methods = methods_of(load_engine(files, "int8", SilentProgress()), files, given, EFFORT)
+    shapes = [f"{name}: {shape}" for name in KINDS for shape in ("chain", "tree", "as served")]
+    shapes.remove("independent: as served")  # it reads no rows, so no server drafts with it
+    assert list(methods) == [PLAIN, "prompt look-up", *shapes]
+    exact = {name: partial(ask_locally, ask) for name, ask in methods.items()}
+    found = ask_round(exact, {}, PROMPT, most=24, least=2)
+    answers = {name: answer for name, each in found["answers"].items() for answer in each}
+    assert all(answer["same"] for answer in answers.values())
+    assert found["tokens"] > 2
+    assert answers[PLAIN]["forwards"] == found["tokens"] - 1
+    for name in KINDS:
+        assert answers[f"{name}: chain"]["nodes"] > answers[f"{name}: chain"]["forwards"]
+        assert answers[f"{name}: tree"]["nodes"] > answers[f"{name}: chain"]["forwards"]
+        assert answers[f"{name}: tree"]["forwards"] <= answers[PLAIN]["forwards"]
+
+
+def test_the_paper_s_drafters_that_are_not_given_are_named(files: ModelFiles, drafters: dict[str, Path]) -> None:
+    given = {name: load_checkpoint(path) for name, path in drafters.items()}
+    assert missing_drafters(given) == ["MoA, N = 3", "MoA, N = 6", "MoA, N = 12"]
+    assert load_drafters(files, {}) == {}  # none comes with the package for this target
+
+
+def test_a_drafter_for_another_target_is_refused(files: ModelFiles, tmp_path: Path) -> None:
+    other = save_drafter(tmp_path / "other.safetensors", small_drafter())
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter TMP/other.safetensors is for another target: its hidden size is 32, model has 64. Give another --drafter, or --drafter none."
+        ),
+    ):
+        load_drafters(files, {"mine": other})

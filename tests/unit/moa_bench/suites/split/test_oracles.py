@@ -1,0 +1,80 @@
+"""The ways to use oracles, and what each of them knows."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from moa_bench.harness.links import RunningLink
+from moa_bench.harness.oracle import OracleDrafter
+from moa_bench.suites.split import methods, oracles
+from moa_bench.suites.split.names import PLAIN
+from moa_bench.suites.split.oracles import OracleDevices, oracle_methods
+
+
+def test_each_acceptance_is_used_in_all_ways() -> None:
+    made = oracle_methods("any", (0.5, 0.9), 5)
+    assert [(method.name, method.acceptance) for method in made] == [
+        (PLAIN, None),
+        *((f"oracle, {each}: {way}", each) for each in (0.5, 0.9) for way in (
+            "synchronous rounds", "one round ahead", "streamed",
+        )),
+    ]  # fmt: skip
+
+
+class Written:
+    """Plain streaming that writes 7, 8, 9, and counts how often it was asked."""
+
+    asked = 0
+
+    def __init__(self, address: str) -> None:
+        pass
+
+    def ask(self, prompt: Any, settings: Any) -> SimpleNamespace:
+        type(self).asked += 1
+        return SimpleNamespace(tokens=(7, 8, 9))
+
+    def close(self) -> None:
+        pass
+
+
+class Playing:
+    """A client that only shows what its device would draft."""
+
+    def __init__(self, runner: Any, address: str, device: Any, *, mode: Any) -> None:
+        self.drafter = cast("OracleDrafter", device.drafter.new_state())
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = SimpleNamespace(files=SimpleNamespace(config={"vocab_size": 100}))
+    for module in (methods, oracles):
+        monkeypatch.setattr(module, "PlainClient", Written)
+    monkeypatch.setattr(methods, "SplitClient", Playing)
+    monkeypatch.setattr(methods, "load_split_device", lambda runner, program: device)
+    monkeypatch.setattr(
+        oracles,
+        "with_oracle",
+        lambda device, script, draft_ms, chain: SimpleNamespace(
+            drafter=SimpleNamespace(new_state=lambda: OracleDrafter(script, draft_ms))
+        ),
+    )
+
+    def reach(name: str) -> AbstractContextManager[RunningLink]:
+        return nullcontext(cast("RunningLink", SimpleNamespace(address=name)))
+
+    plain, *others = oracle_methods("any", (1.0,), 5)
+    servers: Any = {"any": SimpleNamespace(address="127.0.0.1:1")}
+    with asyncio.Runner() as runner:
+        devices = OracleDevices(runner, "default", [plain, *others], {"any": "default"}, servers, 3, 5)
+        with devices.client(plain, (1, 2), reach) as client:
+            assert isinstance(client, Written)
+        for method in others:
+            with devices.client(method, (1, 2), reach) as client:
+                assert cast("Playing", client).drafter.script.tokens == (1, 2, 7, 8, 9)
+    assert Written.asked == 1
