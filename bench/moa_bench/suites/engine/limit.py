@@ -35,16 +35,15 @@ class StepBytes:
 
 def step_bytes(files: ModelFiles) -> StepBytes:
     """The bytes that a step of this target reads."""
-    from moa_shared.models.network.layers import stack_shape
+    from moa_kernels import F16
+    from moa_shared.models.network.layer_sizes import cached_heads
     from moa_shared.models.weights.idle_experts import idle_experts_nbytes
-    from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
+    from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS, WeightReader
 
     reader = WeightReader(files)
-    read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD)]
-    shape = stack_shape(files.config)
-    layers = int(files.config["num_hidden_layers"])
+    read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD, LAYER_EMBEDDINGS)]
     weights = sum(map(reader.stored_bytes, [*read, HEAD])) - idle_experts_nbytes(files)
-    return StepBytes(weights, layers * shape.kv_heads * shape.head_dim * 2 * 2)
+    return StepBytes(weights, sum(heads.nbytes(F16) for heads in cached_heads(files.config)))
 
 
 def make_array() -> Floats:
