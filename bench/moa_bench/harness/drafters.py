@@ -82,6 +82,7 @@ def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
     """Random tensors: MLPs below twice the hidden size, as in the paper, which keeps the file under 20 MB."""
     from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
     from moa_shared.models import load_config
+    from moa_shared.models.network.layer_sizes import whole_rotary
 
     target: Any = load_config(files)
     heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
@@ -102,7 +103,7 @@ def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
         lsa_kv_heads=kv_heads,
         lsa_mlp=4 * kv_heads * head_dim,
         rms_norm_eps=target.rms_norm_eps,
-        rope_parameters=target.rope_parameters,
+        rope_parameters=whole_rotary(target.rope_parameters),
         reused_layers=reused_layers,
         draft_vocab=min(UNTRAINED_VOCAB, target.vocab_size),
         target_fingerprint=files.fingerprint,

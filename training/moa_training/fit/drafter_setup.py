@@ -8,6 +8,7 @@ from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
 from moa_shared.models.network.description import FAMILIES
+from moa_shared.models.network.layer_sizes import whole_rotary
 
 from moa_training.settings import FitSettings
 
@@ -40,7 +41,7 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
             lsa_kv_heads=wanted.lsa_kv_heads or (kv_heads if lsa_heads % kv_heads == 0 else lsa_heads),
             lsa_mlp=wanted.lsa_mlp,
             rms_norm_eps=target.rms_norm_eps,
-            rope_parameters=dict(target.rope_parameters),
+            rope_parameters=whole_rotary(target.rope_parameters),
             reused_layers=wanted.reused_layers,
             draft_vocab=min(wanted.draft_vocab, target.vocab_size),
             output_norm=wanted.output_norm and wanted.reused_layers == 0,

@@ -92,6 +92,11 @@ def sizes_of(config: Mapping[str, Any], description: Description, kinds: Sequenc
     return sizes
 
 
+def whole_rotary(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """transformers' `rope_parameters`; those of the layers that see all positions where they are given by kind of layer."""
+    return dict(parameters.get(FULL, parameters))
+
+
 def cached_heads(config: Mapping[str, Any]) -> list[Heads]:
     """The heads of each layer that has keys and values of its own: what a cache of the model keeps.
 
