@@ -7,18 +7,22 @@ from typing import Any
 from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
-from moa_shared.models.network.description import FAMILIES
-from moa_shared.models.network.layer_sizes import whole_rotary
+from moa_shared.models.network.description import EARLIEST, FAMILIES
+from moa_shared.models.network.layer_sizes import SLIDING, layer_kinds
 
 from moa_training.settings import FitSettings
 
+_FAMILIES = (*EARLIEST, "mistral")  # of Llama's form, which is what training computes behind the text
+
 
 def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
-    """Raises ConfigError for sizes that the target does not allow, or a target for which drafters are not trained."""
+    """Raises ConfigError for sizes that the target does not allow, or a target whose form training does not compute."""
     family = str(files.config["model_type"])
-    if FAMILIES[family].layers_differ:
+    windows = " with sliding windows" if SLIDING in layer_kinds(files.config, FAMILIES[family]) else ""
+    if family not in _FAMILIES or windows:
         raise ConfigError(
-            f"Drafters are not trained for {files.target_id}: the layers of the family {family} differ in their sizes.",
+            f"Drafters are not trained for {files.target_id}, a {family}{windows}: "
+            f"only for {', '.join(_FAMILIES)} without sliding windows.",
             hint="Choose another target.",
         )
     target: Any = load_config(files)
@@ -41,7 +45,7 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
             lsa_kv_heads=wanted.lsa_kv_heads or (kv_heads if lsa_heads % kv_heads == 0 else lsa_heads),
             lsa_mlp=wanted.lsa_mlp,
             rms_norm_eps=target.rms_norm_eps,
-            rope_parameters=whole_rotary(target.rope_parameters),
+            rope_parameters=dict(target.rope_parameters),
             reused_layers=wanted.reused_layers,
             draft_vocab=min(wanted.draft_vocab, target.vocab_size),
             output_norm=wanted.output_norm and wanted.reused_layers == 0,

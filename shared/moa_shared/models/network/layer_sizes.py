@@ -93,7 +93,7 @@ def sizes_of(config: Mapping[str, Any], description: Description, kinds: Sequenc
 
 
 def whole_rotary(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers' `rope_parameters`; those of the layers that see all positions where they are given by kind of layer."""
+    """transformers' `rope_parameters`; where kinds of layers have their own, of those that see everything."""
     return dict(parameters.get(FULL, parameters))
 
 

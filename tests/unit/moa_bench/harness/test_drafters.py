@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.drafters import NAMED, MeasuredDrafter
+from moa_bench.harness.drafters import NAMED, MeasuredDrafter, untrained_drafter
 from moa_shared.drafter import Checkpoint, DrafterConfig
+from moa_shared.models import ModelFiles
+
+from tests.support.dense_families import tiny_dense
 
 CONFIG = DrafterConfig(
     vocab_size=64, hidden_size=16, target_layers=2, target_heads=2, target_kv_heads=1, target_head_dim=8, sa_kv_heads=1,
@@ -28,3 +32,13 @@ CONFIG = DrafterConfig(
 )
 def test_a_drafter_is_described_by_its_kind(config: DrafterConfig, said: str) -> None:
     assert MeasuredDrafter(Checkpoint(config, {}, ""), NAMED).description == said
+
+
+@pytest.mark.parametrize(("family", "theta"), [("gemma 3", 9000.0), ("olmo 3", 500.0), ("mistral", 10000.0)])
+def test_an_untrained_drafter_turns_as_the_layers_that_see_everything(
+    family: str, theta: float, tmp_path: Path
+) -> None:
+    config = tiny_dense(family).config
+    config.save_pretrained(tmp_path)
+    made = untrained_drafter(ModelFiles("tiny", tmp_path, config.to_dict(), (), "", ""), 0)
+    assert made.checkpoint.config.rope_parameters["rope_theta"] == theta

@@ -15,22 +15,19 @@ from tests.support.messages import raises
 SETTINGS = FitSettings.model_validate({"shards": ["a"], "output": "out", "budget": {"tokens": 1}})
 
 
-@pytest.mark.parametrize("family", [family for family in DENSE_FAMILIES if "gemma 4" not in family])
-def test_a_drafter_turns_as_the_layers_that_see_all_positions(family: str, tmp_path: Path) -> None:
-    config = tiny_dense(family).config
-    config.save_pretrained(tmp_path)
-    made = drafter_config(SETTINGS, ModelFiles("tiny", tmp_path, config.to_dict(), (), "", ""))
-    expected = config.rope_parameters.get("full_attention", config.rope_parameters)
-    assert made.rope_parameters == expected
-    assert made.rope_parameters["rope_theta"] > 0
+@pytest.mark.parametrize("family", [family for family in DENSE_FAMILIES if family != "mistral without a window"])
+def test_targets_of_another_form_are_refused(family: str) -> None:
+    files = ModelFiles("tiny", Path(), tiny_dense(family).config.to_dict(), (), "", "")
+    with pytest.raises(ConfigError, match=r"^Drafters are not trained for tiny, a "):
+        drafter_config(SETTINGS, files)
 
 
-def test_targets_whose_layers_differ_are_refused() -> None:
-    files = ModelFiles("gemma", Path(), tiny_dense("gemma 4").config.to_dict(), (), "", "")
+def test_the_refusal_names_what_can_be_trained() -> None:
+    files = ModelFiles("mine", Path(), tiny_dense("mistral").config.to_dict(), (), "", "")
     with raises(
         ConfigError,
         snapshot(
-            "Drafters are not trained for gemma: the layers of the family gemma4_text differ in their sizes. Choose another target."
+            "Drafters are not trained for mine, a mistral with sliding windows: only for llama, qwen2, qwen3, mistral without sliding windows. Choose another target."
         ),
     ):
         drafter_config(SETTINGS, files)
