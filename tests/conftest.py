@@ -7,11 +7,12 @@ import inspect
 import io
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.support.skipping import cannot_run
@@ -36,6 +37,16 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup: what tests st
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _process_as_before() -> Iterator[None]:
+    """Commands that run in a test's own process set up its log, and what SIGHUP does."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    structlog.reset_defaults()
+    if signal.getsignal(signal.SIGHUP) is not before:
+        signal.signal(signal.SIGHUP, before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_server.capacity import estimate
@@ -18,11 +16,8 @@ from tests.support.tiny_models import SMALL, save_tiny_model
 
 
 @pytest.fixture(autouse=True)
-def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of its own, and no settings of the log left to other tests."""
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-    yield
-    structlog.reset_defaults()
 
 
 def capacity(*words: object) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from moa_server.cli import cli
@@ -23,11 +21,8 @@ STEPS += ["keys", "CPU", "threads", "speed", "clock", "open files", "user"]
 
 
 @pytest.fixture(autouse=True)
-def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of its own, and no settings of the log left to other tests."""
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
