@@ -8,7 +8,7 @@ from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
 from moa_shared.models.network.description import EARLIEST, FAMILIES
-from moa_shared.models.network.layer_sizes import SLIDING, layer_kinds
+from moa_shared.models.network.layer_sizes import SLIDING, layer_kinds, with_defaults
 
 from moa_training.settings import FitSettings
 
@@ -18,7 +18,9 @@ _FAMILIES = (*EARLIEST, "mistral")  # of Llama's form, which is what training co
 def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
     """Raises ConfigError for sizes that the target does not allow, or a target whose form training does not compute."""
     family = str(files.config["model_type"])
-    windows = " with sliding windows" if SLIDING in layer_kinds(files.config, FAMILIES[family]) else ""
+    description = FAMILIES[family]
+    kinds = layer_kinds(with_defaults(files.config, description), description)
+    windows = " with sliding windows" if SLIDING in kinds else ""
     if family not in _FAMILIES or windows:
         raise ConfigError(
             f"Drafters are not trained for {files.target_id}, a {family}{windows}: "
