@@ -7,7 +7,7 @@ from collections.abc import Callable
 from moa_shared.programs.start_line import StartLine
 
 from moa_client.chat.chat import Opener
-from moa_client.daemon.paths import find_places
+from moa_client.daemon.paths import find_paths
 from moa_client.daemon.process import find_daemon, start_daemon
 from moa_client.daemon.remote_conversation import open_remote
 from moa_client.daemon.shared_settings import differences, shared_settings
@@ -31,13 +31,13 @@ async def attach(
     Raises:
         MoaError: there is one, and it does not answer; or it has not started.
     """
-    places = find_places(settings.daemon_dir)
-    status = await find_daemon(places)
+    paths = find_paths(settings.daemon_dir)
+    status = await find_daemon(paths)
     if status is None:
         if not may_start:
             return None
         line.show("Starting the daemon ...")
-        status = await start_daemon(places, [])
+        status = await start_daemon(paths, [])
     if others := differences(
         shared_settings(at_addresses(settings, find_servers(settings, read_book()))), status["settings"]
     ):
@@ -53,11 +53,11 @@ async def attach(
         if not settings.offline:
             line.show(f"Connecting to {status['server']} ...")
         try:
-            return await open_remote(places.socket, identifier, system, single=single)
+            return await open_remote(paths.socket, identifier, system, single=single)
         except OSError:  # it has ended since
             line.show("Starting the daemon again ...")
-            await start_daemon(places, status["options"])
-            return await open_remote(places.socket, identifier, system, single=single)
+            await start_daemon(paths, status["options"])
+            return await open_remote(paths.socket, identifier, system, single=single)
         finally:
             line.clear()
 

@@ -43,8 +43,8 @@ def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -
     code, _, err = home.run("daemon", "start")
     assert code == 0, err
     assert f"(process {home.pid()})" in err
-    assert home.places.socket.stat().st_mode & 0o777 == 0o600
-    assert home.places.folder.stat().st_mode & 0o777 == 0o700
+    assert home.paths.socket.stat().st_mode & 0o777 == 0o600
+    assert home.paths.folder.stat().st_mode & 0o777 == 0o700
     code, out, err = home.run("chat", "--max-tokens", "8", "w10")
     assert code == 0, err
     assert out == words(alone(served, ASKED, max_tokens=8)) + "\n"
@@ -56,7 +56,7 @@ def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -
     assert home.run("daemon", "start")[2] == f"The daemon is already running (process {pid}).\n"
     assert home.run("daemon", "stop") == (0, "", f"The daemon (process {pid}) has ended.\n")
     assert home.run("daemon", "stop")[2] == "No daemon is running.\n"
-    assert not home.places.socket.exists()
+    assert not home.paths.socket.exists()
 
 
 def test_relative_paths_begin_where_it_was_started(home: Home, served: Served) -> None:
@@ -83,7 +83,7 @@ def test_there_is_only_one(home: Home) -> None:
 def test_after_a_kill_the_next_one_takes_its_place(home: Home) -> None:
     home.run("daemon", "start")
     home.kill()
-    assert home.places.socket.exists()
+    assert home.paths.socket.exists()
     assert home.run("daemon", "status")[0] == 3
     assert home.run("daemon", "start")[0] == 0
     assert home.status()["pid"] == home.pid()
@@ -249,7 +249,7 @@ def test_a_chat_of_a_named_server_attaches_until_another_one_is_in_use(home: Hom
 def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
     home.run("daemon", "start")
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(str(home.places.socket))
+        peer.connect(str(home.paths.socket))
         with peer.makefile("rwb") as lines:
             deep = b"[" * 100_000 + b"]" * 100_000 + b"\n"
             for line in (b"hello\n", b"[1]\n", b'{"do": "dance"}\n', deep, b'{"do": "\xff"}\n'):
@@ -345,7 +345,7 @@ def test_on_a_full_disk_it_answers_and_says_once_that_nothing_is_kept(home: Home
 
 @pytest.mark.root
 def test_where_its_own_folder_is_full_it_says_so(home: Home) -> None:
-    folder = home.places.folder
+    folder = home.paths.folder
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
     try:

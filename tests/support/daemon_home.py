@@ -31,7 +31,7 @@ class Home:
     environment: dict[str, str]
 
     @property
-    def places(self) -> DaemonPaths:
+    def paths(self) -> DaemonPaths:
         return DaemonPaths(self.folder / "run")
 
     def run(self, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
@@ -55,14 +55,14 @@ class Home:
         return status
 
     def pid(self) -> int:
-        holder = find_holder(self.places.lock)
+        holder = find_holder(self.paths.lock)
         assert holder is not None
         return holder.pid
 
     def kill(self) -> None:
         """Ends the daemon as an accident would."""
         os.kill(self.pid(), signal.SIGKILL)
-        while find_holder(self.places.lock) is not None:
+        while find_holder(self.paths.lock) is not None:
             pass
 
     def history(self) -> list[dict[str, Any]]:
@@ -95,6 +95,6 @@ def daemon_home(environment: dict[str, str], **settings: str) -> Iterator[Home]:
     try:
         yield home
     finally:
-        if find_holder(home.places.lock) is not None:
+        if find_holder(home.paths.lock) is not None:
             home.kill()
         shutil.rmtree(folder)

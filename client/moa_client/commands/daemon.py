@@ -37,20 +37,20 @@ def run(config_file: Path | None, **flags: Any) -> None:
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing.telemetry import traced
 
-    from moa_client.daemon.paths import find_places
+    from moa_client.daemon.paths import find_paths
     from moa_client.daemon.program import run_daemon
     from moa_client.in_process import use_threads
     from moa_client.logs import configure_log, log_traces
 
-    places = find_places(settings.daemon_dir)
+    paths = find_paths(settings.daemon_dir)
     configure_log(settings.log_file, settings.log_level)
     use_threads(settings)
 
     def ready(status: Mapping[str, Any]) -> None:
-        print(f"{_now()} The daemon (process {os.getpid()}) listens on {places.socket}.", file=sys.stderr, flush=True)
+        print(f"{_now()} The daemon (process {os.getpid()}) listens on {paths.socket}.", file=sys.stderr, flush=True)
 
     with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
-        runner.run(run_daemon(settings, places, given_options(settings, flags, config_file), ready))
+        runner.run(run_daemon(settings, paths, given_options(settings, flags, config_file), ready))
     print(f"{_now()} The daemon has ended.", file=sys.stderr, flush=True)
 
 
@@ -59,16 +59,16 @@ def run(config_file: Path | None, **flags: Any) -> None:
 def start(config_file: Path | None, **flags: Any) -> None:
     """Start the daemon in the background; it keeps running when this shell ends."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.paths import find_places
+    from moa_client.daemon.paths import find_paths
     from moa_client.daemon.process import find_daemon, start_daemon
 
-    places = find_places(settings.daemon_dir)
-    status = _run(find_daemon(places))
+    paths = find_paths(settings.daemon_dir)
+    status = _run(find_daemon(paths))
     if status is not None:
         print(f"The daemon is already running (process {status['pid']}).", file=sys.stderr)
         return
-    status = _run(start_daemon(places, given_options(settings, flags, config_file)))
-    print(f"The daemon has started (process {status['pid']}). Its log: {places.log}", file=sys.stderr)
+    status = _run(start_daemon(paths, given_options(settings, flags, config_file)))
+    print(f"The daemon has started (process {status['pid']}). Its log: {paths.log}", file=sys.stderr)
 
 
 @daemon.command()
@@ -76,15 +76,15 @@ def start(config_file: Path | None, **flags: Any) -> None:
 def restart(config_file: Path | None, **flags: Any) -> None:
     """End the daemon and start it again, with the options that it was started with."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.paths import find_places
+    from moa_client.daemon.paths import find_paths
     from moa_client.daemon.process import find_daemon, start_daemon, stop_daemon
 
-    places = find_places(settings.daemon_dir)
-    before = _run(find_daemon(places))
+    paths = find_paths(settings.daemon_dir)
+    before = _run(find_daemon(paths))
     options = before["options"] if before is not None else given_options(settings, flags, config_file)
-    _run(stop_daemon(places))
-    status = _run(start_daemon(places, options))
-    print(f"The daemon has started (process {status['pid']}). Its log: {places.log}", file=sys.stderr)
+    _run(stop_daemon(paths))
+    status = _run(start_daemon(paths, options))
+    print(f"The daemon has started (process {status['pid']}). Its log: {paths.log}", file=sys.stderr)
 
 
 @daemon.command()
@@ -92,10 +92,10 @@ def restart(config_file: Path | None, **flags: Any) -> None:
 def stop(config_file: Path | None, **flags: Any) -> None:
     """End the daemon: answers under way are kept as they are, and continue when it is started again."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.paths import find_places
+    from moa_client.daemon.paths import find_paths
     from moa_client.daemon.process import stop_daemon
 
-    pid = _run(stop_daemon(find_places(settings.daemon_dir)))
+    pid = _run(stop_daemon(find_paths(settings.daemon_dir)))
     print("No daemon is running." if pid is None else f"The daemon (process {pid}) has ended.", file=sys.stderr)
 
 
@@ -105,17 +105,17 @@ def stop(config_file: Path | None, **flags: Any) -> None:
 def status(as_json: bool, config_file: Path | None, **flags: Any) -> None:
     """Say whether the daemon runs, and how its link is; exit code 3 if it does not."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    from moa_client.daemon.paths import find_places
+    from moa_client.daemon.paths import find_paths
     from moa_client.daemon.process import find_daemon
 
-    places = find_places(settings.daemon_dir)
-    found = _run(find_daemon(places))
+    paths = find_paths(settings.daemon_dir)
+    found = _run(find_daemon(paths))
     if as_json:
         import json
 
         write_output(json.dumps(found or {"phase": "not running"}, indent=2) + "\n")
     else:
-        write_output(_status_words(found, places.log))
+        write_output(_status_words(found, paths.log))
     if found is None:
         raise click.exceptions.Exit(NOT_RUNNING)
 
@@ -128,9 +128,9 @@ def logs(lines: int, follow: bool, config_file: Path | None, **flags: Any) -> No
     """Print the newest lines of the daemon's log."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
     from moa_client.daemon.log_tail import tail
-    from moa_client.daemon.paths import find_places
+    from moa_client.daemon.paths import find_paths
 
-    for line in tail(find_places(settings.daemon_dir).log, lines, follow=follow):
+    for line in tail(find_paths(settings.daemon_dir).log, lines, follow=follow):
         write_output(line)
 
 

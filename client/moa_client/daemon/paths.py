@@ -36,7 +36,7 @@ class DaemonPaths:
         return self.folder / "daemon.log"
 
 
-def find_places(folder: Path | None) -> DaemonPaths:
+def find_paths(folder: Path | None) -> DaemonPaths:
     """The daemon's files.
 
     Args:
@@ -48,17 +48,17 @@ def find_places(folder: Path | None) -> DaemonPaths:
     return DaemonPaths(folder.expanduser().absolute())
 
 
-def make_folder(places: DaemonPaths) -> None:
+def make_folder(paths: DaemonPaths) -> None:
     """Makes the folder where absent.
 
     Raises:
         ConfigError: others could enter it, or it cannot be made or written; or the socket's path is too long.
         DiskFullError: it has no room for what the daemon writes first, so that nothing could say why it ends.
     """
-    folder = places.folder
-    if len(os.fsencode(places.socket)) > MOST_PATH_BYTES:
+    folder = paths.folder
+    if len(os.fsencode(paths.socket)) > MOST_PATH_BYTES:
         raise ConfigError(
-            f"{places.socket} is too long for the path of a socket.", hint="Name a shorter folder with --daemon-dir."
+            f"{paths.socket} is too long for the path of a socket.", hint="Name a shorter folder with --daemon-dir."
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

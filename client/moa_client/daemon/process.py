@@ -24,23 +24,23 @@ END_SECONDS = 10.0  # answers under way are stopped, and the server hears a good
 LOOK_SECONDS = 0.02
 
 
-async def find_daemon(places: DaemonPaths) -> Fields | None:
+async def find_daemon(paths: DaemonPaths) -> Fields | None:
     """What the running daemon says of itself; None: none runs.
 
     Raises:
         UnavailableError: one runs, and does not answer.
     """
     try:
-        return dict(await request(places.socket, {"do": "status"}, ANSWER_SECONDS))
+        return dict(await request(paths.socket, {"do": "status"}, ANSWER_SECONDS))
     except TimeoutError:
-        raise _silent(places) from None
+        raise _silent(paths) from None
     except OSError:
-        if find_holder(places.lock) is not None:  # it has only begun
-            return await _wait_for(places, lambda: find_holder(places.lock) is not None)
+        if find_holder(paths.lock) is not None:  # it has only begun
+            return await _wait_for(paths, lambda: find_holder(paths.lock) is not None)
         return None
 
 
-async def start_daemon(places: DaemonPaths, options: Sequence[str]) -> Fields:
+async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
     """Starts a daemon in the background, and waits until it listens; its status.
 
     Args:
@@ -49,21 +49,21 @@ async def start_daemon(places: DaemonPaths, options: Sequence[str]) -> Fields:
     Raises:
         MoaError: it has not started; its own words.
     """
-    make_folder(places)
-    process, began = _spawn(places, options)
-    status = await _wait_for(places, lambda: process.poll() is None)
+    make_folder(paths)
+    process, began = _spawn(paths, options)
+    status = await _wait_for(paths, lambda: process.poll() is None)
     if status is not None:
         return status
     if process.poll() is None:
         raise InternalError(f"The daemon has not begun to listen within {START_SECONDS:g} s (process {process.pid}).")
-    last = _last_line(places, began).removeprefix("Error: ") or f"exit code {process.returncode}"
-    raise UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {places.log}.")
+    last = _last_line(paths, began).removeprefix("Error: ") or f"exit code {process.returncode}"
+    raise UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {paths.log}.")
 
 
-def _spawn(places: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(paths: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     """The daemon's process, which outlives this one, and where in the log its words begin."""
-    with open(places.log, "ab") as log:
-        os.chmod(places.log, 0o600)
+    with open(paths.log, "ab") as log:
+        os.chmod(paths.log, 0o600)
         began = log.tell()
         # It reads relative paths of the environment as this process does; -P: no module of the folder that it is in
         command = [sys.executable, "-P", "-m", "moa_client.cli", "daemon", "run", *options]
@@ -71,30 +71,30 @@ def _spawn(places: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Pope
     return process, began
 
 
-def _last_line(places: DaemonPaths, began: int) -> str:
+def _last_line(paths: DaemonPaths, began: int) -> str:
     """The last line of the log after a place in it; empty if there is none."""
-    with open(places.log, "rb") as log:
+    with open(paths.log, "rb") as log:
         log.seek(began)
         lines = log.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
-async def stop_daemon(places: DaemonPaths) -> int | None:
+async def stop_daemon(paths: DaemonPaths) -> int | None:
     """Ends the daemon, and waits until it has; its process, or None: none runs.
 
     Raises:
         UnavailableError: it does not end.
     """
-    holder = find_holder(places.lock)
+    holder = find_holder(paths.lock)
     if holder is None:
         return None
     try:
-        await request(places.socket, {"do": "shutdown"}, ANSWER_SECONDS)
+        await request(paths.socket, {"do": "shutdown"}, ANSWER_SECONDS)
     except (OSError, TimeoutError, MoaError):
         with suppress(ProcessLookupError):
             os.kill(holder.pid, signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS
-    while find_holder(places.lock) is not None:
+    while find_holder(paths.lock) is not None:
         if time.monotonic() > deadline:
             raise UnavailableError(
                 f"The daemon (process {holder.pid}) does not end.", hint=f"End it: kill -9 {holder.pid}"
@@ -103,20 +103,20 @@ async def stop_daemon(places: DaemonPaths) -> int | None:
     return holder.pid
 
 
-async def _wait_for(places: DaemonPaths, is_alive: Callable[[], bool]) -> Fields | None:
+async def _wait_for(paths: DaemonPaths, is_alive: Callable[[], bool]) -> Fields | None:
     """The status of a daemon that has only begun; None: it has ended, or does not listen in time."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and is_alive():
         try:
-            return dict(await request(places.socket, {"do": "status"}, ANSWER_SECONDS))
+            return dict(await request(paths.socket, {"do": "status"}, ANSWER_SECONDS))
         except TimeoutError:
-            raise _silent(places) from None
+            raise _silent(paths) from None
         except OSError:
             await asyncio.sleep(LOOK_SECONDS)
     return None
 
 
-def _silent(places: DaemonPaths) -> UnavailableError:
-    holder = find_holder(places.lock)
+def _silent(paths: DaemonPaths) -> UnavailableError:
+    holder = find_holder(paths.lock)
     who = f" (process {holder.pid})" if holder is not None else ""
     return UnavailableError(f"The daemon{who} does not answer.", hint="End it: moa-client daemon stop")

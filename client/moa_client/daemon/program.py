@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 async def run_daemon(
-    settings: ClientSettings, places: DaemonPaths, options: Sequence[str], on_ready: Callable[[Fields], None]
+    settings: ClientSettings, paths: DaemonPaths, options: Sequence[str], on_ready: Callable[[Fields], None]
 ) -> None:
     """Runs until a signal, or a program with the right to it, ends it.
 
@@ -43,9 +43,9 @@ async def run_daemon(
         ConfigError: another one runs, or it cannot listen.
         MoaError: a server, or the endpoint's key, that the settings name cannot be used.
     """
-    make_folder(places)
+    make_folder(paths)
     _allow_files(MOST_FILES)
-    lock = DaemonLock(places.lock, Holder(os.getpid(), time.time(), version("moa")))
+    lock = DaemonLock(paths.lock, Holder(os.getpid(), time.time(), version("moa")))
     ended = asyncio.Event()
     async with AsyncExitStack() as stack:
         stack.callback(lock.release)
@@ -78,10 +78,10 @@ async def run_daemon(
                     return {"event": "done"}
             raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
 
-        server = LocalServer(places.socket, hub.open, control)
+        server = LocalServer(paths.socket, hub.open, control)
         await server.start()
         stack.push_async_callback(server.close)
-        log.warning("listening on %s", places.socket)
+        log.warning("listening on %s", paths.socket)
         await serve_web_surfaces(settings, hub, stack)
         on_ready(hub.status())
         await ended.wait()

@@ -140,21 +140,21 @@ class Page:
     def show_earlier(self, update: Update, text: AnswerText) -> None:
         """Shows what has been decided about an answer that ended without the server, in its place if that can be."""
         event = update.event
-        passage, now = self._earlier.get(text), self._clock()
+        block, now = self._earlier.get(text), self._clock()
         committed, provisional = text.unseen, text.provisional
         may_move = self._prompt is None or not self._prompt.is_typed_into
         in_place = (
-            passage is not None
-            and passage.takes(committed, provisional)
-            and (may_move or passage.is_same(committed, provisional))
+            block is not None
+            and block.takes(committed, provisional)
+            and (may_move or block.is_same(committed, provisional))
         )
-        if passage is not None and in_place and not isinstance(event, Refused):
-            passage.update(now, committed, provisional)
+        if block is not None and in_place and not isinstance(event, Refused):
+            block.update(now, committed, provisional)
         if isinstance(event, Settled | Refused):
             self._earlier.pop(text, None)
-            shown = "" if passage is None else passage.shown
-            if passage is not None:
-                passage.close(is_verified=False)
+            shown = "" if block is None else block.shown
+            if block is not None:
+                block.close(is_verified=False)
             words = settled_words(event, text)
             if isinstance(event, Refused) or in_place:
                 self._screen.say(words)
@@ -166,8 +166,8 @@ class Page:
     def forget_earlier(self, texts: Iterable[AnswerText]) -> None:
         """None of these answers of before will be decided any more."""
         for text in texts:
-            if (passage := self._earlier.pop(text, None)) is not None:
-                passage.close(is_verified=False)
+            if (block := self._earlier.pop(text, None)) is not None:
+                block.close(is_verified=False)
 
     def close(self) -> None:
         """Shows everything as it will stay."""

@@ -1,6 +1,6 @@
 """The end of a chat on a terminal: what may still change of it, drawn in place. Pure.
 
-State: where the text ends that never changes, the passages after it, what is drawn of them, and how many rows above the
+State: where the text ends that never changes, the blocks after it, what is drawn of them, and how many rows above the
 cursor are certainly still on the screen. Every method that draws returns the characters to write (text and cursor
 movements). Invariant: whatever is drawn after `_start` can be drawn again; what has scrolled out stays as it is, and a
 sentence says where it was wrong.
@@ -51,7 +51,7 @@ class Screen:
         self._columns, self._rows = columns, rows
         self._styled, self._reflows = styled, reflows
         self._start = Cursor()
-        self._passages: list[AnswerBlock] = []
+        self._blocks: list[AnswerBlock] = []
         self._live: AnswerBlock | None = None
         self._shown: list[Placed] = []
         self._footer = 0  # how many cells of what is shown are below the text
@@ -62,7 +62,7 @@ class Screen:
     @property
     def due(self) -> float | None:
         """When to paint again if nothing happens, in seconds; None: no need."""
-        return min((passage.due for passage in self._passages if passage.due is not None), default=None)
+        return min((block.due for block in self._blocks if block.due is not None), default=None)
 
     # ------------------------------------------------------------ what there is to show
 
@@ -70,7 +70,7 @@ class Screen:
         """An answer that is written now; the cursor stays at its end until `end`."""
         self._live = AnswerBlock(styled=self._styled, renders=self.renders and self._styled)
         self._live.is_live = True
-        self._passages.append(self._live)
+        self._blocks.append(self._live)
         return self._live
 
     def end(self, *, is_verified: bool) -> None:
@@ -92,12 +92,12 @@ class Screen:
         remark = AnswerBlock(wrap_words(without_controls(text), self._columns), styled=self._styled)
         if marked:
             remark.mark(now, "\n" + marked)
-        at = len(self._passages) if self._live is None else self._passages.index(self._live)
-        self._passages.insert(at, remark)
+        at = len(self._blocks) if self._live is None else self._blocks.index(self._live)
+        self._blocks.insert(at, remark)
 
     def adopt(self, line: str) -> None:
         """Takes over a line that something else has written where the cursor was, and ended."""
-        if not self._passages:
+        if not self._blocks:
             return
         if "\n" in line or get_cwidth(line) >= self._columns:
             self.cut_off()
@@ -105,7 +105,7 @@ class Screen:
         added = AnswerBlock(line, styled=self._styled)
         first = self._shown[-1].line if self._shown else 0
         placed = lay_out(Cursor(), added.cells(), self._columns)
-        self._passages.append(added)
+        self._blocks.append(added)
         self._place([*self._shown, *(cell._replace(line=first + cell.line) for cell in placed)], len(self._shown))
         self._fold()
 
@@ -117,10 +117,10 @@ class Screen:
         Args:
             footer: lines below the answer that is written now, as many as there is room for; the last one is fitted.
         """
-        for passage in self._passages:
-            passage.expire(now)
-        drawn = "".join(self._draw_again(passage) for passage in [*self._passages] if passage.contradicts)
-        text = [cell for passage in self._passages for cell in passage.cells()]
+        for block in self._blocks:
+            block.expire(now)
+        drawn = "".join(self._draw_again(block) for block in [*self._blocks] if block.contradicts)
+        text = [cell for block in self._blocks for cell in block.cells()]
         below = [*self._below(footer)] if self._live is not None else []
         drawn += self._draw(lay_out(self._start, [*text, *below], self._columns))
         self._footer = len(below)
@@ -152,9 +152,9 @@ class Screen:
 
     def cut_off(self) -> None:
         """Gives up everything drawn: the cursor is on a new line, and it is not known where the text is."""
-        for passage in self._passages:
-            passage.cut_off()
-        self._passages = [passage for passage in self._passages if passage.is_open]
+        for block in self._blocks:
+            block.cut_off()
+        self._blocks = [block for block in self._blocks if block.is_open]
         self._start, self._shown, self._footer, self._above = Cursor(), [], 0, 0
 
     # ------------------------------------------------------------ inside
@@ -222,8 +222,8 @@ class Screen:
                 style, run = wanted, run + cell.drawn
         return drawn
 
-    def _draw_again(self, passage: AnswerBlock) -> str:
-        """Begins a passage again below, because it is wrong where it cannot be changed any more."""
+    def _draw_again(self, block: AnswerBlock) -> str:
+        """Begins a block again below, because it is wrong where it cannot be changed any more."""
         old = self._shown[: len(self._shown) - self._footer]
         drawn = self._draw(old)
         width = old[-1].width if old else self._start.width
@@ -231,13 +231,13 @@ class Screen:
             drawn += "\r\n"
             self.descended += 1
         self._footer = 0
-        for other in self._passages:
-            if other is not passage:
+        for other in self._blocks:
+            if other is not block:
                 other.cut_off()
-        self._passages = [other for other in self._passages if other.is_open or other is passage]
+        self._blocks = [other for other in self._blocks if other.is_open or other is block]
         self._start, self._shown, self._above = Cursor(), [], 0
-        passage.draw_again(self._columns)
-        self._passages.insert(self._passages.index(passage), AnswerBlock(SAID_AGAIN, styled=self._styled))
+        block.draw_again(self._columns)
+        self._blocks.insert(self._blocks.index(block), AnswerBlock(SAID_AGAIN, styled=self._styled))
         return drawn
 
     def _fold(self) -> None:
@@ -247,25 +247,23 @@ class Screen:
         count = min(max(lost, self._firm_cells()), len(self._shown) - self._footer)
         if not count:
             return
-        owners = (passage for passage in self._passages for _ in [*passage.cells()])
+        owners = (block for block in self._blocks for _ in [*block.cells()])
         for cell, owner in zip(self._shown[:count], [*owners], strict=False):
-            for earlier in self._passages[: self._passages.index(owner)]:
+            for earlier in self._blocks[: self._blocks.index(owner)]:
                 earlier.cut_off()  # what follows it cannot be moved any more
             owner.drop(cell)
         self._start = _end_after(self._start, self._shown[:count])
         line = self._shown[count - 1].line
         self._shown = [cell._replace(line=cell.line - line) for cell in self._shown[count:]]
-        self._passages = [
-            passage for passage in self._passages if passage.is_open or any(True for _ in passage.cells())
-        ]
+        self._blocks = [block for block in self._blocks if block.is_open or any(True for _ in block.cells())]
 
     def _firm_cells(self) -> int:
         """How many cells will neither change nor move."""
         count = 0
-        for passage in self._passages:
-            firm = passage.firm_cells(self._columns)
+        for block in self._blocks:
+            firm = block.firm_cells(self._columns)
             count += firm
-            if passage.is_open or firm < sum(1 for _ in passage.cells()):
+            if block.is_open or firm < sum(1 for _ in block.cells()):
                 break
         return count
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.daemon.paths import DaemonPaths, find_places, make_folder
+from moa_client.daemon.paths import DaemonPaths, find_paths, make_folder
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -17,20 +17,20 @@ from tests.support.messages import raises
 
 def test_they_are_in_the_runtime_folder_or_else_in_that_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert find_places(None).folder == Path("/run/user/7/moa")
+    assert find_paths(None).folder == Path("/run/user/7/moa")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setenv("XDG_STATE_HOME", "/home/ada/.local/state")
-    assert find_places(None).socket == Path("/home/ada/.local/state/moa/run/daemon.sock")
-    assert find_places(Path("/tmp/mine")).lock == Path("/tmp/mine/daemon.lock")
+    assert find_paths(None).socket == Path("/home/ada/.local/state/moa/run/daemon.sock")
+    assert find_paths(Path("/tmp/mine")).lock == Path("/tmp/mine/daemon.lock")
 
 
 def test_only_the_user_can_enter_the_folder() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        places = DaemonPaths(Path(short) / "open" / "moa")
-        places.folder.mkdir(parents=True, mode=0o755)
-        os.chmod(places.folder, 0o755)
-        make_folder(places)
-        assert stat.S_IMODE(places.folder.stat().st_mode) == 0o700
+        paths = DaemonPaths(Path(short) / "open" / "moa")
+        paths.folder.mkdir(parents=True, mode=0o755)
+        os.chmod(paths.folder, 0o755)
+        make_folder(paths)
+        assert stat.S_IMODE(paths.folder.stat().st_mode) == 0o700
 
 
 def test_a_path_that_no_socket_can_have_is_refused() -> None:

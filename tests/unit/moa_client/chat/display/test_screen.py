@@ -390,17 +390,17 @@ STEPS = st.lists(
 @given(STEPS, st.booleans())
 @settings(max_examples=150)
 def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[str, str, str]], styled: bool) -> None:
-    """As long as nothing has scrolled out, however passages grow and shrink above others."""
+    """As long as nothing has scrolled out, however blocks grow and shrink above others."""
     chat = Chat(columns=COLUMNS, rows=200, styled=styled)
     chat.finish()
     parts: list[str | AnswerBlock] = []
     texts: dict[AnswerBlock, str] = {}
     for kind, text, more in steps:
-        undecided = [passage for passage in texts if passage.is_open]
+        undecided = [block for block in texts if block.is_open]
         if kind == "answer":
-            passage = chat.ended(text, more + "?")
-            parts.append(passage)
-            texts[passage] = text
+            block = chat.ended(text, more + "?")
+            parts.append(block)
+            texts[block] = text
         elif kind == "say":
             chat.screen.say(text)
             parts.append(wrap_words(text, COLUMNS))
