@@ -23,7 +23,7 @@ from moa_bench.suites.split.methods import Devices, Method
 from moa_bench.suites.split.names import AHEAD, PLAIN, STREAMED, SYNCHRONOUS
 from moa_bench.suites.split.round_ahead import RoundAhead
 
-DRAFT_MS = 5.0  # of a draft step: of a device somewhat slower than one core here, as in `moa-bench network`
+DRAFT_MS = 5.0  # of a draft step: of a device somewhat slower than one core here
 
 
 def oracle_methods(server: str, acceptances: Sequence[float], chain: int) -> list[Method]:
