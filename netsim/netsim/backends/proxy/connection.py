@@ -10,16 +10,15 @@ import enum
 import errno
 import socket
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from netsim.backends.proxy.half import Half
-from netsim.core.link import Direction, Release
+from netsim.core.link import Direction, LinkModel, Release
 from netsim.core.stream import StreamSender
-from netsim.output.recorder import BOTH_WAYS
-from netsim.run.loop import Timer
-
-if TYPE_CHECKING:
-    from netsim.backends.proxy.server import ProxyBackend
+from netsim.output.recorder import BOTH_WAYS, Recorder
+from netsim.run.address import Address
+from netsim.run.loop import Loop, Timer
 
 SYN_BYTES = 60  # 20 of IP and 40 of TCP with the usual options
 SYN_RETRIES = 6  # tcp_syn_retries of Linux
@@ -36,10 +35,26 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+class Proxy(Protocol):
+    """What a connection passes through; learns how it ends."""
+
+    loop: Loop
+    recorder: Recorder
+    links: dict[Direction, LinkModel]
+    upstream: Address
+    upstream_family: socket.AddressFamily
+
+    def on_closed(self, connection: Connection, why: str) -> None:
+        """A connection has ended."""
+
+    def on_upstream_refused(self, code: int) -> None:
+        """The server refuses, with this errno."""
+
+
 class Connection:
     """One proxied connection; owns both sockets."""
 
-    def __init__(self, backend: ProxyBackend, client: socket.socket, number: int) -> None:
+    def __init__(self, backend: Proxy, client: socket.socket, number: int) -> None:
         self.number = number
         self.state = State.CONNECTING
         self.halves: dict[Direction, Half] = {}
@@ -70,9 +85,9 @@ class Connection:
         else:
             self._later(verdict.t, lambda: self._establish(first))
 
-    def _later(self, t: float, callback: object) -> None:
+    def _later(self, t: float, callback: Callable[[], None]) -> None:
         def unless_closed() -> None:
-            if self.state is not State.CLOSED and callable(callback):
+            if self.state is not State.CLOSED:
                 callback()
 
         self._timers.append(self._loop.call_at(t, unless_closed))
