@@ -133,9 +133,9 @@ def fit(config: Path) -> None:
     settings = load_fit_settings(config)
     from moa_shared.programs.progress import make_progress
 
-    from moa_training.fit.fit import Run
+    from moa_training.fit.fit import TrainingRun
 
-    run = Run(settings, make_progress())
+    run = TrainingRun(settings, make_progress())
     path = run.train()
     if run.is_main:
         click.echo(path)

@@ -22,7 +22,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")  # own
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HubSelection:
     """What is fetched.
 
     Args:
@@ -34,7 +34,7 @@ class Wanted:
     offline: str
 
 
-TARGET = Wanted(
+TARGET = HubSelection(
     (
         "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*",
         "vocab.json", "merges.txt", "special_tokens_map.json", "chat_template*",
@@ -43,7 +43,7 @@ TARGET = Wanted(
 )  # fmt: skip
 
 
-def fetch_from_hub(spec: str, progress: Progress, wanted: Wanted = TARGET) -> Path:
+def fetch_from_hub(spec: str, progress: Progress, wanted: HubSelection = TARGET) -> Path:
     """The local snapshot of `owner/name` or `owner/name@revision`.
 
     Raises:
