@@ -20,7 +20,7 @@ SECTION = "moa-bench report"
 
 
 def results_table(results: Path, docs: Path) -> str:
-    """A row for each result that a page shows, in the order of pages: heading, date, machine and commit.
+    """A row for each result that a page shows, in the order of pages: date, machine and commit.
 
     Args:
         results: folder of the results.
@@ -41,8 +41,8 @@ def results_table(results: Path, docs: Path) -> str:
                 measured = (
                     ("computed", "", "") if origin.machine is None else (origin.measured, origin.machine, origin.commit)
                 )
-                rows.append((f"[{name}]({link})", heading.replace("`", ""), *measured))
-    return table(("result", "shown under", "measured", "machine", "commit"), rows)
+                rows.append((f"[{name}]({link})", *measured))
+    return table(("result", "measured", "machine", "commit"), rows)
 
 
 def _sections(page: Path) -> Iterator[tuple[str, str]]:
