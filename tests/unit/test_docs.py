@@ -13,7 +13,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "training" /
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
 FOLDERS = "bench|client|deploy|docs|kernels|netsim|proto|server|shared|tests|training"
 MOST_CHARACTERS = 160
-MOST_PAGES, README_LINES, LINES_WITHOUT_CONTENTS = 16, 120, 200
+MOST_PAGES, README_LINES, LINES_WITHOUT_CONTENTS, LATEST_CONTENTS = 16, 120, 200, 15
 SECTIONS = ["Status", "Context", "Decision", "Consequences"]
 
 for_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -98,9 +98,10 @@ def test_a_long_page_begins_with_its_contents(page: Path) -> None:
     if len(lines) <= LINES_WITHOUT_CONTENTS:
         return
     headings = [line for line in lines if line.startswith("## ")]
-    before = "\n".join(lines[: lines.index(headings[0])])
-    assert headings
-    assert [line for line in headings if f"](#{anchor(line)})" not in before] == []
+    first = lines.index("**Contents:**")
+    listed = lines[first + 1 : lines.index("", first)]
+    assert first < LATEST_CONTENTS
+    assert [re.sub(r".*\]\((#.*)\)", r"\1", line) for line in listed] == [f"#{anchor(line)}" for line in headings]
 
 
 @for_every_page
