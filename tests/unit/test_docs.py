@@ -58,6 +58,19 @@ def test_files_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_where_to_look_first_names_what_is_there() -> None:
+    section = (
+        (ROOT / "docs/architecture.md").read_text("utf-8").split("\n## Where to look first\n")[1].split("\n## ")[0]
+    )
+    named = re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", section)
+    assert len(named) > 5
+    for name, path in named:
+        words = re.findall(
+            r"^ *(?:async )?(?:class|def) (\w+)|^(\w+) = ", (ROOT / path).read_text("utf-8"), re.MULTILINE
+        )
+        assert set(name.split(".")) <= {one or other for one, other in words}, name
+
+
 def test_pages_that_deploy_names_exist() -> None:
     """Alerts lead to their sections, and comments to what explains them."""
     files = [path for path in (ROOT / "deploy").rglob("*") if path.suffix in {"", ".yml", ".yaml", ".service", ".sh"}]
