@@ -125,7 +125,7 @@ def fit(config: Path) -> None:
     """Train a drafter as CONFIG (TOML or YAML) says; started again, it continues from its last checkpoint.
 
     For several GPUs start it with `accelerate launch -m moa_training.cli fit CONFIG`, for several processes on a CPU
-    with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`; docs/fleet/batch.md has
+    with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`; docs/drafters.md has
     several machines.
     """
     from moa_training.settings import load_fit_settings
