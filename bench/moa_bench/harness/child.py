@@ -24,15 +24,10 @@ _LOG_TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running program.
+    """A running program."""
 
-    Args:
-        address: "host:port" where it can be called.
-        start_ms: from the start of the process until it could be called.
-    """
-
-    address: str
-    start_ms: float
+    address: str  # "host:port" where it can be called
+    start_ms: float  # from the start of the process until it could be called
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
@@ -56,9 +51,6 @@ def running(
         cores: the ones that it may use; None: any.
         ready_flag: the option that names the ready file.
         last: arguments that no option may follow.
-
-    Raises:
-        UnavailableError: it ended or did not get ready; the end of its log is in the message.
     """
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, (Path(folder) / "log").open("w+b") as log:
         ready = Path(folder) / "ready"

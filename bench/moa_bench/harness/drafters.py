@@ -30,16 +30,11 @@ UNTRAINED_VOCAB = 16_384  # covers 97 % of the default target's greedy tokens; t
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrafter:
-    """The drafter to measure with.
-
-    Args:
-        origin: SHIPPED, NAMED or UNTRAINED.
-        path: of its file; None: it has none.
-    """
+    """The drafter to measure with."""
 
     checkpoint: Checkpoint
-    origin: str
-    path: Path | None = None
+    origin: str  # SHIPPED, NAMED or UNTRAINED
+    path: Path | None = None  # of its file; None: it has none
 
     @property
     def description(self) -> str:
@@ -59,9 +54,6 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDraf
     Args:
         name: "default" or "auto": the one that comes with the package, else an untrained one; "deep"; a path; or a
             published one, by folder or hub id.
-
-    Raises:
-        MoaError: it is not there, or no checkpoint.
     """
     from moa_shared.drafter import load_checkpoint
     from moa_shared.drafter.published.find import find_drafter as find_published

@@ -24,20 +24,11 @@ _SURE = 30.0  # logit of what it proposes, among zeros: a log-probability of 0 i
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What an oracle knows.
+    """What an oracle knows."""
 
-    Args:
-        tokens: of the whole conversation, prompt included, as the target writes it.
-        acceptance: probability that the proposal at a position is right.
-        seed: decides where it is wrong.
-
-    Raises:
-        ConfigError: a probability outside 0 to 1.
-    """
-
-    tokens: tuple[int, ...]
-    acceptance: float
-    seed: int
+    tokens: tuple[int, ...]  # of the whole conversation, prompt included, as the target writes it
+    acceptance: float  # probability that the proposal at a position is right
+    seed: int  # decides where it is wrong
     vocab_size: int
 
     def __post_init__(self) -> None:
@@ -54,11 +45,6 @@ class Script:
             return 0
         token = self.tokens[position]
         return token if on_text and self.right_at(position) else (token + 1) % self.vocab_size
-
-    def guess(self, committed: int, drafted: Sequence[int]) -> int:
-        """The token proposed after so many committed tokens and a chain of draft tokens."""
-        position = committed + len(drafted)
-        return self.proposal(position, on_text=self.tokens[committed:position] == tuple(drafted))
 
 
 class OracleDrafter:

@@ -75,11 +75,7 @@ def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:
 
 
 def question_of(tokenizer: Tokenizer, tokens: int) -> str:
-    """A question of about `tokens` tokens (within 5 %) in the chat template: a request about as much text as fits.
-
-    Raises:
-        DataError: the template by itself is longer, or the text is too short.
-    """
+    """A question of about `tokens` tokens (within 5 %) in the chat template: a request about as much text as fits."""
     words: Sequence[str] = PASSAGE.split()
     low, high = 0, len(words)
     while low < high:

@@ -24,10 +24,6 @@ def recorded_link(given: str) -> EmulatedLink:
 
     Args:
         given: as `--trace` names it, LINK=FILE.
-
-    Raises:
-        ConfigError: it is not of this form, or there is no such link with a delay.
-        TraceError: the file cannot be read.
     """
     name, equals, file = given.partition("=")
     if not (equals and file):
@@ -43,11 +39,7 @@ def recorded_link(given: str) -> EmulatedLink:
 
 
 def recording_of(link: EmulatedLink) -> Trace:
-    """The recording of a link that has one.
-
-    Raises:
-        TraceError: it cannot be read.
-    """
+    """The recording of a link that has one."""
     from netsim.trace.files import read_trace
 
     if link.recording is None:

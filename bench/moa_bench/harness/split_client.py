@@ -25,7 +25,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
 from moa_bench.harness.answers import TimedAnswer
-from moa_bench.harness.shown_text import Moment, ShownText
+from moa_bench.harness.shown_text import AnswerScreen, Moment
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
@@ -60,7 +60,7 @@ class SplitClient:
         self._codec = codec
         self._mode = mode or DraftingSettings()
         self.figures = Figures()
-        self.screen = ShownText()  # of the newest answer
+        self.screen = AnswerScreen()  # of the newest answer
         self.began_s = 0.0  # when its question was asked
         self._link, described = runner.run(_connect(address, silence_s))
         self._vocab_size = int(device.files.config["vocab_size"])
@@ -78,7 +78,7 @@ class SplitClient:
         self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object]
     ) -> TimedAnswer:
         engine = ClientEngine(self._link, self._device, self._vocab_size, self._codec, self._mode)
-        screen = self.screen = ShownText()
+        screen = self.screen = AnswerScreen()
         arrivals: list[float] = []
         began = self.began_s = time.perf_counter()
         try:
@@ -117,21 +117,13 @@ async def _connect(address: str, silence_s: float | None = None) -> tuple[Link, 
 
 
 def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Device:
-    """What the client program would load with these settings; its server is asked what it serves.
-
-    Raises:
-        MoaError: as the program would report it.
-    """
+    """What the client program would load with these settings; its server is asked what it serves."""
 
     return load_device(settings, runner.run(describe(settings.server)), SilentProgress())
 
 
 async def describe(address: str) -> pb.DescribeResponse:
-    """What the server at this "host:port" says of itself.
-
-    Raises:
-        MoaError: it cannot be reached.
-    """
+    """What the server at this "host:port" says of itself."""
     link, described = await _connect(address)
     await link.close()
     return described

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 
-class Wanted(Protocol):
+class StageRequest(Protocol):
     """Which model is served, on what level, and on which cores."""
 
     @property
@@ -41,20 +41,15 @@ class Wanted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A server, and what its clients share.
-
-    Args:
-        drafter: whose memory it serves; `path`: of its file.
-        device: of a client with that drafter.
-    """
+    """A server, and what its clients share."""
 
     runner: asyncio.Runner
     files: ModelFiles
     tokenizer: Tokenizer
-    drafter: MeasuredDrafter
-    path: str
+    drafter: MeasuredDrafter  # whose memory it serves
+    path: str  # of its file
     server: Child
-    device: Device
+    device: Device  # of a client with that drafter
 
     @property
     def address(self) -> str:
@@ -66,14 +61,11 @@ class Stage:
 
 
 @contextmanager
-def staged(run: Wanted, *, flags: Sequence[str] = ()) -> Iterator[Stage]:
+def staged(run: StageRequest, *, flags: Sequence[str] = ()) -> Iterator[Stage]:
     """A server with the package's drafter, or an untrained one; the block has the other core.
 
     Args:
         flags: more of `moa-server serve`.
-
-    Raises:
-        MoaError: the model cannot be had, or the server does not start.
     """
     files = resolve(run.model, progress=make_progress())
     drafter = find_drafter(files)

@@ -21,9 +21,6 @@ def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "
 
     Args:
         kv: how keys and values are kept, as the server's `--kv` says it.
-
-    Raises:
-        MoaError: as the server reports it.
     """
     from moa_server.settings import SECTION, ServerSettings
     from moa_server.target.execution_level import load_execution
@@ -46,11 +43,7 @@ def use_threads(level: str, count: int) -> None:
 
 
 def variants_here() -> list[str]:
-    """The compiled variants that this CPU runs, fastest first.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The compiled variants that this CPU runs, fastest first."""
     from moa_kernels import KernelError, explain
     from moa_kernels.variants import VARIANTS
 

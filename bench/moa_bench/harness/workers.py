@@ -23,19 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
-    """An engine to measure.
+    """An engine to measure."""
 
-    Args:
-        name: for tables.
-        command: that starts it.
-        environment: variables added to ours.
-        trees: whether it takes more than one row at once.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    trees: bool = True
+    name: str  # for tables
+    command: tuple[str, ...]  # that starts it
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables added to ours
+    trees: bool = True  # whether it takes more than one row at once
 
 
 class WorkerProcess:
@@ -62,11 +55,7 @@ class WorkerProcess:
         return float(self.ask({"forward": rows})["ms"])
 
     def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """What it says to a command.
-
-        Raises:
-            UnavailableError: it has ended.
-        """
+        """What it says to a command."""
         if self._process.stdin is not None:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
@@ -87,11 +76,7 @@ class WorkerProcess:
 def running_workers(
     subjects: Sequence[WorkerCommand], cores: set[int] | None, progress: Progress
 ) -> Iterator[list[WorkerProcess]]:
-    """All of them, loaded; they end with the block.
-
-    Raises:
-        UnavailableError: one does not start.
-    """
+    """All of them, loaded; they end with the block."""
     with ExitStack() as stack, progress.task("Loading engines", len(subjects)) as task:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         workers = []

@@ -35,7 +35,7 @@ class KeptCell:
     seconds: float
 
 
-class Journal:
+class RunJournal:
     """The cells of one run, old and new. Its `keep` is a `Keep`.
 
     Args:

@@ -14,18 +14,17 @@ from moa_bench.suite import Suite
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChapterPart:
     """A suite with one effort, which gives one result.
 
     Args:
         full, quick: how much to measure; None: as the suite says.
-        named: its name, where it is not the suite's.
     """
 
     suite: Suite[Any]
     full: Any = None
     quick: Any = None
-    named: str = ""
+    named: str = ""  # its name, where it is not the suite's
 
     @property
     def name(self) -> str:
@@ -42,25 +41,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What answers one question.
-
-    Args:
-        answers: the question, one sentence.
-        parts: in the order in which they are run and shown.
-    """
+    """What answers one question."""
 
     name: str
     title: str
-    answers: str
-    parts: tuple[Part, ...]
+    answers: str  # the question, one sentence
+    parts: tuple[ChapterPart, ...]  # in the order in which they are run and shown
 
 
-def choose_parts(chapters: tuple[Chapter, ...], names: tuple[str, ...]) -> list[Part]:
-    """The parts of the named chapters in their order; `all` names every chapter.
-
-    Raises:
-        ConfigError: there is no such chapter.
-    """
+def choose_parts(chapters: tuple[Chapter, ...], names: tuple[str, ...]) -> list[ChapterPart]:
+    """The parts of the named chapters in their order; `all` names every chapter."""
     there_are = [chapter.name for chapter in chapters]
     for name in names:
         if name not in (*there_are, "all"):

@@ -16,8 +16,8 @@ from typing import Any
 from moa_shared.errors import DataError
 
 from moa_bench.report.report import section_of
-from moa_bench.runs.chapters import Chapter, Part
-from moa_bench.runs.results import Origin, read_folder
+from moa_bench.runs.chapters import Chapter, ChapterPart
+from moa_bench.runs.results import ResultOrigin, read_folder
 
 OPENING, CLOSING = "<!-- moa-bench report -->\n", "<!-- /moa-bench report -->\n"
 
@@ -29,27 +29,20 @@ def build_page(chapters: Sequence[Chapter], results: Path, docs: Path, *, mixed:
         results: folder of the results.
         docs: folder of the pages, whose sections hold the tables, and of the pictures.
         mixed: take results of several commits or machines, and mark each table with its own.
-
-    Raises:
-        DataError: the results are of several commits or machines, there is none, or a page lacks a section.
     """
     found = read_folder(results)
     parts = [part for chapter in chapters for part in chapter.parts if part.name in found]
     if not parts:
         raise DataError(f"There are no results in {results}.", hint="Measure first: moa-bench run all.")
-    origins = {part.name: Origin.of(found[part.name]) for part in parts}
+    origins = {part.name: ResultOrigin.of(found[part.name]) for part in parts}
     if not mixed:
         refuse_mixture(origins)
     sections = [_section(chapter, found, origins, docs, mixed=mixed) for chapter in chapters]
     return "\n".join([OPENING + "# Results\n", page_text("opening"), _missing(chapters, found), *sections]) + CLOSING
 
 
-def refuse_mixture(origins: Mapping[str, Origin]) -> None:
-    """Results of one page come from one commit and one machine; what was computed has neither.
-
-    Raises:
-        DataError: they do not; names them.
-    """
+def refuse_mixture(origins: Mapping[str, ResultOrigin]) -> None:
+    """Results of one page come from one commit and one machine; what was computed has neither."""
     groups: dict[str, list[str]] = {}
     for name, origin in origins.items():
         if origin.where is not None:
@@ -78,7 +71,7 @@ def _missing(chapters: Sequence[Chapter], found: Mapping[str, Any]) -> str:
 
 
 def _section(
-    chapter: Chapter, found: Mapping[str, Any], origins: Mapping[str, Origin], docs: Path, *, mixed: bool
+    chapter: Chapter, found: Mapping[str, Any], origins: Mapping[str, ResultOrigin], docs: Path, *, mixed: bool
 ) -> str:
     there = [part for part in chapter.parts if part.name in found]
     if not there:
@@ -105,7 +98,7 @@ def _section(
     return "\n".join(piece for piece in pieces if piece)
 
 
-def _tables(docs: Path, part: Part) -> str:
+def _tables(docs: Path, part: ChapterPart) -> str:
     """The section that was written with the result: its headings below ours, its links from docs/."""
     text = section_of(docs / part.suite.page, part.name)
     text = re.sub(r"^(#{3,5}) ", r"\1# ", text, flags=re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from moa_bench.runs.chapters import Chapter, Part
+from moa_bench.runs.chapters import Chapter, ChapterPart
 from moa_bench.suite import Suite
 from moa_bench.suites.alone.suite import SUITE as ALONE
 from moa_bench.suites.capacity.suite import SUITE as CAPACITY
@@ -37,42 +37,44 @@ CHAPTERS = (
         "single",
         "One device",
         "How much faster is a text with each way to draft, when target and drafter share a machine?",
-        (Part(SINGLE),),
+        (ChapterPart(SINGLE),),
     ),
     Chapter(
         "network",
         "Over a network",
         "What does one user gain over plain streaming, by link and by who drafts?",
-        (Part(SPLIT), Part(PAYOFF)),
+        (ChapterPart(SPLIT), ChapterPart(PAYOFF)),
     ),
     Chapter(
         "cut",
         "Without a link",
         "What does a user see when the link is cut or the server dies, and is the text the same afterwards?",
-        (Part(ALONE), Part(CUT), Part(TEXTS)),
+        (ChapterPart(ALONE), ChapterPart(CUT), ChapterPart(TEXTS)),
     ),
     Chapter(
         "capacity",
         "Users a server",
         "How many users does a server serve at a given speed, by who drafts?",
         (
-            Part(CAPACITY, full=replace(CAPACITY.full, acceptances=(0.5, 0.8))),
-            Part(CAPACITY, full=OVER_LINKS, quick=QUICK_OVER_LINKS, named="capacity-links"),
+            ChapterPart(CAPACITY, full=replace(CAPACITY.full, acceptances=(0.5, 0.8))),
+            ChapterPart(CAPACITY, full=OVER_LINKS, quick=QUICK_OVER_LINKS, named="capacity-links"),
         ),
     ),
     Chapter(
         "scale",
         "Beyond this machine",
         "What does the event simulation say of links and GPUs that are not here?",
-        (Part(SIMULATE), Part(SCALE)),
+        (ChapterPart(SIMULATE), ChapterPart(SCALE)),
     ),
-    Chapter("micro", "The parts", "What does each part cost by itself?", (Part(MICRO),)),
-    Chapter("hostile", "Hostile clients", "What does an honest client notice of attackers?", (Part(HOSTILE),)),
+    Chapter("micro", "The parts", "What does each part cost by itself?", (ChapterPart(MICRO),)),
+    Chapter("hostile", "Hostile clients", "What does an honest client notice of attackers?", (ChapterPart(HOSTILE),)),
     Chapter(
         "codecs",
         "The memory's codecs",
         "What does each rung of the memory codec cost on the wire and in acceptance?",
-        (Part(CODECS),),
+        (ChapterPart(CODECS),),
     ),
-    Chapter("memory", "The server's memory", "Does a server keep anything of sessions that are over?", (Part(SOAK),)),
+    Chapter(
+        "memory", "The server's memory", "Does a server keep anything of sessions that are over?", (ChapterPart(SOAK),)
+    ),
 )

@@ -26,15 +26,10 @@ FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)
 
 @dataclass(frozen=True, slots=True)
 class SimulatedLink:
-    """A link, both directions alike.
+    """A link, both directions alike."""
 
-    Args:
-        conditions: of each direction, as netsim has them.
-        memory_bytes: that follow each token down.
-    """
-
-    conditions: Conditions = field(default_factory=Conditions)
-    memory_bytes: int = 0
+    conditions: Conditions = field(default_factory=Conditions)  # of each direction, as netsim has them
+    memory_bytes: int = 0  # that follow each token down
 
     @classmethod
     def of_delay(cls, mean_ms: float, deviation_ms: float = 0.0, *, correlation_ms: float = 0.0) -> SimulatedLink:
@@ -49,18 +44,13 @@ class SimulatedLink:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """What one answer came to.
+    """What one answer came to."""
 
-    Args:
-        arrivals_ms: of each token at the client.
-        stale_nodes: of drafts that came too late.
-    """
-
-    arrivals_ms: tuple[float, ...]
+    arrivals_ms: tuple[float, ...]  # of each token at the client
     forwards: int
     verified_nodes: int
     accepted: int
-    stale_nodes: int
+    stale_nodes: int  # of drafts that came too late
     drafted_nodes: int
     up_bytes: int
     down_bytes: int
@@ -85,7 +75,6 @@ def simulate(
     drafting: DraftingSettings | None = None,
     rule: DraftRule | None = None,
     round_length: int = 1,
-    wait_ms: float = 0.0,
 ) -> SimulatedAnswer:
     """One answer.
 
@@ -94,10 +83,6 @@ def simulate(
         drafting: how the client drafts; None: not at all.
         rule: of streamed drafts, in place of the client's own.
         round_length: of synchronous rounds.
-        wait_ms: as `SimulatedServer`.
-
-    Raises:
-        InternalError: the simulated client got another text than the target wrote.
     """
     costs = costs or Costs()
     loop = EventLoop()
@@ -130,7 +115,7 @@ def simulate(
         arrivals_ms.extend([loop.now_ms] * len(client.on_verdict(verdict)))
 
     arrivals_ms: list[float] = []
-    server = SimulatedServer(loop, costs, wait_ms=wait_ms)
+    server = SimulatedServer(loop, costs)
     live = server.open(text, send_down, run_ahead=drafting is None or drafting.server_runs_ahead)
     client = ScriptedDevice(
         VOCAB_SIZE,

@@ -39,18 +39,12 @@ class ForwardCosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts take, in ms; the defaults are those of the default target on one core (docs/bench.md).
+    """What the parts take, in ms; the defaults are those of the default target on one core (docs/bench.md)."""
 
-    Args:
-        plain_ms: a forward of one token, the encoding of its memory row included.
-        verify_ms: the same where a draft hangs below it; `node_ms` more for each further row.
-        draft_ms: a step of the drafter.
-    """
-
-    plain_ms: float = 49.85
-    verify_ms: float = 49.85
+    plain_ms: float = 49.85  # a forward of one token, the encoding of its memory row included
+    verify_ms: float = 49.85  # the same where a draft hangs below it; `node_ms` more for each further row
     node_ms: float = 0.85
-    draft_ms: float = 5.0
+    draft_ms: float = 5.0  # a step of the drafter
 
     def forward_ms(self, nodes: float, answers: float = 1) -> float:
         return (self.verify_ms if nodes else self.plain_ms) + self.node_ms * (nodes + answers - 1)
@@ -109,15 +103,11 @@ class SimulatedSession:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPart:
-    """One session's part of a forward.
-
-    Args:
-        reads: it reads a prompt, whether to its end or not.
-    """
+    """One session's part of a forward."""
 
     live: SimulatedSession
     plan: StepPlan
-    reads: bool = False
+    reads: bool = False  # it reads a prompt, whether to its end or not
 
     @property
     def rows(self) -> int:
@@ -128,7 +118,6 @@ class SimulatedServer:
     """A server that steps whenever it can.
 
     Args:
-        wait_ms: how long after a step it would wait for drafts before plain steps. The real server never does: 0.
         own_drafts: tokens that it drafts for each answer before a forward, whether that pays or not.
         measured: the server has measured plain steps and rows when it started, as the real one does.
     """
@@ -138,7 +127,6 @@ class SimulatedServer:
         loop: EventLoop,
         costs: ForwardCosts,
         *,
-        wait_ms: float = 0.0,
         own_drafts: int = 0,
         measured: bool = False,
     ) -> None:
@@ -150,9 +138,7 @@ class SimulatedServer:
             self._schedule = Schedule(costs.forward_ms(1) / plain_ms - 1, plain_ms)
         self._loop = loop
         self._costs = costs
-        self._wait_ms = wait_ms
         self._own_drafts = own_drafts
-        self._stepped_ms: float | None = None
         self._busy = False
 
     def open(
@@ -184,12 +170,6 @@ class SimulatedServer:
         if self._busy:
             return
         taken = self._schedule.take_answers()
-        waits_until_ms = self._stepped_ms + self._wait_ms if self._stepped_ms is not None else 0.0
-        if self._loop.now_ms < waits_until_ms and not any(live.session.arrived_draft() for live in taken):
-            for live in taken:
-                self._schedule.add(live)
-            self._loop.at(waits_until_ms, self._dispatch)
-            return
         for live in taken:
             live.waits = False
         parts = self._plan(taken)
@@ -269,7 +249,6 @@ class SimulatedServer:
 
     def _on_forward(self, parts: Sequence[SimulatedPart], drafting_ms: float, step_ms: float) -> None:
         self._busy = False
-        self._stepped_ms = self._loop.now_ms
         self.forwards += 1
         answers = [part for part in parts if not part.reads]
         nodes = sum(len(part.plan.tree) for part in answers)

@@ -15,18 +15,14 @@ from moa_training.evaluation.evaluation import evaluate
 from moa_training.evaluation.measuring.job import EvaluationOptions
 
 from moa_bench.harness.cores import on_cores
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.alone.suite import AloneEffort, questions_of
 
 SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_DRAFTER, "prompt look-up": "lookup"}
 
 
-def measure(effort: AloneEffort, run: Run) -> Result:
-    """The evaluations, on the server's core; each is a cell.
-
-    Raises:
-        MoaError: there are no questions, or a drafter cannot be used.
-    """
+def measure(effort: AloneEffort, run: SuiteRun) -> Result:
+    """The evaluations, on the server's core; each is a cell."""
     questions = questions_of(run)
     options = EvaluationOptions(
         target=run.model,
@@ -47,10 +43,6 @@ def measure(effort: AloneEffort, run: Run) -> Result:
 
 
 def evaluate_one(checkpoint: str, questions: Path, options: EvaluationOptions) -> dict[str, Any]:
-    """What `moa-train evaluate --json` writes of a checkpoint.
-
-    Raises:
-        MoaError: it cannot be used, or there are no questions.
-    """
+    """What `moa-train evaluate --json` writes of a checkpoint."""
     result: dict[str, Any] = evaluate(checkpoint, questions, options, make_progress()).to_json()
     return result

@@ -8,7 +8,7 @@ from pathlib import Path
 from moa_shared.errors import NotFoundError
 
 from moa_bench.report.report import ALONE
-from moa_bench.suite import Inputs, Suite
+from moa_bench.suite import Suite, SuiteInputs
 
 DRAFTERS = 3  # those in the package, and prompt look-up
 CATEGORIES = 7  # of the questions that are usually asked
@@ -17,21 +17,13 @@ QUESTION_S = 20.0  # of one drafter, with answers of 128 tokens and its task's r
 
 @dataclass(frozen=True, slots=True)
 class AloneEffort:
-    """How much to measure.
+    """How much to measure."""
 
-    Args:
-        questions: of each category.
-        answer_tokens: of an answer, at most.
-        longest_prompt: questions with more tokens are not asked.
-        alone_tokens: written after each cut.
-        task_tokens: of an answer whose result is checked; 0: none is.
-    """
-
-    questions: int = 2
-    answer_tokens: int = 128
-    longest_prompt: int = 512
-    alone_tokens: int = 96
-    task_tokens: int = 192
+    questions: int = 2  # of each category
+    answer_tokens: int = 128  # of an answer, at most
+    longest_prompt: int = 512  # questions with more tokens are not asked
+    alone_tokens: int = 96  # written after each cut
+    task_tokens: int = 192  # of an answer whose result is checked; 0: none is
 
 
 def estimate_s(effort: AloneEffort) -> float:
@@ -39,14 +31,14 @@ def estimate_s(effort: AloneEffort) -> float:
     return DRAFTERS * CATEGORIES * effort.questions * QUESTION_S * effort.answer_tokens / 128
 
 
-def questions_of(inputs: Inputs) -> Path:
+def questions_of(inputs: SuiteInputs) -> Path:
     """What to ask; raises NotFoundError where nobody says so."""
     if inputs.questions is None:
         raise NotFoundError("There are no questions to answer.", hint="Name a file or a folder: --questions PATH.")
     return inputs.questions
 
 
-def refuse(effort: AloneEffort, inputs: Inputs) -> None:
+def refuse(effort: AloneEffort, inputs: SuiteInputs) -> None:
     questions_of(inputs)
 
 

@@ -3,46 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from moa_bench.report.report import facts_line, table
+from moa_bench.report.report import Column, facts_line, table, table_of
 from moa_bench.users import closed_form
 from moa_bench.users.closed_form import ForwardTimes
-from moa_bench.users.figures import UsersAt, users_at
+from moa_bench.users.figures import UsersAt, UsersCell, UserStats, users_at
 from moa_bench.users.strategies import Strategy
-
-if TYPE_CHECKING:
-    from moa_bench.users.figures import UsersCell
 
 PLAIN = Strategy("plain")
 RATES = (5.0, 10.0, 15.0)  # tokens a second: reading aloud, reading, skimming
 SPARED_AT = 0.8  # acceptance, of the table of what drafting on devices spares a server
-HEAD = (
-    "way",
-    "users",
-    "tokens a second in all",
-    "of one user's",
-    "gap p50, ms",
-    "p95",
-    "p95 over plain's",
-    "first token p50, ms",
-    "p95",
-    "a user, tokens a second: median",
-    "closed form",
-    "slowest",
-    "Jain's index",
-    "users without text",
-    "tokens an arrival",
-    "clients' core busy",
+CELLS: tuple[Column, ...] = (
+    ("way", "{0.cell.way.name}"),
+    ("users", "{0.cell.users}"),
+    ("tokens a second in all", "{0.met.tokens_per_s:.0f}"),
+    ("of one user's", "{0.over_one}"),
+    ("gap p50, ms", "{0.met.gap_p50_ms:.0f}"),
+    ("p95", "{0.met.gap_p95_ms:.0f}"),
+    ("p95 over plain's", "{0.gap_over_plain}"),
+    ("first token p50, ms", "{0.met.first_p50_ms:.0f}"),
+    ("p95", "{0.met.first_p95_ms:.0f}"),
+    ("a user, tokens a second: median", "{0.met.median_tokens_per_s:.1f}"),
+    ("closed form", "{0.form}"),
+    ("slowest", "{0.met.slowest_tokens_per_s:.1f}"),
+    ("Jain's index", "{0.met.fairness:.3f}"),
+    ("users without text", "{0.met.unserved}"),
+    ("tokens an arrival", "{0.met.tokens_an_arrival:.2f}"),
+    ("clients' core busy", lambda row: f"{100 * row.cell.client_share:.0f} %"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRow:
+    """A cell next to what it is compared with."""
+
+    cell: UsersCell
+    first: UsersCell  # of the same way, with the fewest users
+    plain: UsersCell | None  # of as many users
+    times: ForwardTimes | None
+
+    @property
+    def met(self) -> UserStats:
+        return self.cell.met
+
+    @property
+    def over_one(self) -> str:
+        alone = self.first.met.tokens_per_s if self.first.users == 1 else 0.0
+        return f"{self.met.tokens_per_s / alone:.2f}" if alone else ""
+
+    @property
+    def gap_over_plain(self) -> str:
+        plain_ms = self.plain.met.gap_p95_ms if self.plain is not None else 0.0
+        return f"{self.met.gap_p95_ms / plain_ms:.2f}" if plain_ms else ""
+
+    @property
+    def form(self) -> str:
+        acceptance = acceptance_of(self.cell.way)
+        if self.times is None or acceptance is None:
+            return ""
+        return f"{closed_form.tokens_per_s(self.times, self.cell.users, acceptance):.1f}"
 
 
 def render(result: Mapping[str, Any]) -> str:
     """One row for each way and number of users; how many users each way serves at a speed; what devices spare."""
     ways, times = by_way(result["cells"])
     plain = {cell.users: cell for cell in ways[PLAIN]}
-    rows = [_row(cell, of_way[0], plain.get(cell.users), times) for of_way in ways.values() for cell in of_way]
-    parts = [facts_line(result), _note(result), table(HEAD, rows), _users_table(ways, times)]
+    rows = [CapacityRow(cell, of_way[0], plain.get(cell.users), times) for of_way in ways.values() for cell in of_way]
+    parts = [facts_line(result), _note(result), table_of(CELLS, rows), _users_table(ways, times)]
     if times is not None:
         parts.append(_spared_table(times, sorted(plain), result["draft_step_ms"]))
     return "\n".join(parts)
@@ -69,34 +98,6 @@ def _note(result: Mapping[str, Any]) -> str:
         f"trees of the package's drafter ({result['drafter']}). "
         f"Answers that differ from the text written for the same prompt before: {others}.\n"
     )
-
-
-def _row(cell: UsersCell, first: UsersCell, plain: UsersCell | None, times: ForwardTimes | None) -> list[object]:
-    met = cell.met
-    alone = first.met.tokens_per_s if first.users == 1 else 0.0
-    ratio = f"{met.tokens_per_s / alone:.2f}" if alone else ""
-    gap_ratio = f"{met.gap_p95_ms / plain.met.gap_p95_ms:.2f}" if plain is not None and plain.met.gap_p95_ms else ""
-    acceptance, form = acceptance_of(cell.way), ""
-    if times is not None and acceptance is not None:
-        form = f"{closed_form.tokens_per_s(times, cell.users, acceptance):.1f}"
-    return [
-        cell.way.name,
-        cell.users,
-        f"{met.tokens_per_s:.0f}",
-        ratio,
-        f"{met.gap_p50_ms:.0f}",
-        f"{met.gap_p95_ms:.0f}",
-        gap_ratio,
-        f"{met.first_p50_ms:.0f}",
-        f"{met.first_p95_ms:.0f}",
-        f"{met.median_tokens_per_s:.1f}",
-        form,
-        f"{met.slowest_tokens_per_s:.1f}",
-        f"{met.fairness:.3f}",
-        met.unserved,
-        f"{met.tokens_an_arrival:.2f}",
-        f"{100 * cell.client_share:.0f} %",
-    ]
 
 
 def _users_table(ways: Mapping[Strategy, Sequence[UsersCell]], times: ForwardTimes | None) -> str:

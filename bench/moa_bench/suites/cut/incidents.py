@@ -29,16 +29,11 @@ class IncidentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An incident to come.
-
-    Args:
-        after_s: from the answer's begin or the end of the incident before.
-        seconds: how long a cut lasts, or the shortest time without a server.
-    """
+    """An incident to come."""
 
     kind: IncidentKind
-    after_s: float
-    seconds: float
+    after_s: float  # from the answer's begin or the end of the incident before
+    seconds: float  # how long a cut lasts, or the shortest time without a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +42,12 @@ class InjectedIncident:
 
     Args:
         at_s, healed_s: when it began, and when link and server were there again.
-        next_s: when the next one began; infinite: there was none.
     """
 
     kind: IncidentKind
     at_s: float
     healed_s: float
-    next_s: float = math.inf
+    next_s: float = math.inf  # when the next one began; infinite: there was none
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +55,18 @@ class Incident:
     """What an answer shows of an incident.
 
     Args:
-        seconds: until the link or the server was there again.
         stall_ms: the longest wait for new text that lasted into the incident or began in it; None: all of the text
             was already on the screen.
         resume_ms: from when link and server were there again to the next verdict; None: the next incident came first,
             or nothing was left to decide.
-        alone: whether standalone text was written from the incident until then.
         whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
     """
 
     kind: IncidentKind
-    seconds: float
+    seconds: float  # until the link or the server was there again
     stall_ms: float | None
     resume_ms: float | None
-    alone: bool
+    alone: bool  # whether standalone text was written from the incident until then
     whole: bool
 
 

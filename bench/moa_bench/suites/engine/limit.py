@@ -19,15 +19,10 @@ READING = "reading memory"
 
 @dataclass(frozen=True, slots=True)
 class StepBytes:
-    """What a plain step reads.
+    """What a plain step reads."""
 
-    Args:
-        weights: bytes of all layers and the head, as they are in the file; of experts, those that a token goes to.
-        position: bytes of keys and values of one position, in float16.
-    """
-
-    weights: int
-    position: int
+    weights: int  # bytes of all layers and the head, as they are in the file; of experts, those that a token goes to
+    position: int  # bytes of keys and values of one position, in float16
 
     def at(self, context: int) -> int:
         return self.weights + context * self.position

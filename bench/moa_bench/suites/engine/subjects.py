@@ -42,11 +42,7 @@ def our_subject(model: str, name: str, level: str, environment: Mapping[str, str
 
 
 def llama_subject(folder: Path, files: ModelFiles) -> WorkerCommand:
-    """llama.cpp on the same file.
-
-    Raises:
-        ConfigError: it, node or a GGUF file is not there.
-    """
+    """llama.cpp on the same file."""
     node = shutil.which("node")
     if node is None or not (folder / "node_modules" / "node-llama-cpp").is_dir():
         missing = "node" if node is None else f"{folder}/node_modules/node-llama-cpp"

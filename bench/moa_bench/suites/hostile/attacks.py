@@ -31,14 +31,12 @@ class Attack:
     """One kind of attack.
 
     Args:
-        name: for tables and --attack.
-        run: once; it is repeated.
         answers: it has answers written, so that its turns of the target are taken from everybody's, as an honest
             client's are. It is compared with the honest client next to an honest neighbour, not by itself.
     """
 
-    name: str
-    run: Run
+    name: str  # for tables and --attack
+    run: Run  # once; it is repeated
     answers: bool = False
 
 

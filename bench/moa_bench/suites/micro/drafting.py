@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from moa_server.target import Target
+from moa_shared.drafter import DraftDecoder
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.settings import Sampling
@@ -14,25 +15,17 @@ from moa_bench.harness.draft_steps import CHAIN, filled_state, remember_rows
 from moa_bench.report.interleave import time_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 
-if TYPE_CHECKING:
-    from moa_server.target import Target
-    from moa_shared.drafter import DraftDecoder
-
-_FORWARD = "target forward"
+FORWARD = "target forward"
 NEW_TOKENS = 2  # committed since the last draft: an accepted one and the bonus token
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCost:
-    """What one piece of drafting costs.
-
-    Args:
-        ratio: to a target forward of one token, pair by pair.
-    """
+    """What one piece of drafting costs."""
 
     what: str
     ms: Spread
-    ratio: Spread
+    ratio: Spread  # to a target forward of one token, pair by pair
 
 
 def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats: int) -> list[DraftCost]:
@@ -40,8 +33,7 @@ def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats
 
     The first step of a draft also reads the tokens committed since the last one; it is timed for two of them.
     """
-    state = filled_state(decoder, prefix)
-    greedy = Sampling()
+    state, greedy = filled_state(decoder, prefix), Sampling()
     small, paper = TreeShape(depth=4, breadth=4, nodes=24), TreeShape()
     level = paper.breadth
     whole: dict[str, Callable[[], object]] = {
@@ -73,8 +65,6 @@ def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats
 
     costs: list[DraftCost] = []
     for pieces, reset in ((whole, commit), (further, commit_and_begin)):
-        taken = time_interleaved({_FORWARD: forward, **pieces}, repeats, reset=reset)
-        costs += [
-            DraftCost(name, Spread.of(taken[name]), paired_ratio(taken[name], taken[_FORWARD])) for name in pieces
-        ]
+        taken = time_interleaved({FORWARD: forward, **pieces}, repeats, reset=reset)
+        costs += [DraftCost(name, Spread.of(taken[name]), paired_ratio(taken[name], taken[FORWARD])) for name in pieces]
     return costs

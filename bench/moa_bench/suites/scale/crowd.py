@@ -32,16 +32,13 @@ class GpuCosts:
     """A target on a GPU, by its arithmetic: a forward takes the longer of reading its bytes and computing its rows.
 
     Args:
-        weights_ms: reading the target's weights; `context_ms`: one answer's keys and values.
-        row_ms: computing a row.
-        launch_ms: what a forward takes besides.
         drafter_ms, drafter_row_ms: a forward of a drafter on the same GPU, and of each further row.
     """
 
-    weights_ms: float
-    context_ms: float
-    row_ms: float
-    launch_ms: float
+    weights_ms: float  # reading the target's weights
+    context_ms: float  # one answer's keys and values
+    row_ms: float  # computing a row
+    launch_ms: float  # what a forward takes besides
     drafter_ms: float
     drafter_row_ms: float
 
@@ -55,23 +52,14 @@ class GpuCosts:
 
 @dataclass(frozen=True, slots=True)
 class CrowdWay:
-    """How a crowd is served.
+    """How a crowd is served."""
 
-    Args:
-        acceptance: of drafts; None: none are made.
-        own_drafts: tokens that the server drafts for each answer before a forward; 0: devices draft.
-        draft_ms: of a device's draft step.
-        one_way_ms: delay of every user's link.
-        rounds: length of synchronous rounds; 0: drafts are streamed.
-        auto: the server drafts, as well as the devices, while that pays.
-    """
-
-    acceptance: float | None = None
-    own_drafts: int = 0
-    draft_ms: float = 5.0
-    one_way_ms: float = 10.0
-    rounds: int = 0
-    auto: bool = False
+    acceptance: float | None = None  # of drafts; None: none are made
+    own_drafts: int = 0  # tokens that the server drafts for each answer before a forward; 0: devices draft
+    draft_ms: float = 5.0  # of a device's draft step
+    one_way_ms: float = 10.0  # delay of every user's link
+    rounds: int = 0  # length of synchronous rounds; 0: drafts are streamed
+    auto: bool = False  # the server drafts, as well as the devices, while that pays
 
     @property
     def devices_draft(self) -> bool:
@@ -135,13 +123,11 @@ class ServedCrowd:
     """What a crowd got.
 
     Args:
-        rates: tokens a second of each user.
-        gaps_ms: between arrivals of one user's tokens, over all users, ascending.
         up_bytes_a_s, down_bytes_a_s: of a user's frames, without memory rows; mean.
     """
 
-    rates: list[float]
-    gaps_ms: list[float]
+    rates: list[float]  # tokens a second of each user
+    gaps_ms: list[float]  # between arrivals of one user's tokens, over all users, ascending
     up_bytes_a_s: float
     down_bytes_a_s: float
 
@@ -158,9 +144,6 @@ def serve_crowd(
 
     Args:
         knows_costs: the server has served such a load before.
-
-    Raises:
-        InternalError: answers were too short for it.
     """
     loop = EventLoop()
     server = SimulatedServer(loop, costs, own_drafts=way.own_drafts, measured=knows_costs)

@@ -7,28 +7,25 @@ from collections.abc import Mapping, Sequence
 from moa_shared.errors import DataError
 
 from moa_bench.harness.prompts import QUESTIONS
-from moa_bench.harness.questions import Question
+from moa_bench.harness.questions import BenchQuestion
 
 OWN = "own"  # the bench's own questions have no categories
 
 
-def own_questions() -> list[Question]:
+def own_questions() -> list[BenchQuestion]:
     """The bench's own."""
-    return [Question(str(number), OWN, (text,)) for number, text in enumerate(QUESTIONS)]
+    return [BenchQuestion(str(number), OWN, (text,)) for number, text in enumerate(QUESTIONS)]
 
 
 def choose(
-    questions: Sequence[Question], prompts: Mapping[str, Sequence[int]], count: int, longest: int
-) -> list[Question]:
+    questions: Sequence[BenchQuestion], prompts: Mapping[str, Sequence[int]], count: int, longest: int
+) -> list[BenchQuestion]:
     """The first `count` questions of each category whose prompts have at most `longest` tokens, in turn.
 
     Args:
         prompts: tokens by text.
-
-    Raises:
-        DataError: there is none.
     """
-    found: dict[str, list[Question]] = {}
+    found: dict[str, list[BenchQuestion]] = {}
     for question in questions:
         of_category = found.setdefault(question.category, [])
         if len(of_category) < count and len(prompts[question.text]) <= longest:

@@ -21,7 +21,7 @@ from moa_shared.protocol.levels import INT8
 from moa_bench.harness.prompts import PASSAGE, QUESTIONS
 from moa_bench.harness.targets import load_level
 from moa_bench.harness.workers import WorkerProcess, running_workers
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.quality.measure import BLOCK, log_softmax
 from moa_bench.suites.engine.same_text.suite import SameTextEffort, wanted_folder
 from moa_bench.suites.engine.subjects import llama_subject
@@ -44,17 +44,13 @@ class SameText:
     """How alike two engines write.
 
     Args:
-        tokens: that llama.cpp wrote.
-        alike: of them, those that are this engine's first choice too.
-        near_ties: of the others, those that it has within 0.1 nats of its first choice.
-        whole: prompts whose tokens are all alike.
         perplexity, theirs: of the text, here and in llama.cpp.
     """
 
-    tokens: int
-    alike: int
-    near_ties: int
-    whole: int
+    tokens: int  # that llama.cpp wrote
+    alike: int  # of them, those that are this engine's first choice too
+    near_ties: int  # of the others, those that it has within 0.1 nats of its first choice
+    whole: int  # prompts whose tokens are all alike
     perplexity: float
     theirs: float
 
@@ -68,12 +64,8 @@ class SameText:
         )
 
 
-def measure(effort: SameTextEffort, run: Run) -> Result:
-    """Compares.
-
-    Raises:
-        MoaError: the model or llama.cpp cannot be had.
-    """
+def measure(effort: SameTextEffort, run: SuiteRun) -> Result:
+    """Compares."""
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     subject = llama_subject(wanted_folder(effort), files)

@@ -34,13 +34,7 @@ def install_folder(root: Path) -> Path:
 
 
 def fetch(root: Path, progress: Progress) -> Path:
-    """Installs it into a cache with npm, if it is not there; its folder.
-
-    Raises:
-        ConfigError: there is no npm, or no build for this machine.
-        UnavailableError: npm fails.
-        ChecksumError: what npm gave is not what is pinned.
-    """
+    """Installs it into a cache with npm, if it is not there; its folder."""
     folder = install_folder(root)
     if folder.is_dir():
         check(folder)

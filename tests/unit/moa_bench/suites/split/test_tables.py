@@ -69,7 +69,7 @@ Slower than plain streaming with everything on: 4G (0.80).
 
 @pytest.mark.parametrize("names", [["A"], ["A", "B"]])
 def test_each_drafter_drafts_in_three_ways(names: list[str]) -> None:
-    methods = methods_of(dict.fromkeys(names, "default"), 5)
+    methods = methods_of(names, 5)
     assert [each.name for each in methods][:2] == [PLAIN, "co-located: the server drafts"]
     assert len(methods) == 3 + 3 * len(names)
     assert {each.drafter for each in methods} == set(names)
