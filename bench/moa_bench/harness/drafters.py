@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from moa_shared.drafter import Checkpoint, DraftDecoder
 from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT, MOA
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
@@ -16,10 +17,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
-
-if TYPE_CHECKING:
-    from moa_shared.drafter import Checkpoint, DraftDecoder
-    from moa_shared.models import ModelFiles
+from moa_shared.models import ModelFiles
 
 AUTO_DRAFTER = "auto"  # the client's own choice among those that the server gives
 SHIPPED = "shipped"

@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_shared.errors import ConfigError
+from netsim.core.conditions import Conditions
 
 from moa_bench.harness.child import running
-
-if TYPE_CHECKING:
-    from netsim.core.conditions import Conditions
 
 
 @dataclass(frozen=True, slots=True)

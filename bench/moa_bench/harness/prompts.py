@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import DataError
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 from moa_bench.harness.questions import read_all
-
-if TYPE_CHECKING:
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 QUESTIONS = (
     "Explain to a child why the sky is blue.",

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError
+from netsim.trace.trace import Row, Trace
 
 from moa_bench.harness.links import LINKS, EmulatedLink
-
-if TYPE_CHECKING:
-    from netsim.trace.trace import Row, Trace
 
 SHORTEST_S = 0.5
 BEFORE_S = 2.0  # of the recording that is replayed before an outage: a connection is opened in it

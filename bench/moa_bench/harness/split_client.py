@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed
 from moa_client.device.loading import Device, load_device
@@ -26,9 +27,6 @@ from moa_shared.protocol.memory_codec import Codec
 
 from moa_bench.harness.answers import TimedAnswer
 from moa_bench.harness.shown_text import AnswerScreen, Moment
-
-if TYPE_CHECKING:
-    from moa.v1 import moa_pb2 as pb
 
 SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from moa_client.device.loading import Device
-from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 
@@ -20,10 +21,6 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_drafter
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import client_settings, load_split_device
-
-if TYPE_CHECKING:
-    from moa_shared.models import ModelFiles
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 
 class StageRequest(Protocol):

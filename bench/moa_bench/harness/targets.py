@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from moa_server.target.execution_level import Execution
 from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
-
-if TYPE_CHECKING:
-    from moa_server.target.execution_level import Execution
-    from moa_shared.models import ModelFiles
-    from moa_shared.programs.progress import Progress
 
 
 def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "f16") -> Execution:

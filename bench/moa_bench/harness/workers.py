@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_shared.errors import UnavailableError
+from moa_shared.programs.progress import Progress
 
 from moa_bench.harness.child import child_environment
 from moa_bench.harness.cores import on_cores
-
-if TYPE_CHECKING:
-    from moa_shared.programs.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

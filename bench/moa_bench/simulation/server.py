@@ -131,7 +131,7 @@ class SimulatedServer:
         measured: bool = False,
     ) -> None:
         self._least_chance = 0.0
-        self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
+        self.forwards = self.accepted = 0
         self._schedule: Schedule[SimulatedSession] = Schedule()
         if measured:
             plain_ms = costs.forward_ms(0)
@@ -262,7 +262,6 @@ class SimulatedServer:
         verifications = [self._commit(part, drafting_ms + step_ms) for part in parts]
         tokens = sum(len(each.taken) for part, each in zip(parts, verifications, strict=True) if each is not None)
         self._schedule.on_forward(rows, step_ms, tokens, drafting_ms)
-        self.verified_nodes += nodes
         for part in parts:
             if not part.live.waits:
                 part.live.waits = True
@@ -279,7 +278,6 @@ class SimulatedServer:
         session.on_verified(plan, verification)
         live.drafts.learn(arrived, verification.taken)
         self.accepted += verification.accepted
-        self.stale_nodes += session.pending.take_stale()
         live.send(session.verdict(plan, verification, stale=0, step_ms=took_ms, least_chance=self._least_chance))
         return verification
 

@@ -6,8 +6,6 @@ from contextlib import ExitStack
 
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.harness.draft_steps import draft_step_ms
-from moa_bench.harness.drafters import load_decoder
 from moa_bench.harness.links import EmulatedLink, find_links, linked
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
@@ -35,7 +33,6 @@ def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
             "name": "capacity-sized" if run.is_sized else "capacity-links" if effort.links else "capacity",
             "target": stage.files.target_id,
             "drafter": stage.drafter.description,
-            "draft_step_ms": round(draft_step_ms(load_decoder(stage.files, stage.drafter)), 2),
             "links": [link.name for link in links],
             "cells": cells,
         }

@@ -9,22 +9,15 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from moa_bench.harness.shown_text import Moment
+from moa_bench.suites.cut.incident import Incident, IncidentKind
 
 # Without link or server: shorter than a client's timer (a hand-over) to much longer (a lift), as many in each octave.
 SHORTEST_S = 0.06
 LONGEST_S = 3.0
 # From the answer's begin, or from when the incident before was over: the prompt is being read, text comes, is verified.
 EARLIEST_S, LATEST_S = 0.0, 1.5
-
-
-class IncidentKind(StrEnum):
-    CUT = "cut"  # everything sent is lost for a time
-    RESET = "reset"  # every connection ends with a reset
-    KILL = "kill"  # the server dies, and another one takes its place
-    OUTAGE = "recorded outage"  # nothing comes for a time, as on a link that was recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +41,6 @@ class InjectedIncident:
     at_s: float
     healed_s: float
     next_s: float = math.inf  # when the next one began; infinite: there was none
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """What an answer shows of an incident.
-
-    Args:
-        stall_ms: the longest wait for new text that lasted into the incident or began in it; None: all of the text
-            was already on the screen.
-        resume_ms: from when link and server were there again to the next verdict; None: the next incident came first,
-            or nothing was left to decide.
-        whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
-    """
-
-    kind: IncidentKind
-    seconds: float  # until the link or the server was there again
-    stall_ms: float | None
-    resume_ms: float | None
-    alone: bool  # whether standalone text was written from the incident until then
-    whole: bool
 
 
 def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planned]:

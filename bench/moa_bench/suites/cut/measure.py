@@ -37,14 +37,8 @@ from moa_bench.harness.servers import running_server
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.cut.incidents import (
-    Incident,
-    IncidentKind,
-    InjectedIncident,
-    Planned,
-    judge_incident,
-    plan_incidents,
-)
+from moa_bench.suites.cut.incident import Incident, IncidentKind
+from moa_bench.suites.cut.incidents import InjectedIncident, Planned, judge_incident, plan_incidents
 from moa_bench.suites.cut.suite import CutEffort
 
 ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked

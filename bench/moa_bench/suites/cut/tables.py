@@ -8,7 +8,7 @@ from typing import Any
 
 from moa_bench.report.report import Column, facts_line, table_of
 from moa_bench.report.spread import Spread
-from moa_bench.suites.cut.incidents import Incident, IncidentKind
+from moa_bench.suites.cut.incident import Incident, IncidentKind
 
 INCIDENTS: tuple[Column, ...] = (
     ("incident", "{0.kind.value}"),

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from moa_shared.models import ModelFiles
+from moa_shared.models import ModelFiles
 
 Floats = npt.NDArray[np.float32]
 READ_BYTES = 1 << 28  # far beyond every cache of a processor

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from moa_server.target import Target
-from moa_shared.drafter import DraftDecoder
+from moa_shared.drafter import DraftDecoder, DraftState
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.settings import Sampling
 
-from moa_bench.harness.draft_steps import CHAIN, filled_state, remember_rows
 from moa_bench.report.interleave import time_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 
+CHAIN = 5
 FORWARD = "target forward"
 NEW_TOKENS = 2  # committed since the last draft: an accepted one and the bonus token
 
@@ -68,3 +69,21 @@ def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats
         taken = time_interleaved({FORWARD: forward, **pieces}, repeats, reset=reset)
         costs += [DraftCost(name, Spread.of(taken[name]), paired_ratio(taken[name], taken[FORWARD])) for name in pieces]
     return costs
+
+
+def filled_state(decoder: DraftDecoder, prefix: int) -> DraftState:
+    """A conversation of so many tokens with all their memory rows, and a draft that has begun."""
+    state = DraftState(decoder)
+    state.extend([(7 * place + 11) % decoder.config.vocab_size for place in range(prefix)])
+    remember_rows(state, 0, prefix - 1)
+    state.begin()
+    return state
+
+
+def remember_rows(state: DraftState, start: int, stop: int) -> None:
+    """Memory rows (and states for reused layers) of these positions; their content does not change what they cost."""
+    config = state.decoder.config
+    generator = np.random.default_rng(start)
+    state.append_memory(start, generator.standard_normal((stop - start, config.memory_width), np.float32))
+    if config.reused_layers:
+        state.append_reused_state(start, generator.standard_normal((stop - start, config.hidden_size), np.float32))

@@ -6,22 +6,17 @@ long, and rates are taken after a while, so that only the steady state counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from moa.v1 import moa_pb2 as pb
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.engine.schedule import MOST_ROWS
 from moa_shared.errors import InternalError
-from moa_shared.protocol.continued_frames import DraftWriter, VerdictWriter
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ack, Draft, Verdict
 
-from moa_bench.simulation.answer import FRAME_OVERHEAD_BYTES
-from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.simulation.events import EventLoop
-from moa_bench.simulation.server import ForwardCosts, SimulatedServer, SimulatedSession
-from moa_bench.simulation.text import PROMPT, VOCAB_SIZE, ScriptedText, by_chance
+from moa_bench.simulation.server import ForwardCosts, SimulatedServer
+from moa_bench.simulation.text import ScriptedText, by_chance
+from moa_bench.simulation.user import SimulatedLink, SimulatedUser
 
 LONGEST = 600  # tokens of an answer: more than anybody gets
 SETTLE_ROUNDS, ROUNDS = 8, 16  # forwards before rates are taken, and while they are
@@ -66,79 +61,26 @@ class CrowdWay:
         return self.acceptance is not None and not self.own_drafts
 
     @property
-    def drafting(self) -> DraftingSettings:
+    def drafting(self) -> DraftingSettings | None:
         """Of each client."""
+        if not self.devices_draft:
+            return None
         if self.rounds:
             return DraftingSettings("device", rounds=True, run_ahead=False)
         return DraftingSettings("auto" if self.auto else "device")
 
 
-class _User:
-    """A device, its session and the link between them."""
-
-    def __init__(self, loop: EventLoop, server: SimulatedServer, way: CrowdWay, seed: int) -> None:
-        text = ScriptedText(LONGEST, by_chance(way.acceptance or 0.0, seed))
-        self.tokens = 0
-        self.arrivals_ms: list[float] = []  # of verdicts
-        self.up_bytes = self.down_bytes = 0  # of frames
-        self._drafts, self._verdicts = DraftWriter(), VerdictWriter()
-        self._loop, self._delay_ms = loop, way.one_way_ms
-        self._live: SimulatedSession = server.open(
-            text, self._send_down, run_ahead=not way.rounds, own_acceptance=way.acceptance if way.auto else None
-        )
-        self._device = ScriptedDevice(
-            VOCAB_SIZE,
-            self._send_up,
-            lambda: loop.now_ms,
-            text.draft_on if way.devices_draft else None,
-            way.draft_ms,
-            loop.after,
-            way.drafting,
-            rtt_ms=2 * way.one_way_ms,
-            round_length=way.rounds or 1,
-        )
-        self._live.on_ask(self._device.ask(PROMPT, AnswerSettings(max_tokens=LONGEST)))
-
-    def _send_up(self, message: Draft | Ack) -> None:
-        if isinstance(message, Draft):
-            frame = pb.ClientFrame(draft=self._drafts.write(message))
-            self._loop.after(self._delay_ms, lambda: self._live.on_draft(message))
-        else:
-            frame = pb.ClientFrame(ack=pb.Ack(committed=message.committed))
-            self._loop.after(self._delay_ms, lambda: self._live.on_ack(message.committed))
-        self.up_bytes += frame.ByteSize() + FRAME_OVERHEAD_BYTES
-
-    def _send_down(self, verdict: Verdict) -> None:
-        frame = pb.ServerFrame(verdict=self._verdicts.write(verdict))
-        self.down_bytes += frame.ByteSize() + FRAME_OVERHEAD_BYTES
-        self._loop.after(self._delay_ms, lambda: self._take_in(verdict))
-
-    def _take_in(self, verdict: Verdict) -> None:
-        self.tokens += len(self._device.on_verdict(verdict))
-        self.arrivals_ms.append(self._loop.now_ms)
-
-
 @dataclass(frozen=True, slots=True)
 class ServedCrowd:
-    """What a crowd got.
-
-    Args:
-        up_bytes_a_s, down_bytes_a_s: of a user's frames, without memory rows; mean.
-    """
+    """What a crowd got."""
 
     rates: list[float]  # tokens a second of each user
-    gaps_ms: list[float]  # between arrivals of one user's tokens, over all users, ascending
-    up_bytes_a_s: float
+    up_bytes_a_s: float  # of a user's frames, without memory rows; mean
     down_bytes_a_s: float
-
-    @property
-    def gap_p95_ms(self) -> float:
-        """The gap that one in twenty exceeds."""
-        return self.gaps_ms[int(0.95 * (len(self.gaps_ms) - 1))]
 
 
 def serve_crowd(
-    users: int, way: CrowdWay, costs: ForwardCosts, *, seed: int = 0, rounds: int = ROUNDS, knows_costs: bool = False
+    users: int, way: CrowdWay, costs: ForwardCosts, *, seed: int = 0, knows_costs: bool = False
 ) -> ServedCrowd:
     """Serves so many users for some forwards.
 
@@ -149,16 +91,38 @@ def serve_crowd(
     server = SimulatedServer(loop, costs, own_drafts=way.own_drafts, measured=knows_costs)
     if knows_costs:
         server.learn_costs(users)
-    crowd = [_User(loop, server, way, seed * users + number) for number in range(users)]
+    crowd = [_user(loop, server, way, seed * users + number) for number in range(users)]
+    for user in crowd:
+        user.ask(LONGEST)
     forwards = max(1, users // MOST_ROWS)  # in which everybody steps once
     loop.run(lambda: server.forwards >= SETTLE_ROUNDS * forwards)
-    began_ms, before = loop.now_ms, [user.tokens for user in crowd]
-    up, down = sum(user.up_bytes for user in crowd), sum(user.down_bytes for user in crowd)
-    loop.run(lambda: server.forwards >= (SETTLE_ROUNDS + rounds) * forwards)
-    if max(user.tokens for user in crowd) >= LONGEST:
+    began_ms, before = loop.now_ms, [len(user.arrivals_ms) for user in crowd]
+    up, down = _bytes(crowd)
+    loop.run(lambda: server.forwards >= (SETTLE_ROUNDS + ROUNDS) * forwards)
+    got = [len(user.arrivals_ms) for user in crowd]
+    if max(got) >= LONGEST:
         raise InternalError("A simulated answer ended before rates were taken.")
     seconds = (loop.now_ms - began_ms) / 1e3
-    rates = [(user.tokens - earlier) / seconds for user, earlier in zip(crowd, before, strict=True)]
-    gaps_ms = sorted(later - at for user in crowd for at, later in pairwise(user.arrivals_ms) if at >= began_ms)
-    up, down = sum(user.up_bytes for user in crowd) - up, sum(user.down_bytes for user in crowd) - down
-    return ServedCrowd(rates, gaps_ms, up / seconds / users, down / seconds / users)
+    rates = [(now - earlier) / seconds for now, earlier in zip(got, before, strict=True)]
+    all_up, all_down = _bytes(crowd)
+    return ServedCrowd(rates, (all_up - up) / seconds / users, (all_down - down) / seconds / users)
+
+
+def _user(loop: EventLoop, server: SimulatedServer, way: CrowdWay, seed: int) -> SimulatedUser:
+    return SimulatedUser(
+        loop,
+        server,
+        ScriptedText(LONGEST, by_chance(way.acceptance or 0.0, seed)),
+        SimulatedLink.of_delay(way.one_way_ms),
+        way.drafting,
+        way.draft_ms,
+        seed=seed,
+        round_length=way.rounds or 1,
+        run_ahead=not way.rounds,
+        own_acceptance=way.acceptance if way.auto else None,
+    )
+
+
+def _bytes(crowd: Sequence[SimulatedUser]) -> tuple[int, int]:
+    """Of all frames so far, up and down."""
+    return sum(user.up.bytes for user in crowd), sum(user.down.bytes for user in crowd)

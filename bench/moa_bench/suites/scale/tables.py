@@ -7,7 +7,6 @@ from typing import Any
 
 from moa_bench.report.report import table
 from moa_bench.suites.scale.figures import NAMES, Found, Load, rate_at, users_at
-from moa_bench.users.closed_form import users_over_colocated
 
 RATES = (10.0, 20.0, 30.0, 50.0)
 LOADS = (16, 64)
@@ -88,7 +87,7 @@ def _form(world: Mapping[str, Any], other: Mapping[str, Any], users: float) -> f
     draft_ms = costs["drafter_ms"] + costs["drafter_row_ms"] * (users - 1)
     reading_ms = costs["weights_ms"] + costs["context_ms"] * users
     verify_ms = costs["launch_ms"] + max(reading_ms, costs["row_ms"] * users * (1 + drafted))
-    return users_over_colocated(drafted, draft_ms, verify_ms)
+    return 1 + drafted * draft_ms / verify_ms  # arXiv 2606.25091
 
 
 def reached_at(points: Sequence[tuple[float, float, float]], aim: float = AIM) -> float | None:

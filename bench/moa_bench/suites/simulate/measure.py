@@ -10,8 +10,9 @@ from statistics import mean
 from moa_client.drafting.settings import DraftingSettings
 
 from moa_bench.harness.links import find_links
-from moa_bench.simulation.answer import SimulatedAnswer, SimulatedLink, simulate
+from moa_bench.simulation.answer import SimulatedAnswer, simulate
 from moa_bench.simulation.server import Costs
+from moa_bench.simulation.user import SimulatedLink
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.simulate.suite import SimulateEffort
 

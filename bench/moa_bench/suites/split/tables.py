@@ -11,7 +11,6 @@ import numpy as np
 
 from moa_bench.report.report import Column, facts_line, table_of
 from moa_bench.report.spread import Spread
-from moa_bench.suites.split import closed_form
 from moa_bench.suites.split.figures import LinkFigures, figures_of, over
 from moa_bench.suites.split.names import ALL, ORACLES, PLAIN, SYNCHRONOUS
 
@@ -25,7 +24,6 @@ COLUMNS: tuple[Column, ...] = (
         "worst",
         lambda row: f"{min(row.figures.over_plain):.2f}" if row.method != PLAIN and row.figures.over_plain else "",
     ),
-    ("closed form", "{0.form}"),
     ("over EAGLE-2's rounds", lambda row: "" if row.over_eagle is None else f"{row.over_eagle.median:.2f}"),
     ("first token", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.first_over_plain)),
     ("tokens a forward", lambda row: f"{100.0 / row.forwards:.2f}"),
@@ -46,7 +44,6 @@ class MethodRow:
 
     method: str
     figures: LinkFigures
-    form: str  # its closed form, over plain streaming
     over_eagle: Spread | None
 
     @property
@@ -62,8 +59,7 @@ def render(result: Mapping[str, Any]) -> str:
     """A table for each link, and what is held of the aims."""
     parts = [facts_line(result), _what(result) + "\n"]
     for link in result["links"]:
-        forms = closed_form.over_plain(result["rounds"], link, result["links"])
-        parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link], forms)]
+        parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link])]
     parts.append(remarks(result["rounds"]))
     return "\n".join(parts)
 
@@ -76,22 +72,20 @@ def _what(result: Mapping[str, Any]) -> str:
         f"{effort.questions} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
         f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; one round "
         f"ahead sends {chain}, and drafts the next one meanwhile; streamed drafts are {streamed}. Ratios of tokens a "
-        "second over the whole answer: median (quartiles). The closed form is what arithmetic "
-        f"makes of the times over {closed_form.BASE} and of the tokens that a forward brought over this link; of one "
-        "round ahead, at most."
+        "second over the whole answer: median (quartiles)."
     )
     drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
     return f"{text}\n\nDrafters: {drafters}."
 
 
-def link_table(rounds: Sequence[Mapping[str, Any]], forms: Mapping[str, float]) -> str:
-    """A row for each method, of rounds over one link; `forms`: closed forms by method, over plain streaming."""
+def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each method, of rounds over one link."""
     rows, failed = [], []
     for method in dict.fromkeys(name for each in rounds for name in each["answers"]):
         figures = figures_of(rounds, method)
         if figures.answers:
             over_eagle = None if method in (PLAIN, EAGLE) else over(rounds, method, EAGLE)
-            rows.append(MethodRow(method, figures, f"{forms[method]:.2f}" if method in forms else "", over_eagle))
+            rows.append(MethodRow(method, figures, over_eagle))
         else:
             failed.append(f"| {method} | failed |{'  |' * (len(COLUMNS) - 2)}\n")
     return table_of(COLUMNS, rows) + "".join(failed)

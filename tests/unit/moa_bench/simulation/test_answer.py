@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import mean
 
 import pytest
-from moa_bench.simulation.answer import SimulatedLink, simulate
+from moa_bench.simulation.answer import simulate
 from moa_bench.simulation.server import Costs
+from moa_bench.simulation.user import SimulatedLink
 from moa_client.drafting.pacing import CHAIN_BYTES
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.tree.draft_tree import DraftTree

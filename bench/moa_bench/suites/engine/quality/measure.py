@@ -8,22 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from moa_server.target import Target
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.targets import load_level
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.quality.suite import QualityEffort
-
-if TYPE_CHECKING:
-    from moa_server.target import Target
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 128  # at most, of each answer
 LONGEST_PROMPT = 600

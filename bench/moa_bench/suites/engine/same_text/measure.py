@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from moa_server.target import Target
 from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.levels import INT8
 
@@ -25,10 +26,6 @@ from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.quality.measure import BLOCK, log_softmax
 from moa_bench.suites.engine.same_text.suite import SameTextEffort, wanted_folder
 from moa_bench.suites.engine.subjects import llama_subject
-
-if TYPE_CHECKING:
-    from moa_server.target import Target
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 SCRIPT = Path(__file__).with_name("same_text.mjs")
 TOKENS = 32  # of each continuation

@@ -12,12 +12,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import ChecksumError, ConfigError, UnavailableError
-
-if TYPE_CHECKING:
-    from moa_shared.programs.progress import Progress
+from moa_shared.programs.progress import Progress
 
 VERSION = "3.22.1"  # its addon is built of llama.cpp's release v0.5.0
 BINARIES = "@node-llama-cpp/linux-x64"
