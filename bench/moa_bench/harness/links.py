@@ -68,7 +68,6 @@ LINKS = (
 
 
 def find_links(names: Sequence[str]) -> tuple[EmulatedLink, ...]:
-    """The links of these names."""
     known = {link.name.lower(): link for link in LINKS}
     for name in names:
         if name.lower() not in known:

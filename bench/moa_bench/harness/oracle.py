@@ -36,7 +36,6 @@ class Script:
             raise ConfigError(f"The oracle's acceptance is {self.acceptance}, expected 0 to 1.")
 
     def right_at(self, position: int) -> bool:
-        """Whether the proposal for this position is the target's token."""
         return random.Random(f"{self.seed}:{position}").random() < self.acceptance
 
     def proposal(self, position: int, *, on_text: bool) -> int:
@@ -97,7 +96,6 @@ class OracleDrafter:
         self._on_text, self._drafting = [], False
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Counts memory rows."""
         self.memory_rows += int(rows.shape[0])
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
@@ -112,7 +110,6 @@ class OracleDrafter:
 
     @property
     def next_position(self) -> int:
-        """Position of the first token to guess."""
         return len(self.tokens)
 
     @property

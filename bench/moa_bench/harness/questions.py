@@ -28,7 +28,6 @@ class BenchQuestion:
 
     @property
     def text(self) -> str:
-        """The first turn."""
         return self.turns[0]
 
 

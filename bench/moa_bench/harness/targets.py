@@ -28,7 +28,6 @@ def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "
 
 
 def use_threads(level: str, count: int) -> None:
-    """Use so many threads from the next forward on."""
     if level == INT8:
         from moa_kernels import set_threads
 

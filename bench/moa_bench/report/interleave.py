@@ -60,7 +60,6 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """The block with the garbage collector off."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -35,5 +35,4 @@ def picture(path: Path, title: str, size: tuple[float, float], panels: int = 1) 
 
 
 def title_of(result: Mapping[str, Any]) -> str:
-    """What was measured on what."""
     return f"{result['target']} on one core of {result['machine']['cpu']}"

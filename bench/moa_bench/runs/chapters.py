@@ -35,7 +35,6 @@ class ChapterPart:
         return self.suite.effort(quick=quick) if own is None else own
 
     def seconds(self, *, quick: bool) -> float:
-        """About how many it takes."""
         return self.suite.seconds(self.effort(quick=quick))
 
 

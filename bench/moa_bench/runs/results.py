@@ -23,7 +23,6 @@ class ResultOrigin:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> ResultOrigin:
-        """That of a result."""
         machine = result.get("machine") or {}
         cpu = f"{machine['cpu']} ({machine['cores']} cores)" if "cpu" in machine else None
         time = str(machine["time"])[:10] if "time" in machine else None

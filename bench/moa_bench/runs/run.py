@@ -32,7 +32,6 @@ class RunRequest:
 
 
 def journal_folder(out: Path | None) -> Path:
-    """Where journals are: with the results."""
     root = checkout_root()
     results = out or (root / "bench" / "results" if root is not None else Path())
     return results / ".journal"

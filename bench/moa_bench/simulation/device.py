@@ -114,11 +114,9 @@ class ScriptedDevice:
 
     @property
     def is_answering(self) -> bool:
-        """Whether the answer is under way."""
         return self.conversation.phase is Phase.ANSWERING
 
     def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> Ask:
-        """Begins the answer."""
         ask = self.conversation.ask(prompt, settings)
         self.online.on_asked()
         self.online.on_told()

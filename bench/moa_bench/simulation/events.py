@@ -51,7 +51,6 @@ class OneWay:
         self._model = LinkModel(Schedule([(0.0, conditions)]), seed, direction)
 
     def send(self, nbytes: int, deliver: Callable[[], object]) -> None:
-        """Sends a frame."""
         self.bytes += nbytes
         sent = self._model.admit(nbytes + PACKET_HEADER_BYTES, self._loop.now_ms / 1e3)
         if not isinstance(sent, Release) or not math.isfinite(sent.t):

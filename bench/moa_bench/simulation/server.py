@@ -149,7 +149,6 @@ class SimulatedServer:
         run_ahead: bool = True,
         own_acceptance: float | None = None,
     ) -> SimulatedSession:
-        """A new session."""
         return SimulatedSession(self, text, send, run_ahead=run_ahead, own_acceptance=own_acceptance)
 
     def learn_costs(self, answers: int) -> None:

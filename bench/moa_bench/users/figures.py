@@ -31,7 +31,6 @@ class UserAnswer:
     on_rate: Callable[[], object] = lambda: None  # called once it says how fast text comes
 
     def on_tokens(self, now_s: float, tokens: Sequence[int]) -> None:
-        """Takes in tokens that came together."""
         if tokens:
             self.arrivals.append((now_s, len(tokens)))
             self.tokens.extend(tokens)
@@ -39,7 +38,6 @@ class UserAnswer:
                 self.on_rate()
 
     def on_end(self) -> None:
-        """The answer is whole."""
         self.is_whole = True
         self.on_rate()
 
@@ -55,7 +53,6 @@ class UserAnswer:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Seconds between arrivals."""
         return [later - earlier for (earlier, _), (later, _) in pairwise(self.arrivals)]
 
 

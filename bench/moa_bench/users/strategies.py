@@ -26,7 +26,6 @@ class Strategy:
 
     @property
     def name(self) -> str:
-        """For tables."""
         oracle = f"devices' drafts, acceptance {self.acceptance:g}" if self.acceptance is not None else ""
         return {
             "plain": "plain",
@@ -39,7 +38,6 @@ class Strategy:
 
     @property
     def server_drafts(self) -> bool:
-        """Whether the server may draft."""
         return self.drafts in ("server", "auto", "everything")
 
 

@@ -27,7 +27,6 @@ class AloneEffort:
 
 
 def estimate_s(effort: AloneEffort) -> float:
-    """About how many seconds it takes with the default model."""
     return DRAFTERS * CATEGORIES * effort.questions * QUESTION_S * effort.answer_tokens / 128
 
 

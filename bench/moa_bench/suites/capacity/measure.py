@@ -16,7 +16,6 @@ from moa_bench.users.strategies import KINDS, make_strategies
 
 
 def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
-    """The cells, saved as they come."""
     links = find_links(effort.links) if effort.links else (EmulatedLink("loopback"),)
     kinds = ("oracle",) if run.is_sized and effort.kinds == KINDS else effort.kinds
     ways = make_strategies(kinds, effort.acceptances)

@@ -11,7 +11,6 @@ from moa_bench.suites.capacity.tables import by_way
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws into a PNG file of a folder."""
     path = folder / f"{result['name']}.png"
     ways = by_way(result["cells"])
     numbers = sorted({cell.users for cell in result["cells"]})

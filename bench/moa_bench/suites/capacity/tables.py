@@ -55,7 +55,6 @@ class CapacityRow:
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """One row for each way and number of users; how many users each way serves at a speed."""
     ways = by_way(result["cells"])
     plain = {cell.users: cell for cell in ways[PLAIN]}
     rows = [CapacityRow(cell, of_way[0], plain.get(cell.users)) for of_way in ways.values() for cell in of_way]
@@ -85,7 +84,6 @@ def _note(result: Mapping[str, Any]) -> str:
 
 
 def _users_table(ways: Mapping[Strategy, Sequence[UsersCell]]) -> str:
-    """How many users get a speed each."""
     found = {
         way: [users_at(rate, [(cell.users, cell.met.slowest_tokens_per_s) for cell in of_way]) for rate in RATES]
         for way, of_way in ways.items()

@@ -35,7 +35,6 @@ class CodecCost:
 
 
 def measure(effort: CodecsEffort, run: SuiteRun) -> Result:
-    """The cost of each codec."""
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     down, verdicts, got = Counter[Codec](), Counter[Codec](), Counter[Codec]()
     with staged(run) as stage, counting(stage.address) as counter:

@@ -16,7 +16,6 @@ CODECS: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """A row for each codec."""
     note = (
         f"Trees of the drafter ({result['drafter']}) in synchronous rounds, "
         f"{result['codecs'][0].tokens} tokens of {result['target']} with each codec.\n"

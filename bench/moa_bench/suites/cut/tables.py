@@ -42,7 +42,6 @@ class IncidentRow:
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The table of incidents."""
     incidents, effort = result["incidents"], result["effort"]
     kinds = dict.fromkeys(incident.kind for incident in incidents)
     rows = [IncidentRow(kind, [incident for incident in incidents if incident.kind is kind]) for kind in kinds]

@@ -26,7 +26,6 @@ class StepBytes:
 
 
 def step_bytes(files: ModelFiles) -> StepBytes:
-    """The bytes that a step of this target reads."""
     from moa_kernels import F16
     from moa_shared.models.network.layer_sizes import cached_heads
     from moa_shared.models.weights.idle_experts import idle_experts_nbytes
@@ -39,7 +38,6 @@ def step_bytes(files: ModelFiles) -> StepBytes:
 
 
 def make_array() -> Floats:
-    """An array of READ_BYTES."""
     return np.ones(READ_BYTES // 4, np.float32)
 
 

@@ -12,7 +12,6 @@ TICKS = (10, 20, 50, 100, 200, 500, 1000)  # ms
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws into a PNG file of a folder; nothing where forwards were not what was measured."""
     if "forwards" not in result:
         return []
     path = folder / "engine-speed.png"

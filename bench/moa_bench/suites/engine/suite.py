@@ -38,7 +38,6 @@ class EngineEffort:
 
 
 def refuse(effort: EngineEffort, inputs: SuiteInputs) -> None:
-    """Raises UsageError where options want different things to be measured."""
     if effort.kernels and effort.shapes:
         raise click.UsageError("--kernels and --shape measure different things: give one of them.")
     if effort.formats and not effort.shapes:
@@ -46,7 +45,6 @@ def refuse(effort: EngineEffort, inputs: SuiteInputs) -> None:
 
 
 def estimate_s(effort: EngineEffort) -> float:
-    """About how many seconds it takes with the default model; with a model of a real size it depends on the size."""
     return 60.0 + 15.0 * effort.rounds if not effort.kernels else 10.0 + 20.0 * effort.products
 
 

@@ -38,7 +38,6 @@ SIZES: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """Forwards by context, prompts, the limit; or products; or models in real sizes."""
     if "products" in result:
         note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
         return "\n".join([machine_line(result), note, table_of(PRODUCTS, result["products"])])

@@ -34,7 +34,6 @@ class AttackResult:
 
     @property
     def growth(self) -> float:
-        """Growth of the p95 gap during the attack, as a share."""
         return self.during.p95_ms / self.before.p95_ms - 1.0 if self.before.p95_ms else 0.0
 
     @property

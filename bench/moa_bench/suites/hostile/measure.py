@@ -30,7 +30,6 @@ HONEST, ATTACKER = "127.0.0.1", "[::1]"
 
 
 def measure(effort: HostileEffort, run: SuiteRun) -> Result:
-    """Each attack in turn."""
     attacks = _find(effort.attacks)
     progress = make_progress()
     files = resolve(run.model, progress=progress)

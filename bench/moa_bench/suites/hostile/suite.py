@@ -24,7 +24,6 @@ class HostileEffort:
 
 
 def estimate_s(effort: HostileEffort) -> float:
-    """About how many seconds it takes with the default model."""
     one = 3 * effort.answers * ANSWER_S * effort.answer_tokens / 64 + effort.settle_seconds + 1.0
     return LOADING_S + (len(effort.attacks) or ATTACKS) * one
 

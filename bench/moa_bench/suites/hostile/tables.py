@@ -22,7 +22,6 @@ ATTACKS: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """One row an attack."""
     effort, attacks = result["effort"], result["attacks"]
     held = sum(each.is_harmless for each in attacks)
     note = (

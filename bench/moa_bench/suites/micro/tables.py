@@ -39,7 +39,6 @@ TRAFFIC: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """All tables of the measurements that the result holds."""
     parts = [facts_line(result)]
     if "verification" in result:
         note = (

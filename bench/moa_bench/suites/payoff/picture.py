@@ -13,7 +13,6 @@ from moa_bench.suites.payoff.tables import EVERYTHING, best, ratios
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws the map into a PNG file of a folder."""
     path, cells = folder / f"{result['name']}.png", result["cells"]
     rtts = sorted({each["rtt_ms"] for each in cells})
     loads = sorted({each["users"] for each in cells})

@@ -25,7 +25,6 @@ class PayoffEffort:
 
 
 def estimate_s(effort: PayoffEffort) -> float:
-    """About how many seconds it takes."""
     of_all_users = sum(effort.seconds + 1.0 + (APART_S if users > 1 else 0.0) for users in effort.users)
     return LOADING_S + len(effort.rtts_ms) * effort.rounds * RUNS * of_all_users
 

@@ -62,7 +62,6 @@ class CrowdWay:
 
     @property
     def drafting(self) -> DraftingSettings | None:
-        """Of each client."""
         if not self.devices_draft:
             return None
         if self.rounds:

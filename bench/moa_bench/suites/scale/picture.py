@@ -13,7 +13,6 @@ RATES = (50.0, 30.0, 20.0)
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws `scale-aim.png`."""
     path = folder / "scale-aim.png"
     with picture(path, "Users at equal speed, simulated", (12, 5), 2) as (figure, (plain, colocated)):
         for number, world in enumerate(result["worlds"]):

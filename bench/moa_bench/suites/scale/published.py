@@ -90,7 +90,6 @@ def world(target: TargetSize, gpu: Gpu, gpus: int, device: DraftDevice, acceptan
 
 
 def all_worlds() -> list[World]:
-    """The cases that are reported."""
     return [
         world(LLAMA_8B, A100, 1, PHONE),
         world(LLAMA_8B, H100, 1, PHONE),

@@ -19,7 +19,6 @@ class ScaleEffort:
 
 
 def estimate_s(effort: ScaleEffort) -> float:
-    """About how long it takes."""
     return 3 + 0.2 * effort.worlds * (1 + 4 * (1 + len(effort.acceptances))) * (1 + len(effort.numbers))
 
 

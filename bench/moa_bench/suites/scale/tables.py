@@ -14,7 +14,6 @@ AIM = 2.2
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """All tables, with what each compares."""
     parts = [_world(world) for world in result["worlds"]]
     parts.append(_aim(result["worlds"]))
     parts.append("Every assumption.\n\n" + table(["of", "what", "value", "kind", "source"], result["assumptions"]))
@@ -22,7 +21,6 @@ def render(result: Mapping[str, Any]) -> str:
 
 
 def loads_of(way: Mapping[str, Any]) -> list[Load]:
-    """Those of a way in a result."""
     return [Load(**load) for load in way["loads"]]
 
 
@@ -87,7 +85,7 @@ def _form(world: Mapping[str, Any], other: Mapping[str, Any], users: float) -> f
     draft_ms = costs["drafter_ms"] + costs["drafter_row_ms"] * (users - 1)
     reading_ms = costs["weights_ms"] + costs["context_ms"] * users
     verify_ms = costs["launch_ms"] + max(reading_ms, costs["row_ms"] * users * (1 + drafted))
-    return 1 + drafted * draft_ms / verify_ms  # arXiv 2606.25091
+    return float(1 + drafted * draft_ms / verify_ms)  # arXiv 2606.25091
 
 
 def reached_at(points: Sequence[tuple[float, float, float]], aim: float = AIM) -> float | None:

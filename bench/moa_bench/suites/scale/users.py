@@ -16,7 +16,6 @@ LONGEST_DRAFT = 12
 
 
 def serve(world: World, way: Way, users: int, *, seed: int = 0) -> Load:
-    """Simulates so many users."""
     few = min(users, SIMULATED)
     crowd_way = make_way(world, way, users)
     costs = Represented(gpu_costs(world), users / few)

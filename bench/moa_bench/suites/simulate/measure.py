@@ -39,7 +39,6 @@ class SimulatedCell:
 
 
 def measure(effort: SimulateEffort, run: SuiteRun) -> Result:
-    """All links at all acceptances."""
     costs = Costs()
     cells = [
         _cell(link.name, SimulatedLink(link.conditions, MEMORY_BYTES), acceptance, costs, effort)

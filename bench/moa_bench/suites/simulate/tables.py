@@ -19,7 +19,6 @@ CELLS: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """A row for each link and acceptance."""
     costs = result["costs"]
     note = (
         f"Speed over plain streaming. A plain step {costs.plain_ms:g} ms, {costs.node_ms:g} more for each draft node, "

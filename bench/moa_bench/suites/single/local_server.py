@@ -43,7 +43,6 @@ class LocalAnswer:
 
     @property
     def stepping_ms(self) -> float:
-        """Time of the tokens after the first."""
         return sum(step.forward_ms + step.drafting_ms for step in self.steps)
 
 

@@ -58,14 +58,12 @@ class LocalEngine:
         return partial(server.ask, drafts=drafts)
 
     def copying(self, nodes: int) -> AskLocally:
-        """Answers by prompt look-up."""
         stepper = Stepper(self.target)
         return FixedServer(stepper, self.limits, self.end_of_text, self.decode, lambda _: CopiedChain(nodes)).ask
 
     def drafting(
         self, new: Callable[[], ConversationDrafter], shape: TreeShape | int, source: MemorySource | None
     ) -> AskLocally:
-        """Answers with drafts of a fixed shape."""
 
         def drafts(tensors: SessionTensors) -> DrafterDrafts:
             return DrafterDrafts(new(), shape, tensors, source)

@@ -12,7 +12,6 @@ from moa_bench.suites.single.names import PLAIN
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws medians over all questions, with bars from quartile to quartile, into a PNG file of a folder."""
     path = folder / "single.png"
     figures = figures_of(result["rounds"], result["own_text"])
     found = [each for each in figures if each.category == ALL and each.method != PLAIN]

@@ -13,7 +13,6 @@ OWN = "own"  # the bench's own questions have no categories
 
 
 def own_questions() -> list[BenchQuestion]:
-    """The bench's own."""
     return [BenchQuestion(str(number), OWN, (text,)) for number, text in enumerate(QUESTIONS)]
 
 

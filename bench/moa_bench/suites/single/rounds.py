@@ -27,7 +27,6 @@ class MethodAnswer:
 
     @classmethod
     def local(cls, answer: LocalAnswer) -> MethodAnswer:
-        """Of a method in this process."""
         nodes = sum(step.nodes for step in answer.steps)
         return cls(answer.tokens, answer.reading_ms, answer.stepping_ms, len(answer.steps), nodes)
 

@@ -35,7 +35,6 @@ class SingleEffort:
 
 
 def estimate_s(effort: SingleEffort) -> float:
-    """About how many seconds it takes, with the shipped drafters and the default model."""
     return LOADING_S + CATEGORIES * effort.questions * effort.answer_tokens * TOKEN_S
 
 

@@ -23,7 +23,6 @@ METHODS: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The tables of drafting methods, in all and by category, and of what a user would run instead."""
     rounds, peers = result["rounds"], result["peers"]
     figures = figures_of(rounds, result["own_text"])
     long = [each for each in rounds if not each["short"]]

@@ -67,7 +67,6 @@ def oracle_methods(server: str, acceptances: Sequence[float], chain: int) -> lis
 
 
 def oracle_name(acceptance: float) -> str:
-    """For tables."""
     return f"oracle, {acceptance:g}"
 
 

@@ -20,7 +20,6 @@ OWN_LOOKS: Mapping[str, dict[str, Any]] = {
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws medians into a PNG file of a folder."""
     path, rounds, links = folder / f"{result['name']}.png", result["rounds"], result["links"]
     order = sorted(links, key=lambda name: (links[name]["recorded"], links[name]["rtt_ms"]))
     colors = dict(zip(result["drafters"], (f"C{place}" for place in count()), strict=False))

@@ -32,12 +32,10 @@ class SplitEffort:
 
 
 def estimate_s(effort: SplitEffort) -> float:
-    """About how many seconds it takes with the default model."""
     return LOADING_S + len(effort.links) * effort.questions * ANSWERS * ANSWER_S * effort.answer_tokens / 64
 
 
 def refuse(effort: SplitEffort, inputs: SuiteInputs) -> None:
-    """Raises UsageError where oracles and drafters contradict the model."""
     if inputs.shape is None and effort.acceptances != SplitEffort().acceptances:
         raise click.UsageError("--acceptance needs --shape.")
     if inputs.shape is not None and inputs.drafters:

@@ -56,7 +56,6 @@ class MethodRow:
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """A table for each link, and what is held of the aims."""
     parts = [facts_line(result), _what(result) + "\n"]
     for link in result["links"]:
         parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link])]
@@ -79,7 +78,6 @@ def _what(result: Mapping[str, Any]) -> str:
 
 
 def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each method, of rounds over one link."""
     rows, failed = [], []
     for method in dict.fromkeys(name for each in rounds for name in each["answers"]):
         figures = figures_of(rounds, method)

@@ -61,7 +61,6 @@ class Incidents:
 
 
 def measure(effort: TextsEffort, run: SuiteRun) -> Result:
-    """Asks and compares."""
     chosen = find_links((effort.link,))[0]
     progress = make_progress()
     tokenizer = load_tokenizer(resolve(run.model, progress=progress))

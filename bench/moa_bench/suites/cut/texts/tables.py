@@ -15,5 +15,4 @@ TEXTS: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """One row of what was found."""
     return table_of(TEXTS, [result])

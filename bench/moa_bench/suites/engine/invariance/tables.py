@@ -9,7 +9,6 @@ from moa_bench.report.report import machine_line, table
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The table of kinds."""
     counted = [(kind["kind"], kind["counts"]) for kind in result["kinds"]]
     rows = [[name, counts.rows, counts.different, counts.choices, counts.flipped] for name, counts in counted]
     rows.append(["in all", *(sum(row[column] for row in rows) for column in (1, 2, 3, 4))])

@@ -89,7 +89,6 @@ def log_softmax(logits: Rows) -> npt.NDArray[np.float64]:
 
 
 def measure(effort: QualityEffort, run: SuiteRun) -> Result:
-    """All levels over as many positions."""
     progress = make_progress()
     asked = questions_of(run.questions)
     files = resolve(run.model, progress=progress)

@@ -18,7 +18,6 @@ LEVELS: tuple[Column, ...] = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The table of levels."""
     note = (
         f"{result['positions']} tokens of {result['answers']} greedy answers of the float32 target to questions, "
         "teacher-forced.\n"

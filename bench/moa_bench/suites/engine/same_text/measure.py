@@ -62,7 +62,6 @@ class SameText:
 
 
 def measure(effort: SameTextEffort, run: SuiteRun) -> Result:
-    """Compares."""
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     subject = llama_subject(wanted_folder(effort), files)

@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
 REFUSALS = 200  # how often a refused session tries again: without a queue, one may be unlucky for long
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Soak:
     """What a soak found."""
 
@@ -63,7 +63,6 @@ class NoRoom(Exception):
 
 
 def measure(effort: SoakEffort, run: SuiteRun) -> Result:
-    """Soaks a server."""
     flags = ["--kv-bytes", str(KV_BYTES), "--detached-seconds", f"{DETACHED_S:g}", "--log-level", "error"]
     try:
         with (
@@ -86,27 +85,25 @@ def check(result: Mapping[str, Any]) -> None:
 
 async def soak_server(address: str, process: int, sessions: int, batch: int) -> Soak:
     """Opens and leaves sessions in batches; reads the process's memory after each."""
-    memory: dict[int, float] = {}
-    left: dict[str, int] = {}
-    refused = 0
+    soak = Soak({}, {}, 0)
     ways = itertools.cycle(WAYS.items())
     for start in range(0, sessions, batch):
         gate = asyncio.Semaphore(AT_ONCE)
-
-        async def use(number: int, leave: Leave, gate: asyncio.Semaphore = gate) -> int:
-            async with gate:
-                return await _until_admitted(address, number, leave)
-
         async with asyncio.TaskGroup() as group:
             tasks = []
             for number in range(start, min(start + batch, sessions)):
-                name, way = next(ways)
-                left[name] = left.get(name, 0) + 1
-                tasks.append(group.create_task(use(number, way)))
-        refused += sum(task.result() for task in tasks)
+                name, leave = next(ways)
+                soak.left[name] = soak.left.get(name, 0) + 1
+                tasks.append(group.create_task(_use(gate, address, number, leave)))
+        soak.refused += sum(task.result() for task in tasks)
         await asyncio.sleep(SETTLED_S)
-        memory[start + len(tasks)] = memory_mb(process, MemoryKind.ANONYMOUS) or 0.0
-    return Soak(memory, left, refused)
+        soak.memory[start + len(tasks)] = memory_mb(process, MemoryKind.ANONYMOUS) or 0.0
+    return soak
+
+
+async def _use(gate: asyncio.Semaphore, address: str, number: int, leave: Leave) -> int:
+    async with gate:
+        return await _until_admitted(address, number, leave)
 
 
 async def _until_admitted(address: str, number: int, leave: Leave) -> int:
@@ -153,7 +150,6 @@ class User:
         await self._verdict()
 
     async def finish(self) -> None:
-        """The rest of the answer."""
         while not (await self._verdict()).finish:
             pass
 
@@ -178,8 +174,6 @@ class User:
         return pb.ServerFrame.FromString(frame)
 
     async def bye(self) -> None:
-        import grpc.aio
-
         await send(self._call, bye=pb.Bye())
         await self._call.done_writing()
         async with asyncio.timeout(PATIENCE_S):

@@ -26,7 +26,6 @@ FETCH_HINT = "Run moa-bench single --fetch-llama-cpp, which installs it into the
 
 
 def install_folder(root: Path) -> Path:
-    """Where it is installed in a cache."""
     return root / "llama.cpp" / f"node-llama-cpp-{VERSION}"
 
 
