@@ -15,7 +15,7 @@ from moa_server.drafting.draft_record import DraftRecord
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.engine.schedule import Candidate, Rows, Schedule
 from moa_server.session.session import Session, SessionLimits
-from moa_server.session.verification import StepPlan, Verification
+from moa_server.session.verification import StepPlan
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -80,16 +80,10 @@ class SimulatedSession:
         self.waits = False
         self._server = server
 
-    def on_ask(self, ask: Ask, *, read: bool = True) -> None:
-        """A question.
-
-        Args:
-            read: its prompt has been read but for the last token.
-        """
-        session, known = self.session, ask.end - 1
-        session.on_ask(ask)
-        if read:
-            session.on_adopted(known, session.tokens, session.cache_version)
+    def on_ask(self, ask: Ask) -> None:
+        """A question whose prompt has been read but for the last token."""
+        self.session.on_ask(ask)
+        self.session.on_adopted(ask.end - 1, self.session.tokens, self.session.cache_version)
         self._server.wake(self)
 
     def on_draft(self, message: Draft) -> None:
@@ -107,7 +101,6 @@ class SimulatedPart:
 
     live: SimulatedSession
     plan: StepPlan
-    reads: bool = False  # it reads a prompt, whether to its end or not
 
     @property
     def rows(self) -> int:
@@ -141,16 +134,6 @@ class SimulatedServer:
         self._own_drafts = own_drafts
         self._busy = False
 
-    def open(
-        self,
-        text: ScriptedText,
-        send: Callable[[Verdict], object],
-        *,
-        run_ahead: bool = True,
-        own_acceptance: float | None = None,
-    ) -> SimulatedSession:
-        return SimulatedSession(self, text, send, run_ahead=run_ahead, own_acceptance=own_acceptance)
-
     def learn_costs(self, answers: int) -> None:
         """Knows from now on what forwards of so many answers take, as one that has served such a load for minutes."""
         for number in range(LEARNT_FORWARDS):
@@ -172,13 +155,11 @@ class SimulatedServer:
         for live in taken:
             live.waits = False
         parts = self._plan(taken)
-        parts += self._plan_reading(parts)
         if not parts:
             return
         self._busy = True
         parts, drafting_ms = self._extend(parts)
-        answers = sum(not part.reads for part in parts)
-        step_ms = self._costs.forward_ms(sum(part.rows for part in parts) - answers, answers)
+        step_ms = self._costs.forward_ms(sum(part.rows for part in parts) - len(parts), len(parts))
         self._loop.after(drafting_ms + step_ms, partial(self._on_forward, parts, drafting_ms, step_ms))
 
     def _plan(self, taken: Sequence[SimulatedSession]) -> list[SimulatedPart]:
@@ -200,34 +181,20 @@ class SimulatedServer:
                 chosen.append(SimulatedPart(part.live, plan))
         return chosen
 
-    def _plan_reading(self, answers: Sequence[SimulatedPart]) -> list[SimulatedPart]:
-        """As the engine: how much is read of which prompts beside these answers."""
-        room = self._schedule.read_tokens(sum(part.rows for part in answers))
-        parts: list[SimulatedPart] = []
-        while room > 0 and (live := self._schedule.take_prompt()) is not None:
-            live.waits = False
-            plan = live.session.plan_step(most_read=room)
-            if plan is not None:
-                parts.append(SimulatedPart(live, plan, reads=True))
-                room -= parts[-1].rows
-                self._schedule.on_read(live, parts[-1].rows)
-        return parts
-
     def _extend(self, parts: Sequence[SimulatedPart]) -> tuple[list[SimulatedPart], float]:
         """As the engine: the server's own nodes, and how long it drafts them, in ms.
 
         Its drafter here makes chains, and only for answers to which no nodes have come.
         """
-        schedule, most = self._schedule, max(1, sum(live.own_acceptance is not None for live in map(_live, parts)))
+        schedule, most = self._schedule, max(1, sum(part.live.own_acceptance is not None for part in parts))
         step_ms = self._costs.own_draft_ms(most) / most  # the share of one of those that draft at once
         drafting: list[int] = []  # how many draft, by depth
-        drafting_ms = self._own_drafts * self._costs.own_draft_ms(sum(not part.reads for part in parts))
+        drafting_ms = self._own_drafts * self._costs.own_draft_ms(len(parts))
         rate, cost, rows = schedule.rate(len(parts)), schedule.cost.line(), sum(part.rows for part in parts) - 1
         extended = []
         for part in parts:
             live, plan = part.live, part.plan
-            chooses_next = not part.reads and len(plan.feed) == 1 and not plan.tree
-            if live.own_acceptance is None or not schedule.cost.known or not chooses_next:
+            if live.own_acceptance is None or not schedule.cost.known or len(plan.feed) > 1 or plan.tree:
                 extended.append(part)
                 continue
             rule = GrowthRule(rate, cost, rows, step_ms, 0.0, live.session.most_nodes)
@@ -249,40 +216,26 @@ class SimulatedServer:
     def _on_forward(self, parts: Sequence[SimulatedPart], drafting_ms: float, step_ms: float) -> None:
         self._busy = False
         self.forwards += 1
-        answers = [part for part in parts if not part.reads]
-        nodes = sum(len(part.plan.tree) for part in answers)
-        rows = Rows(
-            len(answers),
-            sum(len(part.plan.feed) for part in answers),
-            nodes,
-            sum(part.rows for part in parts if part.reads),
-        )
-        self._least_chance = self._schedule.least_chance(rows.answers)
-        verifications = [self._commit(part, drafting_ms + step_ms) for part in parts]
-        tokens = sum(len(each.taken) for part, each in zip(parts, verifications, strict=True) if each is not None)
-        self._schedule.on_forward(rows, step_ms, tokens, drafting_ms)
+        fed, nodes = sum(len(part.plan.feed) for part in parts), sum(len(part.plan.tree) for part in parts)
+        self._least_chance = self._schedule.least_chance(len(parts))
+        tokens = sum(self._commit(part, drafting_ms + step_ms) for part in parts)
+        self._schedule.on_forward(Rows(len(parts), fed, nodes), step_ms, tokens, drafting_ms)
         for part in parts:
             if not part.live.waits:
                 part.live.waits = True
                 self._schedule.add(part.live)
         self._dispatch()
 
-    def _commit(self, part: SimulatedPart, took_ms: float) -> Verification | None:
+    def _commit(self, part: SimulatedPart, took_ms: float) -> int:
+        """Verifies, and tells the device; the tokens that were committed."""
         live, plan, session = part.live, part.plan, part.live.session
-        if not plan.chooses:
-            session.on_prefilled(plan)
-            return None
-        verification: Verification = plan.verify(live.text.choose(plan.positions))
+        verification = plan.verify(live.text.choose(plan.positions))
         arrived = session.arrived_draft()
         session.on_verified(plan, verification)
         live.drafts.learn(arrived, verification.taken)
         self.accepted += verification.accepted
         live.send(session.verdict(plan, verification, stale=0, step_ms=took_ms, least_chance=self._least_chance))
-        return verification
-
-
-def _live(part: SimulatedPart) -> SimulatedSession:
-    return part.live
+        return len(verification.taken)
 
 
 def _guess(live: SimulatedSession, acceptance: float, rule: GrowthRule) -> tuple[DraftTree, int]:

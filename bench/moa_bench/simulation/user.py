@@ -15,7 +15,7 @@ from netsim.core.link import Direction
 
 from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.simulation.events import EventLoop, OneWay
-from moa_bench.simulation.server import SimulatedServer
+from moa_bench.simulation.server import SimulatedServer, SimulatedSession
 from moa_bench.simulation.text import PROMPT, VOCAB_SIZE, ScriptedText
 
 FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)
@@ -68,7 +68,7 @@ class SimulatedUser:
         self._loop = loop
         self._memory_bytes = link.memory_bytes
         self._drafts, self._verdicts = DraftWriter(), VerdictWriter()
-        self._live = server.open(text, self._send_down, run_ahead=run_ahead, own_acceptance=own_acceptance)
+        self._live = SimulatedSession(server, text, self._send_down, run_ahead=run_ahead, own_acceptance=own_acceptance)
         self.device = ScriptedDevice(
             VOCAB_SIZE,
             self._send_up,
