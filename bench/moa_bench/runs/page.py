@@ -16,8 +16,9 @@ from typing import Any
 from moa_shared.errors import DataError
 
 from moa_bench.report.report import section_of
-from moa_bench.runs.chapters import Chapter, ChapterPart
+from moa_bench.runs.chapters import Chapter
 from moa_bench.runs.results import ResultOrigin, read_folder
+from moa_bench.suite import Suite
 
 OPENING, CLOSING = "<!-- moa-bench report -->\n", "<!-- /moa-bench report -->\n"
 
@@ -93,16 +94,16 @@ def _section(
         if found[part.name].get("quick"):
             pieces.append("**A quick run: it shows that the measurement works, not what things cost.**\n")
         pieces.append(_tables(docs, part))
-        drawn = [f"{part.name}{ending}.png" for ending in part.suite.pictures]
+        drawn = [f"{part.name}{ending}.png" for ending in part.pictures]
         pieces += [f"![{part.name}](img/{name})\n" for name in drawn if (docs / "img" / name).is_file()]
     return "\n".join(piece for piece in pieces if piece)
 
 
-def _tables(docs: Path, part: ChapterPart) -> str:
+def _tables(docs: Path, part: Suite[Any]) -> str:
     """The section that was written with the result: its headings below ours, its links from docs/."""
-    text = section_of(docs / part.suite.page, part.name)
+    text = section_of(docs / part.page, part.name)
     text = re.sub(r"^(#{3,5}) ", r"\1# ", text, flags=re.MULTILINE)
-    folder = Path(part.suite.page).parent
+    folder = Path(part.page).parent
 
     def relink(found: re.Match[str]) -> str:
         return f"]({os.path.normpath(folder / found[1])})"

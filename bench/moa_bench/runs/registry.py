@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from moa_bench.runs.chapters import Chapter, ChapterPart
+from moa_bench.runs.chapters import Chapter
 from moa_bench.suite import Suite
 from moa_bench.suites.alone.suite import SUITE as ALONE
 from moa_bench.suites.capacity.suite import SUITE as CAPACITY
@@ -30,51 +30,51 @@ SUITES: tuple[Suite[Any], ...] = (
     *(SINGLE, SOAK, SPLIT, TEXTS),
 )
 LINKS = ("RTT 0", "5G", "4G", "RTT 150 ms")
-OVER_LINKS = replace(CAPACITY.full, users=(4, 16), acceptances=(0.8,), links=LINKS, think_seconds=2.0)
-QUICK_OVER_LINKS = replace(CAPACITY.effort(quick=True), links=LINKS, think_seconds=2.0)
+AT_TWO_ACCEPTANCES = replace(CAPACITY, full=replace(CAPACITY.full, acceptances=(0.5, 0.8)))
+OVER_LINKS = replace(
+    CAPACITY,
+    name="capacity-links",
+    full=replace(CAPACITY.full, users=(4, 16), acceptances=(0.8,), links=LINKS, think_seconds=2.0),
+    quick=replace(CAPACITY.effort(quick=True), links=LINKS, think_seconds=2.0),
+)
 CHAPTERS = (
     Chapter(
         "single",
         "One device",
         "How much faster is a text with each way to draft, when target and drafter share a machine?",
-        (ChapterPart(SINGLE),),
+        (SINGLE,),
     ),
     Chapter(
         "network",
         "Over a network",
         "What does one user gain over plain streaming, by link and by who drafts?",
-        (ChapterPart(SPLIT), ChapterPart(PAYOFF)),
+        (SPLIT, PAYOFF),
     ),
     Chapter(
         "cut",
         "Without a link",
         "What does a user see when the link is cut or the server dies, and is the text the same afterwards?",
-        (ChapterPart(ALONE), ChapterPart(CUT), ChapterPart(TEXTS)),
+        (ALONE, CUT, TEXTS),
     ),
     Chapter(
         "capacity",
         "Users a server",
         "How many users does a server serve at a given speed, by who drafts?",
-        (
-            ChapterPart(CAPACITY, full=replace(CAPACITY.full, acceptances=(0.5, 0.8))),
-            ChapterPart(CAPACITY, full=OVER_LINKS, quick=QUICK_OVER_LINKS, named="capacity-links"),
-        ),
+        (AT_TWO_ACCEPTANCES, OVER_LINKS),
     ),
     Chapter(
         "scale",
         "Beyond this machine",
         "What does the event simulation say of links and GPUs that are not here?",
-        (ChapterPart(SIMULATE), ChapterPart(SCALE)),
+        (SIMULATE, SCALE),
     ),
-    Chapter("micro", "The parts", "What does each part cost by itself?", (ChapterPart(MICRO),)),
-    Chapter("hostile", "Hostile clients", "What does an honest client notice of attackers?", (ChapterPart(HOSTILE),)),
+    Chapter("micro", "The parts", "What does each part cost by itself?", (MICRO,)),
+    Chapter("hostile", "Hostile clients", "What does an honest client notice of attackers?", (HOSTILE,)),
     Chapter(
         "codecs",
         "The memory's codecs",
         "What does each rung of the memory codec cost on the wire and in acceptance?",
-        (ChapterPart(CODECS),),
+        (CODECS,),
     ),
-    Chapter(
-        "memory", "The server's memory", "Does a server keep anything of sessions that are over?", (ChapterPart(SOAK),)
-    ),
+    Chapter("memory", "The server's memory", "Does a server keep anything of sessions that are over?", (SOAK,)),
 )

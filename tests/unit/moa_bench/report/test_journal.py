@@ -80,7 +80,7 @@ def test_times_are_kept_and_told(tmp_path: Path) -> None:
     assert told == [(key, 1.0) for key in KEYS] * 2
     assert next(ticks) == 2 * len(KEYS)  # the second run took no time
     with opened(tmp_path / "j") as journal:
-        assert (journal.resumed_s, journal.count) == (3.0, 3)
+        assert (journal.resumed_s, journal.resumed) == (3.0, 3)
 
 
 def test_another_header_begins_a_new_file_and_says_what_differs(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_bench.report.report import checkout_root
-from moa_bench.runs.chapters import Chapter, ChapterPart, choose_parts
+from moa_bench.runs.chapters import Chapter, choose_parts
 from moa_bench.runs.page import CLOSING, OPENING, build_page
 from moa_bench.runs.registry import CHAPTERS
 from moa_bench.suite import Suite
@@ -20,8 +20,8 @@ from tests.support.messages import raises
 Write = Callable[..., None]
 
 
-def part(name: str) -> ChapterPart:
-    return ChapterPart(Suite(name, "", "", "measurements/parts.md", None, None, (), lambda effort: 1.0))
+def part(name: str) -> Suite[None]:
+    return Suite(name, "", "", "measurements/parts.md", None, None, (), lambda effort: 1.0)
 
 
 ONE = Chapter("first", "First", "What is first?", (part("one"), part("two")))
