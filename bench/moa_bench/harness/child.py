@@ -42,14 +42,12 @@ def running(
     arguments: Sequence[str],
     *,
     cores: set[int] | None = None,
-    ready_flag: str = "--ready-file",
     last: Sequence[str] = (),
 ) -> Iterator[Child]:
     """Start `python -m module arguments` and wait until it has written its address into its ready file.
 
     Args:
         cores: the ones that it may use; None: any.
-        ready_flag: the option that names the ready file.
         last: arguments that no option may follow.
     """
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, (Path(folder) / "log").open("w+b") as log:
@@ -57,7 +55,7 @@ def running(
         began = time.perf_counter()
         with on_cores(cores):
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments, ready_flag, str(ready), *last],
+                [sys.executable, "-P", "-m", module, *arguments, "--ready-file", str(ready), *last],
                 stdout=log,
                 stderr=log,
                 env=child_environment(),

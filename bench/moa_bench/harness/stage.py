@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from moa_client.device.loading import Device
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
@@ -21,19 +20,6 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_drafter
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import client_settings, load_split_device
-
-
-class StageRequest(Protocol):
-    """Which model is served, on what level, and on which cores."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def level(self) -> str: ...
-    @property
-    def server_cores(self) -> set[int] | None: ...
-    @property
-    def own_cores(self) -> set[int] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +44,17 @@ class Stage:
 
 
 @contextmanager
-def staged(run: StageRequest, *, flags: Sequence[str] = ()) -> Iterator[Stage]:
-    """A server with the package's drafter, or an untrained one; the block has the other core.
-
-    Args:
-        flags: more of `moa-server serve`.
-    """
-    files = resolve(run.model, progress=make_progress())
+def staged(model: str, level: str, server_cores: set[int] | None, own_cores: set[int] | None) -> Iterator[Stage]:
+    """A server with the package's drafter, or an untrained one; the block has the other core."""
+    files = resolve(model, progress=make_progress())
     drafter = find_drafter(files)
     with (
-        on_cores(run.own_cores),
+        on_cores(own_cores),
         make_runner() as runner,
         tempfile.TemporaryDirectory(prefix="moa-bench-") as folder,
     ):
         path = str(drafter_file(drafter, Path(folder)))
-        with running_server(run.model, level=run.level, drafter=path, cores=run.server_cores, flags=flags) as server:
-            program = client_settings(server=server.address, model=run.model, drafter=path)
+        with running_server(model, level=level, drafter=path, cores=server_cores) as server:
+            program = client_settings(server=server.address, model=model, drafter=path)
             device = load_split_device(runner, program)
             yield Stage(runner, files, load_tokenizer(files), drafter, path, server, device)

@@ -21,7 +21,7 @@ def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
     ways = make_strategies(kinds, effort.acceptances)
     progress = make_progress()
     with ExitStack() as stack:
-        stage = stack.enter_context(staged(run))
+        stage = stack.enter_context(staged(run.model, run.level, run.server_cores, run.own_cores))
         addresses = [
             stack.enter_context(linked(link, stage.address, seed=effort.seed, cores=run.own_cores)).address
             for link in links

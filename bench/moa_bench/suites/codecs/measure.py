@@ -37,7 +37,7 @@ class CodecCost:
 def measure(effort: CodecsEffort, run: SuiteRun) -> Result:
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     down, verdicts, got = Counter[Codec](), Counter[Codec](), Counter[Codec]()
-    with staged(run) as stage, counting(stage.address) as counter:
+    with staged(run.model, run.level, run.server_cores, run.own_cores) as stage, counting(stage.address) as counter:
         questions = [chat_tokens(stage.tokenizer, question) for question in QUESTIONS[: effort.prompts]]
         with make_progress().task("Answers", len(Codec) * len(questions)) as task:
             for question, codec in product(questions, Codec):

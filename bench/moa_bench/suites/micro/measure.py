@@ -37,7 +37,7 @@ Makers = dict[str, Callable[[], AnswerClient]]
 def measure(effort: MicroEffort, run: SuiteRun) -> Result:
     """All parts, and the seconds that each of these took."""
     result: Result = {}
-    with staged(run) as stage:
+    with staged(run.model, run.level, run.server_cores, run.own_cores) as stage:
         result |= {"target": stage.files.target_id, "drafter": stage.drafter.description, "seconds": {}}
         _measure_forwards(stage, effort, run, result)
         _measure_serving(stage, effort, run, result)

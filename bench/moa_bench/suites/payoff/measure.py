@@ -32,7 +32,7 @@ def measure(effort: PayoffEffort, run: SuiteRun) -> Result:
     strategies = SIZED if run.is_sized else STRATEGIES
     cells = []
     with (
-        staged(run) as stage,
+        staged(run.model, run.level, run.server_cores, run.own_cores) as stage,
         make_progress().task("Users", len(effort.rtts_ms) * len(effort.users)) as task,
     ):
         for rtt_ms in effort.rtts_ms:
