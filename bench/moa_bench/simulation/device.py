@@ -22,9 +22,6 @@ from moa_shared.protocol.messages import Ack, Ask, Draft, Verdict
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-# From one draft step's end to the next one's begin: thread, inbox and frames of the client program, besides the oracle.
-CLIENT_MS = 1.0
-
 Guess = Callable[[int, Sequence[int]], int]
 After = Callable[[float, Callable[[], None]], object]
 
@@ -117,22 +114,16 @@ class ScriptedDevice:
 
     @property
     def is_answering(self) -> bool:
-        """Whether the answer is under way."""
         return self.conversation.phase is Phase.ANSWERING
 
     def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> Ask:
-        """Begins the answer."""
         ask = self.conversation.ask(prompt, settings)
         self.online.on_asked()
         self.online.on_told()
         return ask
 
     def on_verdict(self, verdict: Verdict) -> tuple[int, ...]:
-        """Takes in a verdict and drafts on; returns the tokens that are new.
-
-        Raises:
-            ProtocolError: as `Conversation.on_verdict`.
-        """
+        """Takes in a verdict and drafts on; returns the tokens that are new."""
         now_ms = self._clock()
         progress = self.online.on_verdict(now_ms, verdict)
         self.online.draft_on(now_ms)
