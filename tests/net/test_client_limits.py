@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_server.access import rates
 from moa_server.access.caller import anonymous
@@ -23,7 +23,7 @@ from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, watch
 from tests.net.server_peer import make_host, plain_text, serving
 
 CALLER = anonymous("ipv4:127.0.0.1:1")
-PATIENT = DraftingSettings(alone=AloneRule(end_ms=60_000.0))  # as a chat is, but for longer than a test takes
+PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))  # as a chat is, but for longer than a test takes
 PER_MINUTE = 1200  # fewer than this machine writes
 
 

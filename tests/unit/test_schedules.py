@@ -30,8 +30,8 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.transcript import Transcript
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
@@ -503,10 +503,10 @@ class Chat:
         whole = sum(len(each.turn) + len(each.shown) for each in self.asked)
         return len(self.engine.conversation.tokens) < whole
 
-    def any_rule(self) -> AloneRule:
+    def any_rule(self) -> StandaloneRule:
         """How the device writes without its server: a slow writer, a careful one, one that soon gives the prompt back."""
         chance = self.chance
-        return AloneRule(
+        return StandaloneRule(
             chance.choice(["always", "auto", "never"]),
             least_chance=0.2,
             most_tokens=chance.choice([5, 1000]),

@@ -9,9 +9,9 @@ from moa_shared.protocol.messages import Ack, Draft, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.conversation.answer_queue import AnswerQueue
+from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
-from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
@@ -42,7 +42,7 @@ class DeviceDrafting:
         answers: AnswerQueue,
         send: Callable[[Draft | Ack], None],
         post: Callable[[Result], None],
-        thread: InferenceThread | None = None,
+        thread: DrafterExecutor | None = None,
     ) -> None:
         self._thread = DrafterThread(drafter, post, thread) if drafter is not None else None
         reads_memory = drafter is not None and drafter.reads_memory
@@ -50,7 +50,7 @@ class DeviceDrafting:
         self.memory = MemoryPlan(remember, planes, codec)
         drafts = self._thread if settings.device_drafts else None
         self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, send, plain_ms)
-        self.standalone = StandaloneDrafting(answers, self._thread, self.tell, settings.alone)
+        self.standalone = StandaloneDrafting(answers, self._thread, self.tell, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 
     def tell(self, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:

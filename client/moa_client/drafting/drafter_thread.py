@@ -18,8 +18,8 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
+from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.drafters import ClientDrafter
-from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, Result, TokenWritten
 from moa_client.drafting.streamed import DraftStep
 
@@ -37,12 +37,12 @@ class DrafterThread:
     """
 
     def __init__(
-        self, drafter: ClientDrafter, post: Callable[[Result], None], thread: InferenceThread | None = None
+        self, drafter: ClientDrafter, post: Callable[[Result], None], thread: DrafterExecutor | None = None
     ) -> None:
         self.drafter = drafter
         self.busy = False
         self._post = post
-        self._thread = thread or InferenceThread()
+        self._thread = thread or DrafterExecutor()
         self._is_shared = thread is not None
         self._told: list[int] = []
         self._told_hash: int | None = None  # of all of them, if known

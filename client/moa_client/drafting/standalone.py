@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.jobs import Job
-from moa_client.drafting.alone import AloneRule, AloneText
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import TokenWritten
+from moa_client.drafting.standalone_rule import StandaloneRule, StandaloneText
 
 
 class StandaloneDrafting:
@@ -29,13 +29,13 @@ class StandaloneDrafting:
         answers: AnswerQueue,
         thread: DrafterThread | None,
         tell: Callable[[Sequence[int]], None],
-        rule: AloneRule,
+        rule: StandaloneRule,
     ) -> None:
         self.asked_for = False  # the user wants the text, right or not
         self._answers = answers
         self._thread = thread
         self._tell = tell
-        self._text = AloneText(rule)
+        self._text = StandaloneText(rule)
         self._has_more = True
         self._held: TokenWritten | None = None
         self._left: Job | None = None  # the answer that is left to the server, which has not read its question

@@ -23,10 +23,10 @@ from moa_client.conversation.events import Event, LinkState
 from moa_client.conversation.jobs import Turn
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.inference_thread import InferenceThread
+from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.answer_trace import AnswerTrace
+from moa_client.engine.answer_spans import AnswerSpans
 from moa_client.engine.exchange import Exchange, now_ms
 from moa_client.engine.replaced_server import (
     DrafterReady,
@@ -68,14 +68,14 @@ class ClientEngine:
         *,
         offline: bool = False,
         refit: Refit | None = None,
-        thread: InferenceThread | None = None,
+        thread: DrafterExecutor | None = None,
     ) -> None:
         self.conversation = Conversation(vocab_size)
         self.answers = AnswerQueue(self.conversation, device.end_rule)
         settings = settings or DraftingSettings()
-        self._alone = settings.alone
+        self._rule = settings.standalone
         self._silence_ms = 1e3 * link.silence_seconds
-        self.presence = Availability(self._silence_ms, settings.alone.end_ms, offline=offline)
+        self.presence = Availability(self._silence_ms, settings.standalone.end_ms, offline=offline)
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait, self.conversation.hashes)
         self._exchange = Exchange(
@@ -93,7 +93,7 @@ class ClientEngine:
             self._exchange, self.presence, self.connection, self._inbox.put_nowait, self.change_device, refit
         )
         self._began = time.monotonic()  # the newest question
-        self._trace: AnswerTrace | None = None  # of the running answer
+        self._trace: AnswerSpans | None = None  # of the running answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
         self._is_renewed = False  # the conversation was started again or rewound: the stream is about another one
 
@@ -160,7 +160,7 @@ class ClientEngine:
         self._began, began_cpu = time.monotonic(), time.process_time()
         await self._catch_up()
         figures = self._exchange.figures.begin()
-        self._trace, problem = AnswerTrace(traceparent), ""
+        self._trace, problem = AnswerSpans(traceparent), ""
         self.conversation.traceparent = self._trace.traceparent
         begun = self.answers.go_on(settings) if turn is None else self.answers.begin(_as_turn(turn), settings)
         job = self.answers.current
@@ -231,7 +231,7 @@ class ClientEngine:
         """Whether the device could continue the answer, but with text that is too unlikely to be right."""
         return not self.presence.is_served and self.answers.current is not None and self._drafting.standalone.is_waiting
 
-    def write_alone(self) -> None:
+    def write_standalone(self) -> None:
         """Continues the running answer without the server, however unlikely the text is, until the server is back."""
         self._drafting.standalone.asked_for = True
         self.wake()
@@ -422,11 +422,11 @@ class ClientEngine:
         if self._is_stopping and self.answers.current is not None:
             await self._stop_now()
         if not presence.is_served:
-            self._write_alone(now)
+            self._write_standalone(now)
         elif connection.is_up:
             self._drafting.online.draft_on(now)
 
-    def _write_alone(self, now: float) -> None:
+    def _write_standalone(self, now: float) -> None:
         """Continues the answer on the device, and ends it when there is no server to wait for."""
         standalone, presence = self._drafting.standalone, self.presence
         standalone.write_on(now)
@@ -434,7 +434,7 @@ class ClientEngine:
             self.answers.end_alone()
         if self.is_holding_back:
             is_lost = standalone.is_unread and presence.may_end_answers(now)
-            if is_lost or presence.outages.has_lasted(now, self._alone.leave_ms):
+            if is_lost or presence.outages.has_lasted(now, self._rule.leave_ms):
                 self.answers.leave_to_server()
 
     def _follow(self, steps: Steps) -> None:
@@ -459,7 +459,7 @@ class ClientEngine:
         if not self.presence.is_served:
             times.append(self._drafting.standalone.wake_ms())
             if self.is_holding_back:
-                times.append(self.presence.outages.reaches_ms(self._alone.leave_ms))
+                times.append(self.presence.outages.reaches_ms(self._rule.leave_ms))
         return min((time for time in times if time is not None), default=None)
 
     def wake(self) -> None:
@@ -493,7 +493,7 @@ class ClientEngine:
 
         As long as with a device that could continue it, and holds its text back.
         """
-        job, rule = self.answers.current, self._alone
+        job, rule = self.answers.current, self._rule
         if job is None or self._drafting.standalone.can_write:
             return None
         may_begin = rule.mode == "always" or self.answers.is_read(job)

@@ -24,7 +24,7 @@ from moa_client.conversation.events import ExecutionChanged, LinkChanged, Server
 from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.inference_thread import InferenceThread
+from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.availability import Availability, Step, Steps
@@ -69,7 +69,7 @@ class Exchange:
         settings: DraftingSettings,
         codec: Codec,
         post: Callable[[Result], None],
-        thread: InferenceThread | None = None,
+        thread: DrafterExecutor | None = None,
     ) -> None:
         self.answers = answers
         self.figures = SessionFigures()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from moa_shared.drafting.reliability import ReliabilityCurve
-from moa_shared.drafting.written import Origin, WrittenToken
+from moa_shared.drafting.written import TokenOrigin, WrittenToken
 
 
 class Confidence:
@@ -23,8 +23,8 @@ class Confidence:
         ValueError: an origin has none.
     """
 
-    def __init__(self, curves: Mapping[Origin, ReliabilityCurve]) -> None:
-        if missing := set(Origin) - set(curves):
+    def __init__(self, curves: Mapping[TokenOrigin, ReliabilityCurve]) -> None:
+        if missing := set(TokenOrigin) - set(curves):
             raise ValueError(f"no curve for {', '.join(sorted(missing))}")
         self.curves = dict(curves)
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter
-from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_ALONE
+from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
 from moa_shared.sampling.coupling import draft_candidates
@@ -182,7 +182,7 @@ class GrowingDraft:
         if not leaf.expanded:
             self._expand([leaf])
         own = self._own_choice(leaf, barred)
-        copied = self._guesser.copied(self._ahead(leaf), SHORTEST_ALONE) if self._guesser is not None else None
+        copied = self._guesser.copied(self._ahead(leaf), SHORTEST_STANDALONE) if self._guesser is not None else None
         written = likelier(own, None if copied is None or copied[0] in barred else copied)
         if written.token not in leaf.children:
             step = written.log_chance

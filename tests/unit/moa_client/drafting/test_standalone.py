@@ -9,18 +9,18 @@ import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, HeldBack, Provisional
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import TokenWritten
 from moa_client.drafting.standalone import StandaloneDrafting
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 PROMPT = [1, 2, 3]
 END_OF_TEXT = 9
-ALWAYS = AloneRule("always")
-AUTO = AloneRule("auto", least_chance=0.5)
+ALWAYS = StandaloneRule("always")
+AUTO = StandaloneRule("auto", least_chance=0.5)
 
 
 class FakeThread:
@@ -43,7 +43,7 @@ class Writer:
         is_read: the server has begun the answer.
     """
 
-    def __init__(self, rule: AloneRule = ALWAYS, *, has_drafter: bool = True, is_read: bool = False) -> None:
+    def __init__(self, rule: StandaloneRule = ALWAYS, *, has_drafter: bool = True, is_read: bool = False) -> None:
         self.answers = AnswerQueue(Conversation(50), EndRule(frozenset({END_OF_TEXT}), 1000, str))
         self.answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
         if is_read:
@@ -172,13 +172,13 @@ class TestTextThatIsTooUnlikely:
         assert writer.written == [4]
 
     def test_is_all_text_for_who_wants_none(self) -> None:
-        writer = Writer(AloneRule("never"), is_read=True)
+        writer = Writer(StandaloneRule("never"), is_read=True)
         writer.write(4, 1.0)
         assert writer.written == []
         assert writer.drafting.is_waiting
 
     def test_is_what_goes_beyond_the_limit_whatever_is_wanted(self) -> None:
-        writer = Writer(AloneRule("always", most_tokens=2))
+        writer = Writer(StandaloneRule("always", most_tokens=2))
         writer.drafting.asked_for = True
         for token in (4, 5, 6):
             writer.write(token)
@@ -227,7 +227,7 @@ class TestAQuestionThatNoServerHasRead:
 
 
 def test_it_writes_as_fast_as_people_read() -> None:
-    writer = Writer(AloneRule("always", tokens_per_s=10.0))
+    writer = Writer(StandaloneRule("always", tokens_per_s=10.0))
     writer.write(4)
     writer.drafting.write_on(writer.now + 99.0)
     assert len(writer.thread.asked) == 1

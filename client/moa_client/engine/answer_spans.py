@@ -13,7 +13,7 @@ from moa_client.link.connection import StreamOpened
 AWAY = (LinkState.OFFLINE, LinkState.WAITING)
 
 
-class AnswerTrace:
+class AnswerSpans:
     """Records one answer.
 
     Args:

@@ -13,7 +13,7 @@ READING_SPEED = 12.0  # tokens a second: 500 words a minute, as fast as most peo
 
 
 @dataclass(frozen=True, slots=True)
-class AloneRule:
+class StandaloneRule:
     """How a device writes without a server; as it stands, all that it can, at once.
 
     Args:
@@ -33,10 +33,10 @@ class AloneRule:
     leave_ms: float = 60_000.0
 
 
-class AloneText:
+class StandaloneText:
     """The text since the newest token that a server has decided."""
 
-    def __init__(self, rule: AloneRule) -> None:
+    def __init__(self, rule: StandaloneRule) -> None:
         self.rule = rule
         self.due_ms = 0.0  # when the next token may be shown
         self._chance = 1.0  # that all of it is right

@@ -13,7 +13,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-class InferenceThread:
+class DrafterExecutor:
     """Runs calls in order on one thread."""
 
     def __init__(self) -> None:
