@@ -82,7 +82,7 @@ async def test_a_cut_before_the_first_token(target: TorchTarget, lost: Any, is_o
     screen = Screen()
     async with talking_over_a_link(target, PATIENT) as (link, engine):
         if is_open:
-            engine.presence.state = LinkState.OFFLINE  # so that its return is reported
+            engine.availability.state = LinkState.OFFLINE  # so that its return is reported
             engine.go_online()
             attending = engine.attend()
             assert isinstance(await anext(attending), LinkChanged)

@@ -38,6 +38,7 @@ from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
+from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -223,7 +224,7 @@ class Schedule:
                 tokens.append(self.guess(depths[-1] - 1))
             if self.chance.random() < 0.2:
                 self.deliver_down()  # a verdict overtakes the drafter
-            self.drafting.on_drafted(step, tokens, parents)
+            self.drafting.on_extended(step, Growth(tuple(tokens), tuple(parents)))
         message = self.drafting.take_frame(flush=self.chance.random() < 0.5)
         if message is not None:
             self.up.append(message)
@@ -419,7 +420,7 @@ class Chat:
             rounds=self.chance.random() < 0.2,
             run_ahead=self.chance.random() < 0.8,
             tree=world.trees,
-            alone=self.any_rule(),
+            standalone=self.any_rule(),
         )
         link = cast(Link, SimulatedLink(world))
         self.drafts = self.chance.random() < 0.7
@@ -494,8 +495,8 @@ class Chat:
         finally:
             if stopper is not None:
                 stopper.cancel()
-        assert self.wished_offline or not engine.presence.wants_offline, (
-            f"the client distrusts the server: {engine.presence.error}"
+        assert self.wished_offline or not engine.availability.wants_offline, (
+            f"the client distrusts the server: {engine.availability.error}"
         )
 
     def lacks(self, asked: Asked) -> bool:

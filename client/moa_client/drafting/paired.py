@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from moa_shared.drafting import Growth
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.drafting.drafters import ClientDrafter, Growth
+from moa_client.drafting.drafters import ClientDrafter
 
 
 class PairedDrafter:

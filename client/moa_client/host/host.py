@@ -50,7 +50,7 @@ class Host:
         self._reached = started.reached
         self._row_ms = started.sources.served.row_ms
         self.is_offline = settings.offline
-        self._thread = DrafterExecutor()
+        self._executor = DrafterExecutor()
         self._loaded: dict[str, asyncio.Task[Device]] = {}  # by the drafter that drafts for the server
 
     def converse(
@@ -84,7 +84,7 @@ class Host:
             drafting_settings(settings, is_read=is_read),
             offline=self.is_offline or reached.served is None,
             refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
-            thread=self._thread,
+            executor=self._executor,
         )
         engine.connection.traffic.observe = self.frame_tap.observer(facts.identifier if facts is not None else "")
         if reached.absent is not None and not self.is_offline:
@@ -142,7 +142,7 @@ class Host:
         for loading in self._loaded.values():
             loading.cancel()
         await asyncio.gather(*self._loaded.values(), return_exceptions=True)
-        self._thread.close()
+        self._executor.close()
 
     async def _reconsider(self, conversation: TextConversation) -> None:
         """Changes the drafter if server or link speed has changed so much that another one would be faster."""

@@ -38,6 +38,12 @@ class Growth:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
 
+    @classmethod
+    def chain(cls, draft: DraftTree, tokens: Sequence[int]) -> Growth:
+        """Tokens that follow the newest node of a draft, one after the other."""
+        newest = len(draft) - 1
+        return cls(tuple(tokens), tuple(range(newest, newest + len(tokens))))
+
 
 @dataclass(frozen=True, slots=True)
 class GrowthShape:
