@@ -94,7 +94,7 @@ async def test_text_that_is_too_unlikely_waits_for_the_server_and_the_answer_goe
                 screen.cuts += 1
                 await link.cut("both")
             elif isinstance(event, HeldBack):
-                assert engine.is_holding_back
+                assert engine.status.holds_back
                 await link.heal()
 
         await watch(engine, screen, on_event=cut_and_heal)
@@ -122,7 +122,7 @@ async def test_a_user_who_wants_the_text_gets_it_right_or_not(target: Target) ->
         await watch(engine, screen, on_event=insist)
         assert screen.most_provisional >= 12
         assert screen.committed == expected
-        assert not engine.is_holding_back
+        assert not engine.status.holds_back
 
 
 async def test_a_prompt_that_comes_back_leaves_its_answer_to_the_server(target: Target) -> None:

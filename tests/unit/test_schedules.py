@@ -454,7 +454,7 @@ class Chat:
         if len(engine.conversation.tokens) > 100 or chance.random() < 0.1:
             if not engine.unsettled:
                 self.check()
-            engine.reset()
+            engine.rewind(0)
             self.asked.clear()
         before, turn = self.current, list(chance.choice(QUESTIONS))
         if before is not None and not before.shown and chance.random() < 0.7:
@@ -557,7 +557,7 @@ class Chat:
     async def stop(self, asked: Asked, seconds: float) -> None:
         await asyncio.sleep(seconds)
         if self.chance.random() < 0.5:  # the user loses patience with a server that is silent
-            while self.engine.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (ClientEngine tells its reader alone)
+            while self.engine.availability.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (ClientEngine tells its reader alone)
                 await asyncio.sleep(0.05)
         asked.shown_at_stop = len(asked.shown) + len(asked.provisional)
         self.engine.stop()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from moa_shared.errors import ProtocolError
+from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
@@ -128,8 +128,12 @@ class DrafterThread:
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
             raise error
-        if not self._is_closed:
-            self._inbox.post(DrafterFailed(error))
+        if self._is_closed:
+            return
+        if not isinstance(error, MoaError):
+            defect, error = error, InternalError(f"The drafter has failed ({type(error).__name__}).")
+            error.__cause__ = defect
+        self._inbox.post(DrafterFailed(error))
 
     # ------------------------------------------------------------ on the thread
 

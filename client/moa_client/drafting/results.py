@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from moa_shared.drafting import Growth
+from moa_shared.errors import MoaError
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -73,9 +74,9 @@ class TokenWritten:
 
 @dataclass(frozen=True, slots=True)
 class DrafterFailed:
-    """The drafter has failed, or could not read the server's memory."""
+    """The drafter has failed, or could not read the server's memory (ProtocolError)."""
 
-    error: Exception
+    error: MoaError
 
 
 DrafterResult = DraftExtended | DraftCompleted | TokenWritten | DrafterFailed

@@ -7,35 +7,25 @@ Invariants: committed text is the target's; standalone text is provisional until
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import assert_never
 
-from moa_shared.errors import InternalError, MismatchError, MoaError, ProtocolError
+from moa_shared.errors import MismatchError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
-from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
+from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation, ConversationState
-from moa_client.conversation.events import Event, LinkState
+from moa_client.conversation.events import Event
 from moa_client.conversation.jobs import Turn
 from moa_client.device.loading import Device
 from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.answer_spans import AnswerSpans
-from moa_client.engine.inbox import (
-    DrafterReady,
-    DrafterUnusable,
-    Inbox,
-    InboxItem,
-    NoAnswer,
-    OtherModel,
-    SameModel,
-    Wake,
-)
+from moa_client.engine.inbox import Inbox, InboxItem, Wake
 from moa_client.engine.replaced_server import Refit, ReplacedServer
 from moa_client.engine.session_exchange import SessionExchange, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
@@ -77,12 +67,45 @@ class ClientEngine:
             link, self.answers, self.availability, device, settings, codec, self._inbox, executor
         )
         self.connection = self._exchange.connection
+        self.session_figures = self._exchange.figures
         self._replaced = ReplacedServer(self._exchange, self._inbox, refit)
         self._asked_at = time.monotonic()  # the newest question
         self._spans: AnswerSpans | None = None  # of the running answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
 
-    # ------------------------------------------------------------ a conversation, for whoever shows it
+    @property
+    def figures(self) -> Figures:
+        """What the newest answer cost so far."""
+        return self.session_figures.newest
+
+    @property
+    def status(self) -> LinkStatus:
+        """The state for a status line."""
+        server, holds_back = self.connection.dialer.address, self._exchange.drafting.is_holding_back
+        return self.figures.status(self.availability.state, self.rtt_ms, server, holds_back=holds_back)
+
+    @property
+    def rtt_ms(self) -> float | None:
+        """Smoothed round-trip time; None before one was measured."""
+        return self.availability.monitor.rtt_ms
+
+    @property
+    def plain_step_ms(self) -> float | None:
+        """Time of a plain step of the server; None before one was measured."""
+        step_ms = self._exchange.drafting.online.window.step_ms
+        return step_ms.mean if step_ms.samples else None
+
+    @property
+    def device(self) -> Device:
+        """The device that drafts for the next question."""
+        return self._exchange.next_device or self._exchange.device
+
+    @property
+    def unsettled(self) -> int:
+        """Number of answers that ended without the server and are not verified yet."""
+        return self.answers.unsettled
+
+    # ------------------------------------------------------------ answers
 
     async def ask(
         self, turn: Turn | Sequence[int] | None, settings: AnswerSettings, *, traceparent: str = ""
@@ -102,16 +125,19 @@ class ClientEngine:
         up, down = traffic.up_bytes, traffic.down_bytes
         self._asked_at, began_cpu = time.monotonic(), time.process_time()
         await self._catch_up()
-        figures = self._exchange.figures.begin()
+        figures = self.session_figures.begin()
         self._spans, problem = AnswerSpans(traceparent), ""
         self.conversation.traceparent = self._spans.traceparent
-        begun = self.answers.go_on(settings) if turn is None else self.answers.begin(_as_turn(turn), settings)
+        begun = (
+            self.answers.go_on(settings)
+            if turn is None
+            else self.answers.begin(turn if callable(turn) else lambda _: turn, settings)
+        )
         job = self.answers.current
         try:
             self._exchange.ask(begun)
-            if not self.availability.wants_offline:
-                self.connection.start()
-            async for event in self._run(lambda: self.answers.current is None):
+            self._exchange.connect()
+            async for event in self.attend(lambda: self.answers.current is None):
                 figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
                 figures.cpu_seconds = time.process_time() - began_cpu
                 self._spans.on_event(event)
@@ -127,36 +153,31 @@ class ClientEngine:
                 self._exchange.drafting.restart()
                 await self.connection.drop()
 
-    async def attend(self, is_over: Callable[[], bool] = lambda: False) -> AsyncGenerator[Event, None]:
-        """Maintains the link between questions, until it is closed; yields state changes and `Settled` answers.
-
-        Args:
-            is_over: ends it; looked at when something happens, or after `wake`.
-        """
-        async for event in self._run(is_over):
-            yield event
-
     async def settle(self) -> AsyncGenerator[Event, None]:
         """Verifies standalone answers while there is a server; yields `Settled` for each."""
-        connection = self.connection
 
         def is_over() -> bool:
-            has_link = connection.is_up or connection.is_trying or self._replaced.is_asking
+            has_link = self.connection.is_up or self.connection.is_trying or self._replaced.is_asking
             is_lost = not has_link and self._inbox.is_empty  # what is in it may open another stream
             return self.answers.front is None or self.availability.wants_offline or is_lost
 
-        async for event in self._run(is_over):
+        async for event in self.attend(is_over):
             yield event
 
     # ------------------------------------------------------------ the loop
 
-    async def _run(self, is_over: Callable[[], bool]) -> AsyncGenerator[Event, None]:
+    async def attend(self, is_over: Callable[[], bool] = lambda: False) -> AsyncGenerator[Event, None]:
+        """Maintains the link, until it is closed; yields what happens: between questions, state changes and `Settled`.
+
+        Args:
+            is_over: ends it; looked at when something happens, or after `wake`.
+        """
         exchange = self._exchange
         while True:
             await self._advance()
             while self.answers.events:
                 event = self.answers.events.popleft()
-                exchange.figures.on_event(event, time.monotonic() - self._asked_at)
+                self.session_figures.on_event(event, time.monotonic() - self._asked_at)
                 yield event
             if exchange.failure is not None:
                 failure, exchange.failure = exchange.failure, None
@@ -177,19 +198,12 @@ class ClientEngine:
     async def _wait(self) -> None:
         """Waits until something happens or is due; handles it and what has happened with it."""
         wake_ms = self._exchange.wake_ms(now_ms())
-        try:
-            async with asyncio.timeout(None if wake_ms is None else max(0.0, (wake_ms - now_ms()) / 1e3)):
-                item = await self._inbox.take()
-        except TimeoutError:
-            return
-        finally:
-            if wake_ms is not None:
-                self.availability.monitor.on_wake(now_ms(), now_ms() - wake_ms)
-        while True:
+        item = await self._inbox.take(None if wake_ms is None else max(0.0, (wake_ms - now_ms()) / 1e3))
+        if wake_ms is not None:
+            self.availability.monitor.on_wake(now_ms(), now_ms() - wake_ms)
+        while item is not None:
             await self._handle(item)
-            if self._inbox.is_empty or self.answers.events:
-                return
-            item = self._inbox.take_now()
+            item = None if self.answers.events else self._inbox.take_now()
 
     async def _handle(self, item: InboxItem) -> None:
         if isinstance(item, FrameReceived | StreamOpened | StreamLost) and not self.connection.accept(item):
@@ -215,11 +229,10 @@ class ClientEngine:
                     self._spans.on_opened(item)
                 exchange.on_opened(item)
                 self._replaced.on_opened(self.rtt_ms or 0.0)
+            case StreamLost(error=MismatchError()):
+                self._replaced.on_mismatch(item)
             case StreamLost():
-                if isinstance(item.error, MismatchError):
-                    self._replaced.on_mismatch(item)
-                else:
-                    return exchange.on_lost(item)
+                return exchange.on_lost(item)
             case DraftExtended():
                 exchange.drafting.online.on_extended(now_ms(), item)
             case DraftCompleted():
@@ -227,13 +240,13 @@ class ClientEngine:
             case TokenWritten():
                 exchange.on_written(item)
             case DrafterFailed():
-                exchange.failure = _failure_of(item.error)
-            case SameModel() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
-                return self._replaced.on_finding(item)
+                if isinstance(item.error, ProtocolError):  # over memory that cannot be read
+                    raise item.error
+                exchange.failure = item.error
             case Wake():
                 pass
-            case _:
-                assert_never(item)
+            case _:  # a ServerFinding, or mypy objects
+                return self._replaced.on_finding(item)
         return NOTHING
 
     async def _follow(self, reaction: Reaction, now: float) -> None:
@@ -241,7 +254,7 @@ class ClientEngine:
         for command in reaction.commands:
             match command:
                 case SendBeat():
-                    self._exchange.beat(command.stamp)
+                    self._exchange.sender.beat(command.stamp)
                 case GiveUp():
                     self._exchange.failure = command.error
                 case LinkCommand.LEAVE:
@@ -295,14 +308,13 @@ class ClientEngine:
         Answers that no server has verified are verified at the next contact, for which `attend` or `settle` waits.
         """
         self.answers.restore(state)
-        self._exchange.figures.restore(state.unverified)
+        self.session_figures.restore(state.unverified)
         if state.unverified:
             self.availability.begin_lost()
-            if not self.availability.wants_offline:
-                self.connection.start()
+            self._exchange.connect()
 
     def rewind(self, answers: int) -> None:
-        """Keeps the first `answers` answers; the server learns of it with the next question.
+        """Keeps the first `answers` answers, 0 to begin again; the server learns of it with the next question.
 
         Args:
             answers: of those that are part of the conversation: a question that was taken back, and an answer that was
@@ -314,14 +326,7 @@ class ClientEngine:
         if self.answers.rewind(answers):
             self._exchange.drafting.restart()
             self._exchange.is_outdated = True
-        self._exchange.figures.rewind(self.answers.unsettled)
-
-    def reset(self) -> None:
-        """Starts a new conversation; the server learns of it with the next question."""
-        self.answers.reset()
-        self._exchange.figures.rewind(0)
-        self._exchange.drafting.online.restart()
-        self._exchange.is_outdated = True
+        self.session_figures.rewind(self.answers.unsettled)
 
     async def sleep(self) -> None:
         """Leaves the stream until the next question: the server keeps the session for a while."""
@@ -341,81 +346,9 @@ class ClientEngine:
         await exchange.leave_outdated()
         if self.answers.front is None:
             await exchange.change_device()
-        while not self._inbox.is_empty:
-            await self._handle(self._inbox.take_now())
-        await self._change_server()
-
-    async def _change_server(self) -> None:
-        """Leaves the stream if another server is clearly better; only between answers, since that one must read all."""
+        while (item := self._inbox.take_now()) is not None:
+            await self._handle(item)
         dialer = self.connection.dialer
         if self.answers.front is None and self.connection.is_up and dialer.chooses_again():
-            await self.connection.drop()
+            await self.connection.drop()  # another server is clearly better, and must read all
         dialer.look_around()  # for the next question
-
-    # ------------------------------------------------------------ what is known
-
-    @property
-    def figures(self) -> Figures:
-        """What the newest answer cost so far."""
-        return self._exchange.figures.newest
-
-    @property
-    def session_figures(self) -> SessionFigures:
-        """The same, and what was written without a server in this session."""
-        return self._exchange.figures
-
-    @property
-    def state(self) -> LinkState:
-        """The state of the link."""
-        return self.availability.state
-
-    @property
-    def status(self) -> LinkStatus:
-        """The state for a status line."""
-        server, holds_back = self.connection.dialer.address, self._exchange.drafting.is_holding_back
-        return self.figures.status(self.state, self.rtt_ms, server, holds_back=holds_back)
-
-    @property
-    def rtt_ms(self) -> float | None:
-        """Smoothed round-trip time; None before one was measured."""
-        return self.availability.monitor.rtt_ms
-
-    @property
-    def plain_step_ms(self) -> float | None:
-        """Time of a plain step of the server; None before one was measured."""
-        step_ms = self._exchange.drafting.online.window.step_ms
-        return step_ms.mean if step_ms.samples else None
-
-    @property
-    def device(self) -> Device:
-        """The device that drafts for the next question."""
-        return self._exchange.next_device or self._exchange.device
-
-    @property
-    def unsettled(self) -> int:
-        """Number of answers that ended without the server and are not verified yet."""
-        return self.answers.unsettled
-
-    @property
-    def is_holding_back(self) -> bool:
-        """Whether the device could continue the answer, but with text that is too unlikely to be right."""
-        return self._exchange.drafting.is_holding_back
-
-
-def _as_turn(turn: Turn | Sequence[int]) -> Turn:
-    return turn if callable(turn) else lambda _: turn
-
-
-def _failure_of(error: Exception) -> MoaError:
-    """What ends the answer when the drafter has failed.
-
-    Raises:
-        ProtocolError: it could not read the server's memory, which is the server's fault.
-    """
-    if isinstance(error, ProtocolError):
-        raise error
-    if isinstance(error, MoaError):
-        return error
-    failure = InternalError(f"The drafter has failed ({type(error).__name__}).")
-    failure.__cause__ = error
-    return failure

@@ -75,13 +75,17 @@ class Inbox:
         """Appends an item; call it on the event loop."""
         self._items.put_nowait(item)
 
-    async def take(self) -> InboxItem:
-        """The oldest item, once there is one."""
-        return await self._items.get()
+    async def take(self, seconds: float | None) -> InboxItem | None:
+        """The oldest item, once there is one; None: none has come in `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._items.get()
+        except TimeoutError:
+            return None
 
-    def take_now(self) -> InboxItem:
-        """The oldest item; there must be one."""
-        return self._items.get_nowait()
+    def take_now(self) -> InboxItem | None:
+        """The oldest item; None: there is none."""
+        return None if self._items.empty() else self._items.get_nowait()
 
     def clear(self) -> None:
         """Drops what is not handled."""

@@ -121,8 +121,7 @@ class ReplacedServer:
             self._was_recognised = False
             return self._exchange.on_lost(self._refusal)  # twice, and it does not say why
         self._was_recognised = True
-        if not self._availability.wants_offline:
-            self._connection.start()
+        self._exchange.connect()
         return NOTHING
 
     def _on_absent(self, error: MoaError) -> Reaction:

@@ -82,7 +82,7 @@ class SessionExchange:
         self.next_device: Device | None = None  # from the next question on that has nothing unverified before it
         self.is_outdated = False  # the stream is about a conversation that was begun again or rewound since
         self._conversation = answers.conversation
-        self._sender = FrameSender(self.connection)
+        self.sender = FrameSender(self.connection)
         self._reader = FrameReader()
         self._settings = settings
         self._codec = codec
@@ -97,13 +97,13 @@ class SessionExchange:
     def draft_on(self, now: float) -> None:
         """Lets the device draft, or write without the server; sends what is due."""
         for message in self.drafting.draft_on(now, is_up=self.connection.is_up):
-            self._sender.draft(message)
+            self.sender.draft(message)
 
     def on_completed(self, completed: DraftCompleted) -> None:
         """The drafter has made a whole draft."""
         draft = self.drafting.online.on_completed(completed) if self.availability.is_served else None
         if draft is not None:
-            self._sender.draft(draft)
+            self.sender.draft(draft)
 
     def on_written(self, written: TokenWritten) -> None:
         """The drafter has written a token of standalone text."""
@@ -170,7 +170,7 @@ class SessionExchange:
             ask = self._conversation.ask_id
             if connection.is_up and self._sent.stopped != ask:  # once on each stream
                 self._sent.stopped = ask
-                self._sender.stop(self._conversation.answer_length, ask)
+                self.sender.stop(self._conversation.answer_length, ask)
             return False
         self.drafting.standalone.restart()
         self.answers.stop()
@@ -178,14 +178,10 @@ class SessionExchange:
             await connection.lose()
         return True
 
-    def beat(self, stamp: int) -> None:
-        """Asks the server for a sign of life."""
-        self._sender.beat(stamp)
-
     def _send_ask(self, ask: Ask, job: Job) -> None:
         online = self.drafting.online
         self._sent.question = ask.id
-        self._sender.ask(replace(ask, provisional=online.propose_written(job.written)))
+        self.sender.ask(replace(ask, provisional=online.propose_written(job.written)))
         online.mark_synced()
 
     # ------------------------------------------------------------ the stream
@@ -201,6 +197,11 @@ class SessionExchange:
             patience_ms=self.drafting.patience_ms,
             has_other=availability.monitor.is_stuck(now) and connection.dialer.has_other,
         )
+
+    def connect(self) -> None:
+        """Opens a stream if there is none, unless the user wants no server."""
+        if not self.availability.wants_offline:
+            self.connection.start()
 
     async def reopen(self, now: float) -> None:
         """Gives the stream up as lost, and opens another one."""
@@ -346,7 +347,8 @@ class SessionExchange:
                 case Verdict():
                     self._on_verdict(message, now)
                 case Memory():
-                    self._on_memory(message, now)
+                    if taken := self.drafting.memory.on_memory(now, message, self._conversation.hashes):
+                        self.sender.credit(taken)
                 case Beat():
                     self._on_beat(message, now)
                 case _ if message.reason != IDLE:
@@ -367,16 +369,11 @@ class SessionExchange:
             self.drafting.tell(text, self._conversation.hashes)
             codec = self.drafting.memory.on_verdict(now, len(effect.tokens), len(text))
             if codec is not None:
-                self._sender.set_codec(codec)
+                self.sender.set_codec(codec)
         if effect.finish is not Finish.UNFINISHED:
             self.ask(self.answers.on_finished(effect.finish))
         if not self._has_provisional:
             self.answers.events += self.availability.on_verified()
-
-    def _on_memory(self, memory: Memory, now: float) -> None:
-        taken = self.drafting.memory.on_memory(now, memory, self._conversation.hashes)
-        if taken:
-            self._sender.credit(taken)
 
     def _on_beat(self, beat: Beat, now: float) -> None:
         took, window = self.availability.monitor.on_beat(now, beat.stamp), self.drafting.online.window
