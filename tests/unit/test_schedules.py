@@ -250,7 +250,7 @@ class Schedule:
 
     def deliver_down(self) -> None:
         if self.down:
-            self.drafting.on_verdict(self.down.popleft())
+            self.drafting.on_verdict(self.conversation.on_verdict(self.down.popleft()))
 
     def plan(self) -> None:
         server = self.server

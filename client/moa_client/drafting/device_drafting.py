@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ack, Draft, Plane
+from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.conversation.answer_queue import AnswerQueue
@@ -58,16 +58,10 @@ class DeviceDrafting:
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 
-    # ------------------------------------------------------------ who writes
+    # ------------------------------------------------------------ without a server
 
-    def draft_on(self, now: float, *, is_up: bool) -> Sequence[Draft | Ack]:
-        """Lets the drafter continue; what to send.
-
-        Args:
-            is_up: a stream is open.
-        """
-        if self._availability.is_served:
-            return self.online.draft_on(now) if is_up else ()
+    def write_on(self, now: float) -> None:
+        """Lets the drafter write without a server; ends the answer, or leaves it to the server, when it is time."""
         self.standalone.write_on(now)
         if self._availability.may_end_answers(now):
             self._answers.end_alone()
@@ -75,7 +69,6 @@ class DeviceDrafting:
             is_lost = self.standalone.is_unread and self._availability.may_end_answers(now)
             if is_lost or self._availability.outages.has_lasted(now, self._rule.leave_ms):
                 self._answers.leave_to_server()
-        return ()
 
     @property
     def is_holding_back(self) -> bool:
@@ -95,7 +88,7 @@ class DeviceDrafting:
         return min(rule.leave_ms if may_begin else rule.end_ms, self._availability.silence_ms)
 
     def wake_ms(self, now: float) -> float | None:
-        """When to call `draft_on` again if nothing happens; None: no need."""
+        """When the drafter should continue if nothing happens; None: no need."""
         times: list[float | None] = []
         if self.memory.hold_until_ms > now:
             times.append(self.memory.hold_until_ms)

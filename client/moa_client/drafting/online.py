@@ -135,22 +135,23 @@ class OnlineDrafting:
             ProtocolError: as `Conversation.on_verdict`.
         """
         draft, before = self._conversation.draft, len(self._conversation.tokens)
-        progress = self.streamed.on_verdict(verdict)
+        effect = self._conversation.on_verdict(verdict)
+        self.streamed.on_verdict(effect)
         self._rest.on_verdict(verdict)
-        if progress.tokens:
+        if effect.tokens:
             memory, window = self._memory, self.window
             if before == self._conversation.answer_start:
                 memory.begin_answer(now, before)
             window.on_verdict(
                 now,
                 draft,
-                progress.tokens,
+                effect.tokens,
                 step_ms=verdict.step_ms,
                 verified=verdict.drafted,
                 least_chance=verdict.least_chance,
                 blind=memory.lacks_prompt,
             )
             self._round_due = True
-            if self._rounds or not progress.kept_draft:
+            if self._rounds or not effect.kept_draft:
                 memory.hold(now, before, HOLD_STEPS * window.step_ms.mean)
-        return progress
+        return effect

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from moa_shared.drafting import Growth
-from moa_shared.protocol.messages import Draft, Verdict
+from moa_shared.protocol.messages import Draft
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
@@ -111,18 +111,12 @@ class StreamedDrafting:
         self.rule.on_sent(unsent)
         return message
 
-    def on_verdict(self, verdict: Verdict) -> VerdictEffect:
-        """Takes in a verdict: drops the part of the draft it contradicts, keeps what it confirms.
-
-        Raises:
-            ProtocolError: as `Conversation.on_verdict`.
-        """
-        progress = self.conversation.on_verdict(verdict)
-        if progress.kept_draft:
+    def on_verdict(self, effect: VerdictEffect) -> None:
+        """Called when the conversation has taken in a verdict, which has confirmed or contradicted the draft."""
+        if effect.kept_draft:
             self.conversation.forget_nodes(self._sent)
         else:
             self.restart()
-        return progress
 
     def restart(self) -> None:
         """Forgets the draft in flight (a new answer, another stream): the next step begins a new one."""

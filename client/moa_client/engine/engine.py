@@ -25,7 +25,16 @@ from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.answer_spans import AnswerSpans
-from moa_client.engine.inbox import Inbox, InboxItem, Wake
+from moa_client.engine.inbox import (
+    DrafterReady,
+    DrafterUnusable,
+    Inbox,
+    InboxItem,
+    NoAnswer,
+    OtherModel,
+    SameModel,
+    Wake,
+)
 from moa_client.engine.replaced_server import Refit, ReplacedServer
 from moa_client.engine.session_exchange import SessionExchange, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
@@ -105,8 +114,6 @@ class ClientEngine:
         """Number of answers that ended without the server and are not verified yet."""
         return self.answers.unsettled
 
-    # ------------------------------------------------------------ answers
-
     async def ask(
         self, turn: Turn | Sequence[int] | None, settings: AnswerSettings, *, traceparent: str = ""
     ) -> AsyncGenerator[Event, None]:
@@ -172,15 +179,14 @@ class ClientEngine:
         Args:
             is_over: ends it; looked at when something happens, or after `wake`.
         """
-        exchange = self._exchange
         while True:
             await self._advance()
             while self.answers.events:
                 event = self.answers.events.popleft()
                 self.session_figures.on_event(event, time.monotonic() - self._asked_at)
                 yield event
-            if exchange.failure is not None:
-                failure, exchange.failure = exchange.failure, None
+            if self._exchange.failure is not None:
+                failure, self._exchange.failure = self._exchange.failure, None
                 raise failure
             if is_over():
                 self.availability.monitor.rest()
@@ -206,48 +212,40 @@ class ClientEngine:
             item = None if self.answers.events else self._inbox.take_now()
 
     async def _handle(self, item: InboxItem) -> None:
+        """Takes in one thing that has happened, and does what it calls for."""
         if isinstance(item, FrameReceived | StreamOpened | StreamLost) and not self.connection.accept(item):
             return
+        exchange, reaction = self._exchange, NOTHING
         try:
-            reaction = self._react(item)
+            match item:
+                case FrameReceived():
+                    exchange.on_frame(item.frame)
+                case StreamOpened():
+                    if self._spans is not None:
+                        self._spans.on_opened(item)
+                    exchange.on_opened(item)
+                    self._replaced.on_opened(self.rtt_ms or 0.0)
+                case StreamLost(error=MismatchError()):
+                    self._replaced.on_mismatch(item)
+                case StreamLost():
+                    reaction = exchange.on_lost(item)
+                case DraftExtended():
+                    exchange.drafting.online.on_extended(now_ms(), item)
+                case DraftCompleted():
+                    exchange.on_completed(item)
+                case TokenWritten():
+                    exchange.on_written(item)
+                case DrafterFailed():
+                    exchange.on_drafter_failed(item)
+                case SameModel() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
+                    reaction = self._replaced.on_finding(item)
+                case Wake():
+                    pass
+                case _:
+                    assert_never(item)
         except ProtocolError as error:
             reaction = self.availability.distrust(error)
         await self._follow(reaction, now_ms())
-
-    def _react(self, item: InboxItem) -> Reaction:
-        """Takes in what has happened; what to do about the server.
-
-        Raises:
-            ProtocolError: the server violates the protocol.
-        """
-        exchange = self._exchange
-        match item:
-            case FrameReceived():
-                exchange.on_frame(item.frame)
-            case StreamOpened():
-                if self._spans is not None:
-                    self._spans.on_opened(item)
-                exchange.on_opened(item)
-                self._replaced.on_opened(self.rtt_ms or 0.0)
-            case StreamLost(error=MismatchError()):
-                self._replaced.on_mismatch(item)
-            case StreamLost():
-                return exchange.on_lost(item)
-            case DraftExtended():
-                exchange.drafting.online.on_extended(now_ms(), item)
-            case DraftCompleted():
-                exchange.on_completed(item)
-            case TokenWritten():
-                exchange.on_written(item)
-            case DrafterFailed():
-                if isinstance(item.error, ProtocolError):  # over memory that cannot be read
-                    raise item.error
-                exchange.failure = item.error
-            case Wake():
-                pass
-            case _:  # a ServerFinding, or mypy objects
-                return self._replaced.on_finding(item)
-        return NOTHING
 
     async def _follow(self, reaction: Reaction, now: float) -> None:
         """Does what has become necessary about the server, and reports it."""

@@ -5,6 +5,8 @@ State: the tokens by which servers know the session, and the server of the newes
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from moa.v1 import moa_pb2 as pb
 from moa_shared.protocol.messages import Ask
 
@@ -15,6 +17,21 @@ from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.connection import StreamOpened
 from moa_client.link.frames import make_open
+
+
+@dataclass(slots=True)
+class SentState:
+    """What the server has been sent on the newest stream.
+
+    Args:
+        question: id of the newest question; 0: none.
+        provisional: how many provisional tokens of its answer the Open gave.
+        stopped: id of the question whose answer it was asked to end; 0: none.
+    """
+
+    question: int = 0
+    provisional: int = 0
+    stopped: int = 0
 
 
 class Handshake:

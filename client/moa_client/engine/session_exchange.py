@@ -7,7 +7,7 @@ the drafter: frames are queued on the connection, the drafter works on its threa
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, ProtocolError, RateLimitError, UnavailableError
@@ -24,29 +24,14 @@ from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.results import DraftCompleted, TokenWritten
+from moa_client.drafting.results import DraftCompleted, DrafterFailed, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.handshake import Handshake
+from moa_client.engine.handshake import Handshake, SentState
 from moa_client.engine.inbox import Inbox, Wake
 from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import Connection, StreamLost, StreamOpened
 from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat
 from moa_client.link.routing.route import AnyLink
-
-
-@dataclass(slots=True)
-class SentState:
-    """What the server has been sent on the newest stream.
-
-    Args:
-        question: id of the newest question; 0: none.
-        provisional: how many provisional tokens of its answer the Open gave.
-        stopped: id of the question whose answer it was asked to end; 0: none.
-    """
-
-    question: int = 0
-    provisional: int = 0
-    stopped: int = 0
 
 
 class SessionExchange:
@@ -95,9 +80,12 @@ class SessionExchange:
     # ------------------------------------------------------------ drafts
 
     def draft_on(self, now: float) -> None:
-        """Lets the device draft, or write without the server; sends what is due."""
-        for message in self.drafting.draft_on(now, is_up=self.connection.is_up):
-            self.sender.draft(message)
+        """Lets the device draft for the server, and sends what is due; without a server, lets it write."""
+        if not self.availability.is_served:
+            self.drafting.write_on(now)
+        elif self.connection.is_up:
+            for message in self.drafting.online.draft_on(now):
+                self.sender.draft(message)
 
     def on_completed(self, completed: DraftCompleted) -> None:
         """The drafter has made a whole draft."""
@@ -109,6 +97,16 @@ class SessionExchange:
         """The drafter has written a token of standalone text."""
         if not self.availability.is_served:
             self.drafting.standalone.on_written(now_ms(), written)
+
+    def on_drafter_failed(self, failed: DrafterFailed) -> None:
+        """The drafter has failed.
+
+        Raises:
+            ProtocolError: over memory that cannot be read: the server's fault.
+        """
+        if isinstance(failed.error, ProtocolError):
+            raise failed.error
+        self.failure = failed.error
 
     def wake_ms(self, now: float) -> float | None:
         """When something is due if nothing happens; None: nothing will be."""

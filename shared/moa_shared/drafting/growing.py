@@ -334,23 +334,14 @@ class GrowingDraft:
                 child.said = step
 
     def _growth(self, nodes: Sequence[_Node]) -> Growth:
-        """What is worth adding to the draft of these nodes (the root first), as far as there is room."""
-        given = self._give(nodes, self._shape.nodes - (len(nodes) - 1))
-        return Growth(
-            tuple(node.token for node in given),
-            tuple(_number(node.parent) for node in given),
-        )
-
-    def _give(self, nodes: Sequence[_Node], room: int) -> list[_Node]:
-        """The best candidates below the draft, best first and numbered as its new nodes."""
-        if room <= 0:
-            return []
+        """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""
+        room = self._shape.nodes - (len(nodes) - 1)
         if self._shape.breadth == 1:
-            if not nodes[-1].children:
-                return []
+            if room <= 0 or not nodes[-1].children:
+                return Growth()
             child = max(nodes[-1].children.values(), key=lambda child: child.step)
             child.call, child.number = self._call, len(nodes) - 1
-            return [child]
+            return Growth((child.token,), (nodes[-1].number,))
         least = self._root.score + self._floor
         order = count()
 
@@ -371,7 +362,7 @@ class GrowingDraft:
             self._look(node)  # it may have been too unlikely when those above it were looked at
             for candidate in candidates(node):
                 heapq.heappush(heap, candidate)
-        return given
+        return Growth(tuple(node.token for node in given), tuple(_number(node.parent) for node in given))
 
 
 def _number(node: _Node | None) -> int:

@@ -214,7 +214,8 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
             assert frame is not None
             assert pending.add(conversation.tokens, conversation.hashes, frame)
         conversation_hash = conversation.hashes.short_at(position)
-        drafting.on_verdict(Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON))
+        verdict = Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON)
+        drafting.on_verdict(conversation.on_verdict(verdict))
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
         assert len(conversation._tree) <= 4

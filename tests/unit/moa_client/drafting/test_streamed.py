@@ -35,9 +35,8 @@ def begun(*, announces_nothing: bool = False) -> StreamedDrafting:
 def commit(drafting: StreamedDrafting, *tokens: int) -> None:
     conversation = drafting.conversation
     base = len(conversation.tokens)
-    drafting.on_verdict(
-        Verdict(conversation.ask_id, base, conversation.hashes.short_at(base), tokens, Finish.UNFINISHED)
-    )
+    verdict = Verdict(conversation.ask_id, base, conversation.hashes.short_at(base), tokens, Finish.UNFINISHED)
+    drafting.on_verdict(conversation.on_verdict(verdict))
 
 
 def grow(drafting: StreamedDrafting, *tokens: int) -> None:

@@ -23,7 +23,8 @@ class Round:
 
     def verdict(self, *tokens: int) -> None:
         held = len(self.conversation.tokens)
-        self.drafting.on_verdict(Verdict(1, held, self.conversation.hashes.short_at(held), tokens))
+        verdict = Verdict(1, held, self.conversation.hashes.short_at(held), tokens)
+        self.drafting.on_verdict(self.conversation.on_verdict(verdict))
 
     def draft(self, first: int) -> list[Draft]:
         """Drafts first, first + 1, ... for as long as the rule lets it, and gives what was sent meanwhile."""
