@@ -84,7 +84,11 @@ def problems(blocks: list[list[Stop]]) -> list[str]:
 
 
 def _problems(block: list[Stop]) -> list[str]:
-    found = [] if [stop.depth for stop in block if not stop.depth] == [0] else [f"{block[0]} does not begin a block of its own"]
+    found = (
+        []
+        if [stop.depth for stop in block if not stop.depth] == [0]
+        else [f"{block[0]} does not begin a block of its own"]
+    )
     for index, caller in enumerate(block):
         below: list[Stop] = []
         for stop in block[index + 1 :]:
