@@ -26,8 +26,8 @@ from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.results import DraftCompleted, DrafterFailed, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.handshake import Handshake, SentState
 from moa_client.engine.inbox import Inbox, Wake
+from moa_client.engine.session_handshake import SentState, SessionHandshake
 from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import Connection, StreamLost, StreamOpened
 from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat
@@ -73,7 +73,7 @@ class SessionExchange:
         self._codec = codec
         self._inbox = inbox
         self._executor = executor
-        self._handshake = Handshake(self._conversation, settings)
+        self._handshake = SessionHandshake(self._conversation, settings)
         self._sent = SentState()
         self.drafting = self._new_drafting()
 

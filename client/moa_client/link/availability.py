@@ -26,10 +26,10 @@ class Mode(Enum):
     """Who decides the text."""
 
     SERVED = auto()  # the server, as far as is known
-    SILENT = auto()  # nobody: a stream is open, but has been silent for too long; any frame ends this
-    STALLED = auto()  # nobody: the server answers beats, but does not advance; only progress ends this
-    OFFLINE = auto()  # nobody: no stream is open
-    OFFLINE_BY_WISH = auto()  # nobody, until `go_online`
+    SILENT = auto()  # no server: a stream is open, but has been silent for too long; any frame ends this
+    STALLED = auto()  # no server: this one answers beats, but does not advance; only progress ends this
+    OFFLINE = auto()  # no server: no stream is open
+    OFFLINE_BY_WISH = auto()  # no server, until `go_online`
 
 
 class LinkCommand(Enum):
@@ -89,7 +89,7 @@ class Availability:
         self.wants_offline = offline  # followed by the mode at the next `tick`
         self.error: MoaError | None = None  # the newest reason for a loss, until a stream is open
         self.silence_ms = silence_ms
-        self._told_until = -math.inf  # the server wants to be left alone until then
+        self._told_until = -math.inf  # the server has asked for a pause until then
         self._must_reopen = False
         self._waiting_since: float | None = None  # for the server, by a device that cannot write on
 
@@ -156,7 +156,7 @@ class Availability:
         """
         was_served, self.mode = self.is_served, Mode.SERVED
         if not was_served:
-            is_back = is_answering and self.state is not LinkState.WAITING  # from which nobody was away
+            is_back = is_answering and self.state is not LinkState.WAITING  # in which the server was never away
             return self._change(LinkState.BACK if is_back else LinkState.GOOD)
         return self._change(LinkState.GOOD) if self.state in (LinkState.OFFLINE, LinkState.WAITING) else ()
 

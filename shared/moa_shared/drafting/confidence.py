@@ -1,4 +1,4 @@
-"""How sure a device may be that what it writes alone is what the target would write. Pure.
+"""How sure a device may be that its standalone text is what the target would write. Pure.
 
 The stated chance of a token is corrected by how often such tokens were right on answers that the drafter has not seen,
 as long as all before them since the cut were right. So the product over a run is the chance that all of it is right.

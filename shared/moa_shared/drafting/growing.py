@@ -233,7 +233,7 @@ class GrowingDraft:
             above = nodes[parent + 1]
             self._look(above)
             node = above.children.get(token)
-            if node is None:  # somebody else's guess
+            if node is None:  # another drafter's guess
                 node = above.children[token] = _Node(token, above, -math.inf, above.score, above.depth + 1)
             node.score = above.score + (node.step if node.step > -math.inf else above.least)
             node.call, node.number = self._call, number

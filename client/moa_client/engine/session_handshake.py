@@ -34,8 +34,8 @@ class SentState:
     stopped: int = 0
 
 
-class Handshake:
-    """Makes the Open of each stream, and takes in what the server has opened."""
+class SessionHandshake:
+    """The handshakes of one conversation, whichever server opens its streams."""
 
     def __init__(self, conversation: Conversation, settings: DraftingSettings) -> None:
         self._conversation = conversation
