@@ -164,9 +164,9 @@ class ClientEngine:
         """Verifies standalone answers while there is a server; yields `Settled` for each."""
 
         def is_over() -> bool:
-            has_link = self.connection.is_up or self.connection.is_trying or self._replaced.is_asking
-            is_lost = not has_link and self._inbox.is_empty  # what is in it may open another stream
-            return self.answers.front is None or self.availability.wants_offline or is_lost
+            may_have_link = self.connection.is_up or self.connection.is_trying or self._replaced.is_asking
+            may_have_link |= not self._inbox.is_empty  # what is in it may open another stream
+            return self.answers.front is None or self.availability.wants_offline or not may_have_link
 
         async for event in self.attend(is_over):
             yield event
