@@ -66,8 +66,8 @@ class SessionExchange:
         self.device = device
         self.next_device: Device | None = None  # from the next question on that has nothing unverified before it
         self.is_outdated = False  # the stream is about a conversation that was begun again or rewound since
-        self._conversation = answers.conversation
         self.sender = FrameSender(self.connection)
+        self._conversation = answers.conversation
         self._reader = FrameReader()
         self._settings = settings
         self._codec = codec
