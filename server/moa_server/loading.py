@@ -35,7 +35,8 @@ from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.service.fetch import DrafterFile, DrafterFiles
-from moa_server.service.host import Host, Served
+from moa_server.service.host import Host
+from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.execution_level import Execution, load_execution
@@ -113,7 +114,7 @@ def load_host(
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes)
     parts.prepare()
-    return Host(
+    return Host.assemble(
         served,
         Stepper(target, sources),
         settings,

@@ -174,7 +174,7 @@ async def ask_all(users: Sequence[User], stepper: WatchedStepper, running: Runni
     """All answers begin within two rounds."""
     for user in users:
         await user.ask()
-    sessions = [live.session for live in running.host.registry.live_sessions]
+    sessions = [live.session for live in running.host.services.registry.live_sessions]
     await until(lambda: sum(session.phase is Phase.ANSWERING for session in sessions) == len(users))
     stepper.gate.set()
 
@@ -243,7 +243,7 @@ async def test_a_fault_costs_one_session_of_sixteen_its_stream(
     failed = max(place for place, names in enumerate(stepper.rounds) if VICTIM in names)
     assert len(stepper.rounds[failed]) == USERS
     assert victim.answer == victim.expected[:10]
-    assert len(running.host.registry) == USERS - 1
+    assert len(running.host.services.registry) == USERS - 1
 
     stepper.fault = None
     await victim.resume()  # what it holds is enough
@@ -267,12 +267,12 @@ async def test_too_little_memory_for_all_at_once_costs_nobody_anything(
 
 async def leave(victim: User, running: RunningServer) -> None:
     await victim.peer.bye()
-    await until(lambda: len(running.host.registry) == USERS - 1)
+    await until(lambda: len(running.host.services.registry) == USERS - 1)
 
 
 async def break_off(victim: User, running: RunningServer) -> None:
     victim.peer.call.cancel()
-    await until(lambda: running.host.registry.detached == 1)
+    await until(lambda: running.host.services.registry.detached == 1)
 
 
 async def take_over(victim: User, running: RunningServer) -> None:

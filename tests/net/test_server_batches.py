@@ -130,7 +130,7 @@ async def test_one_session_whose_forward_fails_is_lost_alone(
     with pytest.raises(grpc.aio.AioRpcError):
         await bad.done()
     await runs
-    assert len(running.host.registry) == PEERS
+    assert len(running.host.services.registry) == PEERS
 
 
 async def test_a_forward_without_room_is_run_in_parts(

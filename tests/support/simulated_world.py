@@ -35,7 +35,8 @@ from moa_server.engine import engine
 from moa_server.engine.stepper import Stepper
 from moa_server.service import converse as stream
 from moa_server.service.converse import ConverseStream
-from moa_server.service.host import Host, Served
+from moa_server.service.host import Host
+from moa_server.service.served import Served
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
@@ -388,7 +389,7 @@ class Wire:
             self.down.put(copy)
 
         try:
-            await ConverseStream(self._world.host, write, Caller()).run(frames())
+            await ConverseStream(self._world.host.services, self._world.host.lifecycle, write, Caller()).run(frames())
         except MoaError as error:
             self.down.put(error)
         else:
@@ -462,8 +463,8 @@ class World:
             decode=decode,
         )
         loop = asyncio.get_running_loop()
-        self.host = Host(served, cast(Stepper, ToyStepper(self)), SETTINGS, clock=loop.time)
-        self.host.engine.start()
+        self.host = Host.assemble(served, cast(Stepper, ToyStepper(self)), SETTINGS, clock=loop.time)
+        self.host.services.engine.start()
 
     def delay(self) -> float:
         """Seconds from one end to the other."""
