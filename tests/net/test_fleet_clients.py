@@ -92,8 +92,8 @@ async def test_a_full_server_sends_an_answer_to_a_replica_that_it_had_named(targ
                 if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
                     screen.cuts += 1
                     [live] = one.host.services.registry.live_sessions
-                    assert live.listener is not None
-                    live.listener.on_failure(OverloadedError("There is no room."))
+                    assert live.stream.listener is not None
+                    live.stream.listener.on_failure(OverloadedError("There is no room."))
 
             await watch(engine, screen, PROMPT, SAMPLED, refuse)
             assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]

@@ -56,26 +56,27 @@ class WatchedStepper(Stepper):
         if self._inside:
             return super().verify_all(work)
         self._inside = True
-        for tensors, plan in work:
+        for each in work:
+            tensors, plan = each.tensors, each.plan
             if plan.cached == 0 and id(tensors) not in self._names:
                 self._names[id(tensors)] = plan.feed[0]
                 self._known.append(tensors)
-        self.rounds.append([self._names[id(tensors)] for tensors, plan in work if plan.chooses])
-        self.rows_read.append(sum(len(plan.feed) for _, plan in work if not plan.chooses))
+        self.rounds.append([self._names[id(each.tensors)] for each in work if each.plan.chooses])
+        self.rows_read.append(sum(len(each.plan.feed) for each in work if not each.plan.chooses))
         try:
             return super().verify_all(work)
         finally:
             self._inside = False
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        numbers = [self._names[id(tensors)] for tensors, _ in work]
+        numbers = [self._names[id(each.tensors)] for each in work]
         place = numbers.index(VICTIM) if VICTIM in numbers else None
-        if place is not None and work[place][1].cached >= self.holds_at:
+        if place is not None and work[place].plan.cached >= self.holds_at:
             self.holds_at = 1 << 30
             self.gate.clear()
             self.held.set()
         assert self.gate.wait(60)
-        if place is not None and self.fault is not None and work[place][1].cached >= self.fails_from:
+        if place is not None and self.fault is not None and work[place].plan.cached >= self.fails_from:
             return self.fault(work, place)
         return self.run(work)
 

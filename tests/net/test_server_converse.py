@@ -146,7 +146,7 @@ async def test_memory_has_the_share_that_the_operator_gives_it(target: Target) -
     ):
         await Peer(channel).open()
         (live,) = running.host.services.registry.live_sessions
-        assert live.budget.share == 0.25
+        assert live.stream.budget.share == 0.25
 
 
 async def test_streamed_drafts_that_come_late_change_nothing(channel: grpc.aio.Channel, target: Target) -> None:
@@ -473,7 +473,7 @@ async def test_a_take_over_without_memory_is_sent_none(server: RunningServer, ch
     await first.done()
     live = server.host.services.registry.find(opened.resume_token, Caller())
     assert live is not None
-    assert live.feed is None
+    assert live.stream.feed is None
     await second.ask([3], AnswerSettings(max_tokens=1))
     await second.verdict()
     await second.bye()

@@ -283,7 +283,7 @@ class FailingStepper(Stepper):
     where = "choose"
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        if self.where == "choose" and any(list(plan.feed[: len(POISON)]) == POISON for _, plan in work):
+        if self.where == "choose" and any(list(each.plan.feed[: len(POISON)]) == POISON for each in work):
             raise RuntimeError("the device is on fire")
         return super().forward_all(work)
 

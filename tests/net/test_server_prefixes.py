@@ -67,7 +67,7 @@ class WatchingStepper(Stepper):
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
         outputs = super().forward_all(work)
-        self.fed += sum(len(plan.feed) for _, plan in work)
+        self.fed += sum(len(each.plan.feed) for each in work)
         self.most_nbytes = max(self.most_nbytes, self.held_nbytes())
         return outputs
 

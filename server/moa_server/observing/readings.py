@@ -50,7 +50,7 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
         detached=detached,
         calls=lifecycle.calls,
         connections=admission.allowances.connections,
-        oldest_wait=max((now - live.queued_at for live in lives if live.queued), default=0.0),
+        oldest_wait=max((now - live.turn.queued_at for live in lives if live.turn.queued), default=0.0),
         kv_held=pool.held,
         kv_promised=pool.promised,
         kv_running=pool.running,

@@ -28,16 +28,16 @@ from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.answer_trace import AnswerTrace
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.answer_trace import AnswerTrace
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import Bytes, Resume
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import Chunk
 from moa_server.service.allowance import Allowance
 from moa_server.service.frame_writer import FrameWriter
 from moa_server.service.frames import check_lengths, parse
 from moa_server.service.handshake import Handshake
 from moa_server.service.lifecycle import Lifecycle
+from moa_server.service.memory_queue import SessionRows
 from moa_server.service.services import Services
 from moa_server.session.session import Phase
 
@@ -73,9 +73,7 @@ class ConverseStream:
         self.caller = caller
         self._live: LiveSession | None = None
         self._codecs: tuple[Codec, ...] = ()
-        self._frame_writer = FrameWriter(
-            write, self._code, self._hash_at, self._may_code, services.settings.write_seconds, services.observer
-        )
+        self._frame_writer = FrameWriter(write, services.settings.write_seconds, services.observer)
         self._drafts = DraftReader()
         self._reader: asyncio.Task[None] | None = None
         self._busy_at = services.clock()  # when something was last asked or written
@@ -179,8 +177,9 @@ class ConverseStream:
         self._codecs = welcome.codecs
         self.state, self._busy_at = StreamState.OPEN, self._services.clock()
         self._frame_writer.put(pb.ServerFrame(opened=welcome.opened))
-        if live.feed is not None:
-            self._frame_writer.follow(live.feed)
+        feed = live.stream.feed
+        if feed is not None:
+            self._frame_writer.follow(feed, SessionRows(self._services.engine, live))
         if welcome.resume is not None:
             self._services.observer.on_resume(welcome.resume)
         is_new = welcome.resume in (None, Resume.UNKNOWN)
@@ -188,8 +187,8 @@ class ConverseStream:
         log.info("session opened" if is_new else "session resumed", **self._facts(), cached=cached)
         if welcome.ask is not None:
             self._begin(live, welcome.ask)
-        elif live.feed is not None:
-            live.feed.rows_ready(live.session.cached)
+        elif feed is not None:
+            feed.rows_ready(live.session.cached)
 
     def _on_ask(self, message: pb.Ask) -> None:
         live = self._attached()
@@ -208,17 +207,17 @@ class ConverseStream:
         backlog = session.on_ask(ask)
         if backlog.repeats:
             return
-        live.usage.on_ask(ask.id, len(session.tokens))
+        live.account.usage.on_ask(ask.id, len(session.tokens))
         if is_traced() and session.phase is Phase.ANSWERING:
-            live.end_trace("asked again")
-            live.trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
+            trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
+            live.account.begin_trace(trace)
         if session.phase is Phase.ANSWERING:
             self._reserve(live)
-        live.budget.begin_answer()
-        if live.feed is not None:
+        live.stream.budget.begin_answer()
+        if (feed := live.stream.feed) is not None:
             self._frame_writer.void(ask.base)
-            live.feed.crop(ask.base)
-            live.feed.rows_ready(session.cached)
+            feed.crop(ask.base)
+            feed.rows_ready(session.cached)
             self._frame_writer.poke()
         if ask.provisional is not None:
             session.on_draft(ask.provisional)
@@ -237,7 +236,7 @@ class ConverseStream:
     def _on_draft(self, message: pb.Draft) -> None:
         live = self._attached()
         session, draft = live.session, self._drafts.read(message)
-        if live.takes_drafts:
+        if live.drafting.takes_drafts:
             session.on_draft(draft)
         else:
             session.on_ack(min(draft.base, len(session.tokens)))
@@ -254,9 +253,8 @@ class ConverseStream:
             self._end_answer(live, Finish.CANCELLED)
 
     def _on_credit(self, message: pb.Credit) -> None:
-        live = self._attached()
-        if live.feed is not None:
-            live.feed.on_credit(message.bytes)
+        if (feed := self._attached().stream.feed) is not None:
+            feed.on_credit(message.bytes)
             self._frame_writer.poke()
 
     def _on_set_codec(self, message: pb.SetCodec) -> None:
@@ -264,8 +262,8 @@ class ConverseStream:
         codec = next((codec for codec in self._codecs if codec == int(message.codec)), None)
         if codec is None:
             raise ProtocolError("one of the codecs that Open offered", f"codec {message.codec}")
-        if live.feed is not None:
-            live.feed.codec = codec
+        if live.stream.feed is not None:
+            live.stream.feed.codec = codec
 
     def _on_beat(self, message: pb.Beat) -> None:
         self._attached()
@@ -287,12 +285,12 @@ class ConverseStream:
 
     def on_rows(self, newest: CodedRows) -> None:
         live = self._live
-        if live is None or live.feed is None:
+        if live is None or (feed := live.stream.feed) is None:
             return
         # Rows that take time to make are ready when the next forward runs. With rows that are there at once to draft
         # from, they leave with its verdict: a frame costs more than the step that they come later.
-        is_late = live.feed.is_encoded(newest.chunk.plane) and len(live.feed.planes) > 1
-        self._frame_writer.put_rows(newest, with_verdict=is_late and live.stepping)
+        is_late = feed.is_encoded(newest.chunk.plane) and len(feed.planes) > 1
+        self._frame_writer.put_rows(newest, with_verdict=is_late and live.turn.stepping)
 
     def on_spare_time(self) -> None:
         self._frame_writer.poke()
@@ -316,7 +314,7 @@ class ConverseStream:
     def on_held(self, refusal: RateLimitError) -> None:
         """The caller's tokens are used up: the client comes back when told, and misses nothing."""
         self._leave()
-        self._frame_writer.follow(None)
+        self._frame_writer.unfollow()
         self.state = StreamState.ENDED
         self._frame_writer.fail(refusal)
 
@@ -355,30 +353,19 @@ class ConverseStream:
     def _let_go(self) -> None:
         """Lets the session continue without this stream; what is still to be written here carries no memory."""
         self._live = None
-        self._frame_writer.follow(None)
+        self._frame_writer.unfollow()
 
     def _attached(self) -> LiveSession:
         if self._live is None:
             raise ProtocolError("no frame after the session's end", "one")
         return self._live
 
-    def _code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
-        return self._services.engine.code(self._attached(), chunk)
-
-    def _hash_at(self, length: int) -> int:
-        return self._attached().session.hashes.short_at(length)
-
-    def _may_code(self) -> bool:
-        return self._live is not None and self._services.engine.may_code(self._live)
-
     def _end_answer(self, live: LiveSession, finish: Finish) -> None:
         session = live.session
         if session.phase is Phase.ANSWERING:
             session.on_stop()
-            if live.meter is not None:
-                live.meter.end()
-            live.usage.on_written(0, finish)
-            live.end_trace(finish.name.lower())
+            live.account.end_answer()
+            live.account.on_written(0, 0, 0, finish)
             self._services.observer.on_finish(finish)
             held = len(session.tokens)
             self.on_verdict(Verdict(session.ask_id, held, session.hashes.short_at(held), (), finish))
@@ -403,10 +390,16 @@ class ConverseStream:
             self._services.registry.detach(self._live)
             self._live = None
 
-    def _facts(self) -> dict[str, object]:
+    def _facts(self) -> dict[str, int | str]:
         live = self._attached()
-        facts: dict[str, object] = {"session": live.number, "tokens": len(live.session.tokens), "steps": live.steps}
-        return facts if live.trace is None else {**facts, "trace_id": live.trace.trace_id}
+        facts: dict[str, int | str] = {
+            "session": live.number,
+            "tokens": len(live.session.tokens),
+            "steps": live.turn.steps,
+        }
+        if live.account.trace is not None:
+            facts["trace_id"] = live.account.trace.trace_id
+        return facts
 
 
 def _first(errors: ExceptionGroup[MoaError]) -> MoaError:

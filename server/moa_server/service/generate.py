@@ -18,8 +18,9 @@ from moa_shared.protocol.protobuf_messages import settings_from_proto
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.answer_trace import AnswerTrace
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.answer_trace import AnswerTrace
+from moa_server.engine.live.attachment import Attachment
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.bounded_writer import BoundedWriter
 from moa_server.service.lifecycle import Lifecycle
@@ -71,18 +72,19 @@ class Generation:
             )
         live = self._live = services.registry.new()
         services.let_in(live, self.caller)
-        live.listener = self
         session = live.session
         session.run_ahead = True
-        drafts_by = services.let_draft(live, None, wanted=request.server_drafts)
+        drafts_by = services.drafting_source(None, wanted=request.server_drafts)
+        live.drafting.agree(by_server=drafts_by is not None)
         if drafts_by is not None:
             stepper = services.engine.stepper
             services.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
         session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
-        services.registry.attach(live, self.caller)
-        live.usage.on_ask(1, len(request.tokens))
+        services.registry.attach(live, self.caller, Attachment(self))
+        live.account.usage.on_ask(1, len(request.tokens))
         if is_traced():
-            live.trace = AnswerTrace(self._traceparent, live.number, len(request.tokens), cached=0)
+            trace = AnswerTrace(self._traceparent, live.number, len(request.tokens), cached=0)
+            live.account.begin_trace(trace)
         self._lifecycle.enter(self)
         try:
             services.reserve(live)

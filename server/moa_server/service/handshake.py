@@ -16,7 +16,8 @@ from moa_shared.protocol.messages import Ask, Plane
 
 from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
-from moa_server.engine.live_session import Listener, LiveSession
+from moa_server.engine.live.attachment import Attachment, Listener
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import Resume
 from moa_server.engine.stepper import MemorySource
 from moa_server.memory.budget import MemoryBudget
@@ -83,12 +84,11 @@ class Handshake:
         found = self._find(message)
         live = found or self._services.registry.new()
         live.session.check_open(message.tokens, ask)
-        was_attached = live.listener is not None
-        cached = self._attach(live, message, asks=ask is not None)
         terms = self._choose_memory(message, codecs)
-        self._agree_on_drafts(live, message, terms)
+        was_attached = live.stream.listener is not None
+        cached = self._attach(live, message, terms, asks=ask is not None)
+        self._agree_on_drafts(live, terms, wanted=message.server_drafts)
         cached = min(cached, live.session.cached)  # less than before if a plane was not kept
-        self._owe_memory(live, message, terms)
         resume = _kind_of(found is not None, was_attached, cached) if message.resume_token else None
         return Welcome(live, codecs, ask, resume, self._opened(message, live, terms, cached))
 
@@ -109,15 +109,6 @@ class Handshake:
         token = message.resume_token
         return self._services.registry.find(token, self._caller) if token else None
 
-    def _attach(self, live: LiveSession, message: pb.Open, *, asks: bool) -> int:
-        """Takes the session over; returns how many of the client's tokens are cached."""
-        self._services.registry.attach(live, self._caller)
-        if live.listener is not None:
-            live.listener.on_taken_over()
-        live.listener, live.feed = self._listener, None
-        live.session.run_ahead = message.run_ahead
-        return live.session.on_open(message.tokens, asks=asks)
-
     def _choose_memory(self, message: pb.Open, codecs: Sequence[Codec]) -> MemoryTerms:
         stepper = self._services.engine.stepper
         codec = codecs[0] if codecs and stepper.sources else None
@@ -125,29 +116,41 @@ class Handshake:
         widths = stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
         return MemoryTerms(codec, source, widths)
 
-    def _agree_on_drafts(self, live: LiveSession, message: pb.Open, terms: MemoryTerms) -> None:
-        """Settles who drafts, and keeps the rows that this takes; the stream's drafter is judged from scratch."""
+    def _attach(self, live: LiveSession, message: pb.Open, terms: MemoryTerms, *, asks: bool) -> int:
+        """Takes the session over; returns how many of the client's tokens are cached."""
+        settings, engine = self._services.settings, self._services.engine
+        budget = MemoryBudget(settings.memory_share, engine.told_cost.step_ms or None)
+        stream = Attachment(self._listener, self._feed(message, terms), budget)
+        self._services.registry.attach(live, self._caller, stream)
+        live.session.run_ahead = message.run_ahead
+        return live.session.on_open(message.tokens, asks=asks)
+
+    def _feed(self, message: pb.Open, terms: MemoryTerms) -> MemoryFeed | None:
+        """The memory that the stream owes its client from now on."""
+        if terms.codec is None:
+            return None
+        stepper, source = self._services.engine.stepper, terms.source
+        credit = message.credit_bytes or self._services.settings.credit_bytes
+        encoded = [plane for plane in terms.widths if source is not None and not stepper.made_by_forward(source, plane)]
+        return MemoryFeed(terms.widths, terms.codec, credit, message.memory_from, encoded=encoded)
+
+    def _agree_on_drafts(self, live: LiveSession, terms: MemoryTerms, *, wanted: bool) -> None:
+        """Settles who drafts, and keeps the rows that this takes; the stream's drafter is judged from scratch.
+
+        Args:
+            wanted: the client wants the server's drafts.
+        """
         services = self._services
-        live.drafts = DraftRecord()
-        live.verifies_all = not services.settings.choose_nodes
-        live.takes_drafts = services.settings.takes_drafts
-        drafts_by = services.let_draft(live, terms.source, wanted=message.server_drafts)
+        drafts_by = services.drafting_source(terms.source, wanted=wanted)
+        live.drafting.agree(
+            by_server=drafts_by is not None,
+            record=DraftRecord(),
+            takes_drafts=services.settings.takes_drafts,
+            verifies_all=not services.settings.choose_nodes,
+        )
         if (kept_by := drafts_by or terms.source) is not None:
             widths = services.engine.stepper.kept_widths(kept_by, terms.widths, drafts=drafts_by is not None)
             services.engine.keep_rows(live, kept_by, widths)
-
-    def _owe_memory(self, live: LiveSession, message: pb.Open, terms: MemoryTerms) -> None:
-        settings, engine = self._services.settings, self._services.engine
-        live.budget = MemoryBudget(settings.memory_share, engine.told_cost.step_ms or None)
-        source = terms.source
-        if terms.codec is not None:
-            credit = message.credit_bytes or settings.credit_bytes
-            encoded = [
-                plane
-                for plane in terms.widths
-                if source is not None and not engine.stepper.made_by_forward(source, plane)
-            ]
-            live.feed = MemoryFeed(terms.widths, terms.codec, credit, message.memory_from, encoded=encoded)
 
     def _opened(self, message: pb.Open, live: LiveSession, terms: MemoryTerms, cached: int) -> pb.Opened:
         return pb.Opened(

@@ -20,7 +20,8 @@ from moa_server.access.usage import Usage
 from moa_server.drafting.forward_cost import NODE_SHARE
 from moa_server.engine.engine import Engine
 from moa_server.engine.kv_pool import KVPool
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.account import Account
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import Observer
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import PrefixSharing
@@ -73,7 +74,7 @@ class Services:
         )
         self.prefixes = PrefixIndex[LiveSession](
             0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
-            lambda numbers: self.engine.drop_pages(numbers),
+            lambda numbers: self.engine.pages.drop(numbers),
         )
         self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
         schedule = Schedule[LiveSession](
@@ -173,25 +174,19 @@ class Services:
         Raises:
             RateLimitError: the caller has used up its tokens.
         """
-        if live.meter is not None:
-            live.meter.end()
-        live.meter = self.rates.meter(caller)
-        if live.meter is not None:
-            live.meter.begin()
-        live.held = False
+        live.account.let_in(self.rates.meter(caller))
+        live.turn.let_in()
 
-    def let_draft(self, live: LiveSession, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
-        """Lets the server draft for a session, if its client wishes so and it can.
+    def drafting_source(self, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
+        """The source whose drafter drafts here for a client; None: the server does not draft for it.
 
         Args:
             source: of the memory that the client wants; None: it wants none.
-
-        Returns:
-            the source whose rows are to be kept for that; None: the server does not draft.
+            wanted: whether it wants the server's drafts.
         """
         source = source or self._stepper.find_source(b"")
-        live.server_drafts = wanted and self.settings.drafts_here and source is not None and source.drafter is not None
-        return source if live.server_drafts else None
+        able = source is not None and source.drafter is not None
+        return source if wanted and self.settings.drafts_here and able else None
 
     def reserve(self, live: LiveSession) -> None:
         """Promises a session the memory that the requested answer may take, less what of its text is kept already.
@@ -200,9 +195,9 @@ class Services:
             ContextLengthError: it is more than this server keeps for all.
             OverloadedError: it is not available now.
         """
-        self.engine.adopt(live)
-        drafter = live.source.drafter if live.server_drafts and live.source is not None else None
-        nbytes = self._size.most_nbytes(live.tensors.cache, live.widths, live.session.most_tokens, drafter)
+        self.engine.pages.adopt(live)
+        cache, drafting = live.tensors.cache, live.drafting
+        nbytes = self._size.most_nbytes(cache, drafting.widths, live.session.most_tokens, drafting.own_drafter)
         self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
 
     # ------------------------------------------------------------ sessions
@@ -213,13 +208,12 @@ class Services:
             self.registry.close(live)
 
     def _on_closed(self, live: LiveSession) -> None:
-        if live.meter is not None:
-            live.meter.end()
+        live.account.end_answer()
         self.pool.forget(live)
         self.engine.free(live)
-        log.info("session ended", session=live.number, **live.usage.facts(live.caller, self.clock()))
+        log.info("session ended", session=live.number, **live.account.usage.facts(live.caller, self.clock()))
 
     def _make_live_session(self, token: bytes) -> LiveSession:
         served = self.served
         session = Session(self._limits, end_of_text=served.end_of_text, decode=served.decode, run_ahead=False)
-        return LiveSession(token, session, self._stepper.new_tensors(), usage=Usage(self.clock()))
+        return LiveSession(token, session, self._stepper.new_tensors(), account=Account(Usage(self.clock())))
