@@ -33,8 +33,8 @@ from moa_server.tls.files import files_of
 
 if TYPE_CHECKING:
     from moa_server.observing.observing import Observing
-    from moa_server.target.parallel.watch import Watch
     from moa_server.tls.listener import TlsListener
+    from moa_server.verifier.parallel.watch import Watch
 
 log = structlog.get_logger()
 

@@ -38,8 +38,8 @@ from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host
 from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
-from moa_server.target import Target
-from moa_server.target.execution_level import Execution, load_execution
+from moa_server.verifier import Target
+from moa_server.verifier.execution_level import Execution, load_execution
 
 log = structlog.get_logger()
 

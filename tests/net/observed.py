@@ -12,7 +12,7 @@ from typing import Any
 from moa_server.observing.metrics import Metrics
 from moa_server.observing.observing import Observing
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 
 from tests.net.server_peer import make_host, serving
 

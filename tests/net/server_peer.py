@@ -22,8 +22,8 @@ from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
-from moa_server.target import Target
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION

@@ -8,7 +8,7 @@ from moa_bench.users.askers import OracleAsker, PlainAsker
 from moa_bench.users.shipped_device import ShippedAsker
 from moa_bench.users.users import Asker, run_users
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from tests.net.client_device import device

@@ -20,7 +20,7 @@ from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling
 

@@ -14,7 +14,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_server.access import rates
 from moa_server.access.caller import anonymous
 from moa_server.service.host import Host
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import Finish
 
 from netsim import open_link

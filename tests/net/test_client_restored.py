@@ -17,7 +17,7 @@ from moa_client.history.records import Origin
 from moa_client.history.restoring import restored
 from moa_client.history.store import HistoryStore
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.net.client_device import stepper

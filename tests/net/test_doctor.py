@@ -14,7 +14,7 @@ from moa_client.doctor.examination import Examination
 from moa_client.link.channel import Link
 from moa_client.link.security import Security
 from moa_client.settings import ClientSettings
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.programs.checks import Check, check_line, exit_code
 from moa_shared.programs.progress import SilentProgress
 

@@ -18,7 +18,7 @@ from moa_client.web.closing import Closing
 from moa_client.web.runner import bind, serve
 from moa_server.access import rates
 from moa_server.access.caller import anonymous
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling

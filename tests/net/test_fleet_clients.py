@@ -10,7 +10,7 @@ from moa_client.link import channel
 from moa_client.link.channel import Link, connect
 from moa_client.link.routing.route import connect_any
 from moa_client.link.security import Security
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import OverloadedError
 
 from netsim import open_link

@@ -17,7 +17,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
 from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.continued_frames import VerdictReader
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -10,7 +10,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
 from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import MoaError, OverloadedError
 from moa_shared.protocol.continued_frames import VerdictReader
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish

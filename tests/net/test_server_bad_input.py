@@ -15,7 +15,7 @@ from moa_server.access.caller import Caller
 from moa_server.running.running_server import RunningServer
 from moa_server.service.allowance import BURST_US, FRAME_US, REPLY_US
 from moa_server.service.converse import ConverseStream
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import (
     ConfigError,
     ContextLengthError,

@@ -18,7 +18,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import Outcome, SessionTensors, Stepper, Work
 from moa_server.running.running_server import RunningServer
 from moa_server.session.session import Phase
-from moa_server.target import Target, TargetOutput
+from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc

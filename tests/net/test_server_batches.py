@@ -11,7 +11,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import Stepper, Work
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target, TargetOutput
+from moa_server.verifier import Target, TargetOutput
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 

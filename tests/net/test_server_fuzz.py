@@ -12,7 +12,7 @@ import pytest
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import CODE_KEY
 from moa_shared.protocol.prefix_hash import SHORT_HASH

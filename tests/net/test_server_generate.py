@@ -11,8 +11,8 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc

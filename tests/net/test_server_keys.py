@@ -25,7 +25,7 @@ from moa_server.access.caller import CallerLimits, Right
 from moa_server.access.key_file import changing
 from moa_server.running.running_server import RunningServer
 from moa_server.settings import ServerSettings
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, ContextLengthError, ForbiddenError, MoaError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc

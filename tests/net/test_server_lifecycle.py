@@ -21,7 +21,7 @@ from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import most_nbytes
 from moa_server.running.running_server import RunningServer
 from moa_server.service import lifecycle as lifecycle_module
-from moa_server.target import Target, TargetOutput
+from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc

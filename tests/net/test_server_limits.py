@@ -17,7 +17,7 @@ from moa_server.access.authentication import Gate
 from moa_server.access.caller import CallerLimits, anonymous
 from moa_server.running.running_server import RunningServer
 from moa_server.service.refusal_log import MOST_LINES
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import IDLE, error_from_rpc

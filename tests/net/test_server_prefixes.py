@@ -19,8 +19,8 @@ from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
 from moa_server.memory.row_store import most_nbytes
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target, TargetOutput
-from moa_server.target.kernel_target import KernelCache
+from moa_server.verifier import Target, TargetOutput
+from moa_server.verifier.kernel_target import KernelCache
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 

@@ -21,7 +21,7 @@ from moa_server.app import serve
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Work
 from moa_server.service.host import Host
-from moa_server.target import Target, TargetOutput
+from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc

@@ -16,7 +16,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.link.routing.route import Route, connect_any
 from moa_client.link.stream import Traffic
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec

@@ -14,7 +14,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.link.routing.route import AnyLink, connect_any
 from moa_client.link.security import Security
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.memory_codec import Codec
 

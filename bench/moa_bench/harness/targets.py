@@ -11,7 +11,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.protocol.levels import INT8
 
 if TYPE_CHECKING:
-    from moa_server.target.execution_level import Execution
+    from moa_server.verifier.execution_level import Execution
     from moa_shared.models import ModelFiles
     from moa_shared.programs.progress import Progress
 
@@ -26,7 +26,7 @@ def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "
         MoaError: as the server reports it.
     """
     from moa_server.settings import SECTION, ServerSettings
-    from moa_server.target.execution_level import load_execution
+    from moa_server.verifier.execution_level import load_execution
     from moa_shared.programs.config import load_settings
 
     fields = {"execution": level, "threads": 1, "kv": kv}

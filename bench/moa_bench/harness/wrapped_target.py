@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from moa_server.target import Request, Target, TargetOutput
+from moa_server.verifier import Request, Target, TargetOutput
 
 if TYPE_CHECKING:
-    from moa_server.target.cache import KVCache
-    from moa_server.target.target import Rows
+    from moa_server.verifier.cache import KVCache
+    from moa_server.verifier.target import Rows
     from moa_shared.drafter import Checkpoint
 
 

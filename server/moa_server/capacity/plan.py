@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from moa_shared.errors import ConfigError
 from rich.filesize import decimal
 
-from moa_server.target.target import KV_SHARE
+from moa_server.verifier.target import KV_SHARE
 
 LENGTHS = (1024, 4096)  # of a chat of several turns, and of one over a document; then they double
 

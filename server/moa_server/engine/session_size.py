@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.stepper import Stepper
 from moa_server.memory.row_store import KeptPlane, most_nbytes
-from moa_server.target import KVCache
+from moa_server.verifier import KVCache
 
 
 class SessionSize:

@@ -22,10 +22,10 @@ from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import KeptPlane, OwnPlane, RowStore
 from moa_server.session.verification import StepPlan, Verification
-from moa_server.target import Request
+from moa_server.verifier import Request
 
 if TYPE_CHECKING:
-    from moa_server.target import KVCache, Target, TargetOutput
+    from moa_server.verifier import KVCache, Target, TargetOutput
 
 Rows = npt.NDArray[np.float32]
 

@@ -19,7 +19,7 @@ from moa_bench.harness.targets import load_level
 from moa_bench.report.memory import memory_mb
 
 if TYPE_CHECKING:
-    from moa_server.target import Target
+    from moa_server.verifier import Target
 
 
 def binary_tree(rows: int) -> list[int]:

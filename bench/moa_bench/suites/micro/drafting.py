@@ -15,7 +15,7 @@ from moa_bench.report.interleave import time_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
-    from moa_server.target import Target
+    from moa_server.verifier import Target
     from moa_shared.drafter import DraftDecoder
 
 _FORWARD = "target forward"

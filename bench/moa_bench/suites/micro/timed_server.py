@@ -18,8 +18,8 @@ import click
 from moa_server.commands.serve import run
 from moa_server.engine.engine import Engine
 from moa_server.settings import SECTION, ServerSettings
-from moa_server.target import Request, Target, TargetOutput
-from moa_server.target.execution_level import Execution, load_execution
+from moa_server.verifier import Request, Target, TargetOutput
+from moa_server.verifier.execution_level import Execution, load_execution
 from moa_shared.errors import MoaError
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
@@ -27,7 +27,7 @@ from moa_shared.programs.config import load_settings
 from moa_bench.harness.wrapped_target import WrappedTarget
 
 if TYPE_CHECKING:
-    from moa_server.target.target import Rows
+    from moa_server.verifier.target import Rows
     from moa_shared.drafter import Checkpoint
     from moa_shared.models import ModelFiles
     from moa_shared.programs.progress import Progress

@@ -16,7 +16,7 @@ from moa_bench.report.spread import Spread, paired_ratio
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from moa_server.target import Target
+    from moa_server.verifier import Target
 
 TOKEN_COUNTS = (1, 8, 62)  # a plain step; a short draft; the paper's tree (arXiv 2410.03804, section 5)
 TREE_DEPTH = 7  # of the paper's tree

@@ -33,7 +33,7 @@ from moa_bench.suites.single.suite import SingleEffort
 
 if TYPE_CHECKING:
     from moa_server.engine.stepper import MemorySource
-    from moa_server.target import Target
+    from moa_server.verifier import Target
     from moa_shared.models import ModelFiles
     from moa_shared.programs.progress import Progress
 

@@ -11,8 +11,8 @@ from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
-from moa_server.target import Target
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane

@@ -17,8 +17,8 @@ from moa_bench.suites.engine.invariance.readings import Tally
 from moa_bench.suites.engine.invariance.reference import Reference, RowBits
 
 if TYPE_CHECKING:
-    from moa_server.target import Target, TargetOutput
-    from moa_server.target.target import Request
+    from moa_server.verifier import Target, TargetOutput
+    from moa_server.verifier.target import Request
 
 MOST_SESSIONS = 16
 MOST_READ = 256  # tokens of prompts in one forward, as the server's default
@@ -82,7 +82,7 @@ class BatchedSession:
         return self.cache.length == len(self.reference.tokens)
 
     def request(self, part: SessionPart) -> Request:
-        from moa_server.target.target import Request
+        from moa_server.verifier.target import Request
 
         state_layers = (self.reference.state_layer,) if self._wants_state else ()
         return Request(self.cache, part.feed.tokens, part.feed.parents, part.wanted, state_layers)

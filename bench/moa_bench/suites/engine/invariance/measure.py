@@ -36,7 +36,7 @@ from moa_bench.suites.engine.invariance.suite import InvarianceEffort
 from moa_bench.suites.engine.invariance.texts import PlannedText, plan_texts
 
 if TYPE_CHECKING:
-    from moa_server.target import Target
+    from moa_server.verifier import Target
 
 GROUP = MOST_SESSIONS  # texts that share the batches
 # Of each text where nothing but batches is compared, so that fewer single steps are needed. Half of the rows are of

@@ -22,8 +22,8 @@ from moa_bench.suites.engine.invariance.feeds import (
 from moa_bench.suites.engine.invariance.reference import Reference, RowBits, row_of
 
 if TYPE_CHECKING:
-    from moa_server.target import Target, TargetOutput
-    from moa_server.target.target import Request
+    from moa_server.verifier import Target, TargetOutput
+    from moa_server.verifier.target import Request
 
 RESUMED_ROWS = 64  # compared after a resume
 
@@ -68,7 +68,7 @@ class Rereading:
         return self.at == len(self.reference.tokens)
 
     def request(self, feed: Feed) -> Request:
-        from moa_server.target.target import Request
+        from moa_server.verifier.target import Request
 
         return Request(self.cache, feed.tokens, feed.parents, range(len(feed.tokens)), (self.reference.state_layer,))
 

@@ -21,8 +21,8 @@ from moa_bench.suites.engine.invariance.texts import PlannedText
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from moa_server.target import Target, TargetOutput
-    from moa_server.target.cache import KVCache
+    from moa_server.verifier import Target, TargetOutput
+    from moa_server.verifier.cache import KVCache
 
     Rows = npt.NDArray[np.float32]
 

@@ -22,7 +22,7 @@ from moa_bench.suite import Result, Run
 from moa_bench.suites.engine.quality.suite import QualityEffort
 
 if TYPE_CHECKING:
-    from moa_server.target import Target
+    from moa_server.verifier import Target
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 128  # at most, of each answer

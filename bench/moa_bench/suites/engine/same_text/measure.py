@@ -27,7 +27,7 @@ from moa_bench.suites.engine.same_text.suite import SameTextEffort, wanted_folde
 from moa_bench.suites.engine.subjects import llama_subject
 
 if TYPE_CHECKING:
-    from moa_server.target import Target
+    from moa_server.verifier import Target
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 SCRIPT = Path(__file__).with_name("same_text.mjs")

@@ -9,8 +9,8 @@ from inline_snapshot import snapshot
 from moa_bench.suites.micro.overhead import overhead_of, steady_window
 from moa_bench.suites.micro.timed_server import Planning, TimedForward, TimedTarget
 from moa_bench.users.figures import UserAnswer
-from moa_server.target import Request
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier import Request
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import DataError
 
 from tests.support.messages import raises

@@ -11,7 +11,7 @@ from moa_bench.suites.single.local_server import LocalServer
 from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import SessionLimits
-from moa_server.target import Request, TargetOutput
+from moa_server.verifier import Request, TargetOutput
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings
 

@@ -20,9 +20,9 @@ from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import Verification
-from moa_server.target import Target
-from moa_server.target.kernel_target import KernelCache
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.kernel_target import KernelCache
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
