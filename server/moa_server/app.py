@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 TYPICAL_TOKENS = 1024  # of a chat of several turns
-RELOAD = getattr(signal, "SIGHUP", None)  # Windows has none
+RELOAD = signal.SIGHUP if sys.platform != "win32" else None
 LOST_RANK = "lost rank"  # where signals' names come
 SWITCH_SECONDS = 0.0005  # between threads: the loop answers next to a busy inference thread (docs/architecture.md)
 
@@ -146,7 +146,7 @@ async def serve(
     log.info("stopped")
 
 
-def _capacity(services: Services) -> dict[str, object]:
+def _capacity(services: Services) -> dict[str, int | dict[str, int]]:
     """Facts for the log: bytes of keys and values, and how many conversations of which length they hold."""
     lengths = sorted({min(tokens, services.served.context_tokens) for tokens in (TYPICAL_TOKENS, 1 << 30)})
     fits = {str(tokens): services.conversations_that_fit(tokens) for tokens in lengths}
@@ -158,8 +158,8 @@ def _offer(signals: asyncio.Queue[str], name: str) -> None:
         signals.put_nowait(name)
 
 
-async def _first_of(*works: Awaitable[object]) -> None:
-    tasks = [asyncio.ensure_future(plan) for plan in works]
+async def _first_of(*works: Awaitable[str | None]) -> None:
+    tasks = [asyncio.ensure_future(each) for each in works]
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()

@@ -17,7 +17,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import Outcome, SessionTensors, Stepper, Work
 from moa_server.running.running_server import RunningServer
-from moa_server.session.session import Phase
+from moa_server.session.session import SessionPhase
 from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -176,7 +176,7 @@ async def ask_all(users: Sequence[User], stepper: WatchedStepper, running: Runni
     for user in users:
         await user.ask()
     sessions = [live.session for live in running.host.services.registry.live_sessions]
-    await until(lambda: sum(session.phase is Phase.ANSWERING for session in sessions) == len(users))
+    await until(lambda: sum(session.phase is SessionPhase.ANSWERING for session in sessions) == len(users))
     stepper.gate.set()
 
 

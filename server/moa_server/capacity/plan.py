@@ -14,7 +14,7 @@ LENGTHS = (1024, 4096)  # of a chat of several turns, and of one over a document
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ConversationRoom:
     """The conversations of one length.
 
     Args:
@@ -76,7 +76,7 @@ def kv_budget(memory: int, needed: Needed) -> int:
     return int(KV_SHARE * left)
 
 
-def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int], int]) -> list[Room]:
+def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int], int]) -> list[ConversationRoom]:
     """What fits into a budget of keys and values.
 
     Args:
@@ -88,7 +88,7 @@ def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int],
     rooms = []
     for tokens in session_lengths(context_tokens):
         nbytes = session_nbytes(tokens)
-        rooms.append(Room(tokens, nbytes, budget // nbytes))
+        rooms.append(ConversationRoom(tokens, nbytes, budget // nbytes))
     first = rooms[0]
     if not first.sessions:
         raise ConfigError(

@@ -45,7 +45,7 @@ from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.level_choice import choose_level
 
 
-class Examination:
+class ServerExamination:
     """All steps for one server.
 
     Args:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.tree.draft_tree import DraftTree
 
+from moa_server.engine.forward_part import ForwardPart
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import AnswerStep, Observer
-from moa_server.engine.part import Part
 from moa_server.engine.prefixes.page_moves import PageMoves
 from moa_server.engine.row_coder import RowCoder
 from moa_server.engine.schedule import Rows, Schedule
-from moa_server.session.session import Phase
+from moa_server.session.session import SessionPhase
 from moa_server.session.verification import Verification
 
 
@@ -43,7 +43,7 @@ class Committer:
         self._coder = coder
         self._observer = observer
 
-    def commit(self, part: Part, forward: ForwardFacts) -> None:
+    def commit(self, part: ForwardPart, forward: ForwardFacts) -> None:
         """Takes in what a forward gave one session.
 
         Raises:
@@ -62,7 +62,7 @@ class Committer:
         self._coder.release(part, ended=outcome.finish is not Finish.UNFINISHED)
         _pay(live, len(plan.feed) - 1, len(outcome.taken))
 
-    def _commit_tokens(self, part: Part, verification: Verification, forward: ForwardFacts) -> None:
+    def _commit_tokens(self, part: ForwardPart, verification: Verification, forward: ForwardFacts) -> None:
         live, plan, session = part.live, part.plan, part.live.session
         arrived = session.arrived_draft()
         if not session.on_verified(plan, verification):
@@ -83,7 +83,7 @@ class Committer:
                 session.verdict(plan, verification, stale=stale, step_ms=step_ms, least_chance=least_chance)
             )
 
-    def _learn(self, part: Part, arrived: DraftTree, verification: Verification, forward: ForwardFacts) -> None:
+    def _learn(self, part: ForwardPart, arrived: DraftTree, verification: Verification, forward: ForwardFacts) -> None:
         """Learns how good the stream's drafts are, and how much time its memory may take."""
         record, stream, taken = part.live.drafting.record, part.live.stream, verification.taken
         if record is None or len(part.plan.feed) != 1:  # others read a prompt too
@@ -98,7 +98,7 @@ class Committer:
             stream.budget.on_step(share_ms, len(taken), plain_ms)
 
 
-def _answer_step(part: Part, verification: Verification, stale: int) -> AnswerStep:
+def _answer_step(part: ForwardPart, verification: Verification, stale: int) -> AnswerStep:
     plan, drafting = part.plan, part.live.drafting
     drafted = len(plan.tree) - plan.own_nodes
     return AnswerStep(
@@ -116,7 +116,7 @@ def _pay(live: LiveSession, read: int, written: int) -> None:
     """Counts what a forward has computed for a session, void or not; holds the answer if that was the last of it."""
     if live.closed:
         return
-    refusal = live.account.pay(read, written, answering=live.session.phase is Phase.ANSWERING)
+    refusal = live.account.pay(read, written, answering=live.session.phase is SessionPhase.ANSWERING)
     if refusal is not None:
         live.turn.hold()
         if live.stream.listener is not None:

@@ -16,12 +16,12 @@ from functools import partial
 
 from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.committer import Committer, ForwardFacts
+from moa_server.engine.forward_part import ForwardPart
 from moa_server.engine.forward_planner import ForwardPlanner
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import Losses
+from moa_server.engine.losses import SessionLosses
 from moa_server.engine.observer import Observer
-from moa_server.engine.part import Part
 from moa_server.engine.prefixes.page_moves import PageMoves
 from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.row_coder import RowCoder
@@ -61,7 +61,7 @@ class Engine:
         self.stepper = stepper
         self._observer = observer or Observer()
         self._schedule = schedule or Schedule()
-        self._losses = Losses(on_lost, self._observer)
+        self._losses = SessionLosses(on_lost, self._observer)
         self._thread = InferenceThread(before)
         self._jobs = SessionJobs(self._thread, self._losses)
         self._coder = RowCoder(stepper, self._jobs)
@@ -125,7 +125,7 @@ class Engine:
         price = TimePrice(self._schedule.rate(len(parts)), self._schedule.cost.line())
         self._thread.submit(partial(self._run, parts, price))
 
-    def _run(self, parts: Sequence[Part], price: TimePrice) -> None:
+    def _run(self, parts: Sequence[ForwardPart], price: TimePrice) -> None:
         """Runs a forward, on the inference thread."""
         try:
             drafting_ms = self._server_drafts.extend(parts, price)
@@ -142,7 +142,7 @@ class Engine:
         self._jobs.post(partial(self._commit, parts, step_ms, drafting_ms))
         self._coder.code_after(parts)
 
-    def _commit(self, parts: Sequence[Part], step_ms: float, drafting_ms: float) -> None:
+    def _commit(self, parts: Sequence[ForwardPart], step_ms: float, drafting_ms: float) -> None:
         """Commits what a forward gave, and plans the next one.
 
         Args:
@@ -163,7 +163,7 @@ class Engine:
             self._queue(part.live)
         self._plan()
 
-    def _give_up(self, parts: Sequence[Part], error: Exception) -> None:
+    def _give_up(self, parts: Sequence[ForwardPart], error: Exception) -> None:
         """Loses the sessions of a forward that failed as a whole."""
         self._busy = False
         for part in parts:
@@ -202,7 +202,7 @@ class Engine:
         self._thread.submit(live.tensors.release)
 
 
-def _rows_of(parts: Sequence[Part]) -> tuple[Rows, int]:
+def _rows_of(parts: Sequence[ForwardPart]) -> tuple[Rows, int]:
     """The rows of a forward, and how many tokens its answers have chosen."""
     answers = [(part, part.outcome) for part in parts if not part.reads and isinstance(part.outcome, Verification)]
     rows = Rows(

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from moa_shared.tree.arithmetic import ROOT
 
+from moa_server.engine.forward_part import ForwardPart
 from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import Losses
-from moa_server.engine.part import Part
+from moa_server.engine.losses import SessionLosses
 from moa_server.engine.prefixes.page_moves import PageMoves
 from moa_server.engine.row_coding import newest_coding
-from moa_server.engine.schedule import Candidate, Schedule
+from moa_server.engine.schedule import Schedule, StepCandidate
 from moa_server.engine.server_drafts import DraftOrder
 from moa_server.session.verification import StepPlan
 
@@ -28,12 +28,12 @@ class ForwardPlanner:
         losses: ends a session that fails.
     """
 
-    def __init__(self, schedule: Schedule[LiveSession], pages: PageMoves, losses: Losses) -> None:
+    def __init__(self, schedule: Schedule[LiveSession], pages: PageMoves, losses: SessionLosses) -> None:
         self._schedule = schedule
         self._pages = pages
         self._losses = losses
 
-    def plan(self) -> list[Part]:
+    def plan(self) -> list[ForwardPart]:
         """The parts of the next forward; none: there is nothing to do."""
         while lives := self._schedule.take_answers():
             parts = self._plan_answers(lives)
@@ -41,9 +41,9 @@ class ForwardPlanner:
                 return parts + self._plan_reading(parts)
         return self._plan_reading([])
 
-    def _plan_answers(self, lives: Sequence[LiveSession]) -> list[Part]:
+    def _plan_answers(self, lives: Sequence[LiveSession]) -> list[ForwardPart]:
         """Plans the steps of answers, and shares out the draft nodes among them."""
-        offers: list[tuple[LiveSession, StepPlan, Candidate]] = []
+        offers: list[tuple[LiveSession, StepPlan, StepCandidate]] = []
         for live in lives:
             live.turn.take()
             if (plan := self._plan_step(live)) is not None and (candidate := self._offer(live, plan)) is not None:
@@ -52,7 +52,7 @@ class ForwardPlanner:
         parts = []
         for (live, plan, _), tree in zip(offers, trees, strict=True):
             if (chosen := plan.pick(tree)) is not None:
-                parts.append(Part.of(live, chosen, newest_coding(live, chosen), order=self._order(live, chosen)))
+                parts.append(ForwardPart.of(live, chosen, newest_coding(live, chosen), order=self._order(live, chosen)))
         return parts
 
     def _order(self, live: LiveSession, plan: StepPlan) -> DraftOrder | None:
@@ -69,17 +69,17 @@ class ForwardPlanner:
         most_nodes = max(0, session.most_nodes - len(plan.tree))
         return DraftOrder(base, session.tokens[base:], covered, most_nodes, at_any_price=drafting.verifies_all)
 
-    def _plan_reading(self, answers: Sequence[Part]) -> list[Part]:
+    def _plan_reading(self, answers: Sequence[ForwardPart]) -> list[ForwardPart]:
         """Plans how much is read of which prompts next to these answers."""
         room = self._schedule.read_tokens(sum(part.rows for part in answers))
-        parts: list[Part] = []
+        parts: list[ForwardPart] = []
         while room > 0 and (live := self._schedule.take_prompt()) is not None:
             live.turn.take()
             if self._pages.adopt(live):
                 continue
             plan = self._plan_step(live, most_read=room)
             if plan is not None:
-                parts.append(Part.of(live, plan, newest_coding(live, plan), reads=True))
+                parts.append(ForwardPart.of(live, plan, newest_coding(live, plan), reads=True))
                 room -= parts[-1].rows
                 self._schedule.on_read(live, parts[-1].rows)
         return parts
@@ -93,13 +93,13 @@ class ForwardPlanner:
             self._losses.lose(live, error)
             return None
 
-    def _offer(self, live: LiveSession, plan: StepPlan) -> Candidate | None:
+    def _offer(self, live: LiveSession, plan: StepPlan) -> StepCandidate | None:
         """What a session offers to a forward."""
         record = live.drafting.record
         if record is None:
-            return Candidate(len(plan.feed), plan.tree, (), verifies_all=True)
+            return StepCandidate(len(plan.feed), plan.tree, (), verifies_all=True)
         try:
-            return Candidate(len(plan.feed), plan.tree, record.survival(plan.tree), live.drafting.verifies_all)
+            return StepCandidate(len(plan.feed), plan.tree, record.survival(plan.tree), live.drafting.verifies_all)
         except Exception as error:  # noqa: BLE001 (as above)
             self._losses.lose(live, error)
             return None

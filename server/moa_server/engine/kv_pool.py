@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from moa_server.access.holdings import KeyUsage, sum_holdings
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
-from moa_server.session.session import Phase
+from moa_server.session.session import SessionPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class KVPool:
         """Takes back what idle sessions were promised but did not use; returns how much."""
         before = self.promised
         for live, promise in self._promised.items():
-            if live.is_idle and live.session.phase is Phase.IDLE and live is not asking:
+            if live.is_idle and live.session.phase is SessionPhase.IDLE and live is not asking:
                 self._promised[live] = replace(promise, nbytes=min(promise.nbytes, live.tensors.nbytes))
         return before - self.promised
 

@@ -13,7 +13,7 @@ from moa_server.engine.observer import Observer
 log = structlog.get_logger()
 
 
-class Losses:
+class SessionLosses:
     """Ends sessions that have failed.
 
     Args:

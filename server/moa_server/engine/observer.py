@@ -23,7 +23,7 @@ class Resume(StrEnum):
     UNKNOWN = "unknown"  # none: it has expired, or is another server's
 
 
-class Bytes(StrEnum):
+class FrameBytes(StrEnum):
     """What frames of a conversation are made of."""
 
     VERDICTS = "verdicts"  # and other small frames of the server
@@ -80,8 +80,8 @@ class Observer:
     def on_resume(self, kind: Resume) -> None:
         """A client has come back."""
 
-    def on_sent(self, kind: Bytes, count: int) -> None:
+    def on_sent(self, kind: FrameBytes, count: int) -> None:
         """So many bytes of frames were written."""
 
-    def on_received(self, kind: Bytes, count: int) -> None:
+    def on_received(self, kind: FrameBytes, count: int) -> None:
         """So many bytes of frames were read."""

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from moa_server.engine.forward_part import ForwardPart
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.losses import public_error
-from moa_server.engine.part import Part
 from moa_server.engine.session_jobs import SessionJobs, ms_since
 from moa_server.engine.stepper import CodedRows, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
@@ -65,7 +65,7 @@ class RowCoder:
             if live.stream.listener is not None:
                 live.stream.listener.on_spare_time()
 
-    def release(self, part: Part, *, ended: bool) -> None:
+    def release(self, part: ForwardPart, *, ended: bool) -> None:
         """Lets a step's rows go out, its verdict being on the way; `ended`: so has the answer."""
         live, feed = part.live, part.live.stream.feed
         if feed is not None and (ended or not part.coding.gives_rows(feed)):
@@ -86,7 +86,7 @@ class RowCoder:
 
     # ------------------------------------------------------------ on the inference thread
 
-    def code_at_once(self, parts: Sequence[Part]) -> None:
+    def code_at_once(self, parts: Sequence[ForwardPart]) -> None:
         """Codes what leaves with the verdicts; a part whose rows cannot be coded has failed."""
         wanted = [(part, rows) for part in _chosen(parts) for rows in part.coding.at_once]
         if not wanted:
@@ -98,7 +98,7 @@ class RowCoder:
             else:
                 part.coded.append(each)
 
-    def code_after(self, parts: Sequence[Part]) -> None:
+    def code_after(self, parts: Sequence[ForwardPart]) -> None:
         """Codes the rows that take time, once the verdicts are out."""
         wanted = [(part, rows) for part in _chosen(parts) for rows in part.coding.after]
         if not wanted:
@@ -113,7 +113,7 @@ class RowCoder:
                 self._jobs.post(partial(self._on_coded, part.live, part.coding.feed, each, took_ms))
 
 
-def _chosen(parts: Sequence[Part]) -> list[Part]:
+def _chosen(parts: Sequence[ForwardPart]) -> list[ForwardPart]:
     """Those that chose tokens."""
     return [part for part in parts if isinstance(part.outcome, Verification)]
 

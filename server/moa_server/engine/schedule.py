@@ -48,7 +48,7 @@ Waiting = TypeVar("Waiting", bound=HasSession)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class StepCandidate:
     """An answer that could step.
 
     Args:
@@ -154,7 +154,7 @@ class Schedule(Generic[Waiting]):
 
     # ------------------------------------------------------------ what they do
 
-    def choose_nodes(self, candidates: Sequence[Candidate]) -> list[DraftTree]:
+    def choose_nodes(self, candidates: Sequence[StepCandidate]) -> list[DraftTree]:
         """The nodes of each to verify now; none: a plain step."""
         if not self.cost.known:
             return [each.arrived for each in candidates]

@@ -14,7 +14,7 @@ from moa_shared.errors import InternalError
 
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import Losses
+from moa_server.engine.losses import SessionLosses
 
 
 class SessionJobs:
@@ -24,7 +24,7 @@ class SessionJobs:
         losses: ends a session whose job fails.
     """
 
-    def __init__(self, thread: InferenceThread, losses: Losses) -> None:
+    def __init__(self, thread: InferenceThread, losses: SessionLosses) -> None:
         self._thread = thread
         self._losses = losses
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -28,18 +28,18 @@ from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.live.answer_trace import AnswerTrace
+from moa_server.engine.live.answer_spans import AnswerSpans
 from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.observer import Bytes, Resume
+from moa_server.engine.observer import FrameBytes, Resume
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.allowance import Allowance
 from moa_server.service.frame_writer import FrameWriter
 from moa_server.service.frames import check_lengths, parse
-from moa_server.service.handshake import Handshake
+from moa_server.service.handshake import OpenHandshake
 from moa_server.service.lifecycle import Lifecycle
 from moa_server.service.memory_queue import SessionRows
 from moa_server.service.services import Services
-from moa_server.session.session import Phase
+from moa_server.session.session import SessionPhase
 
 log = structlog.get_logger()
 
@@ -141,7 +141,7 @@ class ConverseStream:
         self._check_order(kind)
         nodes = check_lengths(frame, self._services.most_tokens)
         self._allowance.charge(len(data), nodes, replies=kind == "beat")
-        self._services.observer.on_received(Bytes.DRAFTS if kind == "draft" else Bytes.REQUESTS, len(data))
+        self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, len(data))
         match kind:
             case "open":
                 self._on_open(frame.open)
@@ -172,7 +172,7 @@ class ConverseStream:
             raise ProtocolError("one Open a stream", "another Open")
 
     def _on_open(self, message: pb.Open) -> None:
-        welcome = Handshake(self._services, self._lifecycle, self.caller, self).answer(message)
+        welcome = OpenHandshake(self._services, self._lifecycle, self.caller, self).answer(message)
         live = self._live = welcome.live
         self._codecs = welcome.codecs
         self.state, self._busy_at = StreamState.OPEN, self._services.clock()
@@ -208,10 +208,10 @@ class ConverseStream:
         if backlog.repeats:
             return
         live.account.usage.on_ask(ask.id, len(session.tokens))
-        if is_traced() and session.phase is Phase.ANSWERING:
-            trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
+        if is_traced() and session.phase is SessionPhase.ANSWERING:
+            trace = AnswerSpans(ask.traceparent, live.number, len(session.tokens), session.cached)
             live.account.begin_trace(trace)
-        if session.phase is Phase.ANSWERING:
+        if session.phase is SessionPhase.ANSWERING:
             self._reserve(live)
         live.stream.budget.begin_answer()
         if (feed := live.stream.feed) is not None:
@@ -327,7 +327,7 @@ class ConverseStream:
         if self._live is None:
             self._frame_writer.fail(self._lifecycle.leaving())
             self._lifecycle.leave(self)
-        elif self._live.session.phase is not Phase.ANSWERING:
+        elif self._live.session.phase is not SessionPhase.ANSWERING:
             self._send_away(self._live)
 
     def end_refused(self, refusal: AuthenticationError) -> None:
@@ -339,7 +339,7 @@ class ConverseStream:
     def end_idle(self, since: float) -> None:
         """Ends the stream if nothing was asked on it since then: the client comes back with its next question."""
         live = self._live
-        if live is not None and live.session.phase is not Phase.ANSWERING and self._busy_at < since:
+        if live is not None and live.session.phase is not SessionPhase.ANSWERING and self._busy_at < since:
             self._leave()
             self._go_away(live.token, IDLE)
 
@@ -362,7 +362,7 @@ class ConverseStream:
 
     def _end_answer(self, live: LiveSession, finish: Finish) -> None:
         session = live.session
-        if session.phase is Phase.ANSWERING:
+        if session.phase is SessionPhase.ANSWERING:
             session.on_stop()
             live.account.end_answer()
             live.account.on_written(0, 0, 0, finish)

@@ -34,7 +34,7 @@ PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
     "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
 }
 
-Send = Callable[[pb.FetchDrafterResponse], Awaitable[object]]
+Send = Callable[[pb.FetchDrafterResponse], Awaitable[int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class DrafterFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _OfferedFile:
     path: Path
     entry: pb.PartFile
 
@@ -75,7 +75,7 @@ class DrafterFiles:
         self._drafters = tuple(drafters)
         self._cache_dir = cache_dir
         self._chunk_bytes = min(chunk_bytes, CHUNK_BYTES)
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _OfferedFile] = {}
         self._manifest = pb.PartManifest()
         self._lock = asyncio.Lock()
         self._places = FetchPlaces()
@@ -128,7 +128,7 @@ class DrafterFiles:
             else:
                 await send(pb.FetchDrafterResponse(manifest=self._manifest))
 
-    async def _send_range(self, part: _Part, offset: int, send: Send, moved: Callable[[], None]) -> None:
+    async def _send_range(self, part: _OfferedFile, offset: int, send: Send, moved: Callable[[], None]) -> None:
         end = min(part.entry.size, offset + RANGE_BYTES)
         if offset >= end:
             return
@@ -142,7 +142,7 @@ class DrafterFiles:
                 moved()
                 offset += len(data)
 
-    async def _ready(self) -> dict[str, _Part]:
+    async def _ready(self) -> dict[str, _OfferedFile]:
         async with self._lock:
             if not self._parts:
                 await asyncio.to_thread(self._make_ready)
@@ -155,16 +155,16 @@ class DrafterFiles:
         size = sum(part.entry.size for part in parts.values())
         log.info("parts for clients are ready", files=len(parts), bytes=size)
 
-    def _prepare(self) -> dict[str, _Part]:
+    def _prepare(self) -> dict[str, _OfferedFile]:
         """Makes the missing files and hashes all of them."""
         root = cache_root(self._cache_dir)
-        found: dict[str, _Part] = {}
+        found: dict[str, _OfferedFile] = {}
 
         def offer(path: Path, kind: pb.PartKind, name: str | None = None) -> None:
             sha256 = bytes.fromhex(remembered_hash(path, root))
             name = name or path.name
             entry = pb.PartFile(name=name, kind=pb.PartKind.Name(kind), size=path.stat().st_size, sha256=sha256)
-            found[name] = _Part(path, entry)
+            found[name] = _OfferedFile(path, entry)
 
         try:
             for name in TEXT_FILES:
@@ -222,7 +222,7 @@ class DrafterFiles:
             write_manifest(folder, self._files.target_id, self._files.fingerprint)
 
 
-def _find(parts: dict[str, _Part], request: pb.FetchDrafterRequest) -> _Part:
+def _find(parts: dict[str, _OfferedFile], request: pb.FetchDrafterRequest) -> _OfferedFile:
     part = parts.get(request.name)
     if part is None:
         raise NotFoundError(f"The server has no file {request.name[:80]!r} for clients.", hint="Fetch the manifest.")

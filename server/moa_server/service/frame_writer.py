@@ -17,7 +17,7 @@ from moa_shared.protocol.continued_frames import VerdictWriter
 from moa_shared.protocol.messages import Memory, Plane, Verdict
 from moa_shared.protocol.protobuf_messages import memory_to_proto
 
-from moa_server.engine.observer import Bytes, Observer
+from moa_server.engine.observer import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import MemoryFeed
 from moa_server.service.bounded_writer import BoundedWriter
@@ -173,9 +173,11 @@ class FrameWriter:
     def _count(self, nbytes: int) -> None:
         rows, self._rows_in_frame = self._rows_in_frame, []
         for each in rows:
-            self._observer.on_sent(Bytes.MEMORY if each.plane is Plane.MEMORY else Bytes.STATE, len(each.payload))
+            self._observer.on_sent(
+                FrameBytes.MEMORY if each.plane is Plane.MEMORY else FrameBytes.STATE, len(each.payload)
+            )
             nbytes -= len(each.payload)
-        self._observer.on_sent(Bytes.VERDICTS, nbytes)
+        self._observer.on_sent(FrameBytes.VERDICTS, nbytes)
 
 
 def _size(item: Verdict | pb.ServerFrame) -> int:

@@ -59,7 +59,7 @@ class MemoryTerms:
     widths: dict[Plane, int]
 
 
-class Handshake:
+class OpenHandshake:
     """Answers the Open of one stream.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 import structlog
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 SERVICE = "moa.v1.Moa"
 Answer = TypeVar("Answer")
-Context = grpc.aio.ServicerContext[Any, Any]
+Context = grpc.aio.ServicerContext[bytes, Message]
 
 
 class MoaService:
@@ -42,7 +42,7 @@ class MoaService:
         self._lifecycle = host.lifecycle
         self._admission = host.admission
 
-    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+    def handler(self) -> grpc.GenericRpcHandler[bytes, Message]:
         """What a grpc.aio server registers."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
@@ -145,7 +145,7 @@ def _traceparent(context: Context) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _writing(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[Message], Awaitable[None]]:
+def _writing(context: Context) -> Callable[[Message], Awaitable[None]]:
     """Hands messages to gRPC; raises UnavailableError if the connection breaks meanwhile."""
 
     async def write(message: Message) -> None:

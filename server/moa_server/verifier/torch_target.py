@@ -26,7 +26,7 @@ from moa_server.verifier.arrays import Rows, as_array, over_arrays
 from moa_server.verifier.cache import KVCache, as_lsa_input
 from moa_server.verifier.paged import attention
 from moa_server.verifier.paged.attention import Attention, AttentionShape, SessionAttention
-from moa_server.verifier.paged.batch import Part, Run, bucket, lay_out
+from moa_server.verifier.paged.batch import BatchPart, Run, bucket, lay_out
 from moa_server.verifier.paged.cache import PagedCache, in_order
 from moa_server.verifier.paged.forward import Forward, Layers, Record
 from moa_server.verifier.paged.pool import PagePool
@@ -193,7 +193,7 @@ def _paged(cache: KVCache) -> PagedCache:
     return cache
 
 
-def _part(request: Request, depths: Sequence[int]) -> Part:
+def _part(request: Request, depths: Sequence[int]) -> BatchPart:
     cache = _paged(request.cache)
     parents = None if is_chain(request.parents) else request.parents
-    return Part(request.tokens, depths, cache.length, cache.pages, parents)
+    return BatchPart(request.tokens, depths, cache.length, cache.pages, parents)

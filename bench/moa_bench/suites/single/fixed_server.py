@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from moa_server.engine.stepper import MemorySource, Stepper, Work
 from moa_server.session.pending_draft import NO_DRAFT
-from moa_server.session.session import Phase, Session, SessionLimits
+from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import Verification
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -55,7 +55,7 @@ class FixedServer:
         drafts = self._new_drafts(tensors)
         began = time.perf_counter()
         reading_ms, steps = 0.0, []
-        while session.phase is Phase.ANSWERING:
+        while session.phase is SessionPhase.ANSWERING:
             session.on_ack(len(session.tokens))
             drafting = time.perf_counter()
             tree = NO_DRAFT

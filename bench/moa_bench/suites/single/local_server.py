@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDrafts, TimePrice
 from moa_server.engine.stepper import Stepper
-from moa_server.session.session import Phase, Session, SessionLimits
+from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -93,7 +93,7 @@ class LocalServer:
         local = LocalSession(self, session, drafts=drafts)
         began = time.perf_counter()
         reading_ms, steps = 0.0, []
-        while session.phase is Phase.ANSWERING:
+        while session.phase is SessionPhase.ANSWERING:
             session.on_ack(len(session.tokens))
             step = local.step()
             if reading_ms and step is not None:

@@ -15,7 +15,7 @@ from moa_server.engine.live.attachment import Attachment
 from moa_server.engine.live.session_drafting import SessionDrafting
 from moa_server.engine.live.turn import Turn
 from moa_server.engine.stepper import SessionTensors
-from moa_server.session.session import Phase, Session
+from moa_server.session.session import Session, SessionPhase
 
 
 @dataclass(eq=False, slots=True)
@@ -42,7 +42,7 @@ class LiveSession:
     @property
     def is_idle(self) -> bool:
         """Whether its keys and values can be spared."""
-        answers = self.session.phase is Phase.ANSWERING and self.stream.listener is not None
+        answers = self.session.phase is SessionPhase.ANSWERING and self.stream.listener is not None
         return not answers and not self.turn.stepping
 
     def attach(self, caller: Caller, stream: Attachment) -> None:

@@ -21,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from moa_server.verifier.paged.batch import Batch, Part
+from moa_server.verifier.paged.batch import Batch, BatchPart
 from moa_server.verifier.paged.pool import PagePool
 
 NAME = "moa_paged"
@@ -212,7 +212,7 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def _mask(part: Part, like: torch.Tensor, window: int = 0) -> torch.Tensor | None:
+def _mask(part: BatchPart, like: torch.Tensor, window: int = 0) -> torch.Tensor | None:
     """[rows, length] in the dtype and on the device of `like`: 0 where a row sees the column, -inf where not.
 
     None where attention needs none: a single row that sees everything, a chain without prefix (plainly causal), and

@@ -20,7 +20,7 @@ Seen = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """One conversation's rows.
 
     Args:
@@ -63,13 +63,13 @@ class Run:
         layers: whose entering state is wanted; as many as there are layers: what leaves the last.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[BatchPart]
     rows: int
     chosen: Sequence[int]
     layers: Sequence[int]
 
 
-FILLER = Part([0], [0], 0, [SPARE_PAGE])
+FILLER = BatchPart([0], [0], 0, [SPARE_PAGE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Batch:
         tokens: [rows]; `positions`: in their text; `slots`: where their keys and values are written.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[BatchPart]
     tokens: Numbers
     positions: Numbers
     slots: Numbers
@@ -101,7 +101,7 @@ class Batch:
         return all(part.parents is None for part in self.parts)
 
 
-def lay_out(parts: Sequence[Part], rows: int = 0) -> Batch:
+def lay_out(parts: Sequence[BatchPart], rows: int = 0) -> Batch:
     """The arrays of a forward over `parts`, filled up to `rows` rows if there are fewer."""
     count = sum(len(part.tokens) for part in parts)
     parts = [*parts, *[FILLER] * max(0, rows - count)]
@@ -110,7 +110,7 @@ def lay_out(parts: Sequence[Part], rows: int = 0) -> Batch:
     return Batch(parts, tokens, positions, np.concatenate([_slots(part) for part in parts]))
 
 
-def _slots(part: Part) -> Numbers:
+def _slots(part: BatchPart) -> Numbers:
     rows = np.arange(part.prefix, part.length)
     return np.asarray(part.pages, np.int64)[rows // PAGE_ROWS] * PAGE_ROWS + rows % PAGE_ROWS
 

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from moa_server.verifier.paged.attention import PLAIN, Attention, AttentionShape, Plan
-from moa_server.verifier.paged.batch import FILLER, PAGE_ROWS, Batch, Part
+from moa_server.verifier.paged.batch import FILLER, PAGE_ROWS, Batch, BatchPart
 from moa_server.verifier.paged.pool import PagePool
 
 WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
-IDLE = Part([], [], 1, FILLER.pages)  # a conversation without rows: a graph's batch has as many as rows
+IDLE = BatchPart([], [], 1, FILLER.pages)  # a conversation without rows: a graph's batch has as many as rows
 
 
 class FlashInferAttention(Attention):
@@ -92,7 +92,7 @@ class FlashInferPlan(Plan):
         return cast(torch.Tensor, self._wrapper.run(queries.contiguous(), (pool.keys(layer), pool.values(layer))))
 
 
-def flat_mask(parts: Sequence[Part]) -> np.ndarray:
+def flat_mask(parts: Sequence[BatchPart]) -> np.ndarray:
     """Which keys of its conversation each row sees: for each part [rows, length] bool, one after the other, flat."""
     masks = []
     for part in parts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_server.verifier.paged.batch import Part, Run
+from moa_server.verifier.paged.batch import BatchPart, Run
 
 Numbers = npt.NDArray[np.int64]
 
@@ -75,10 +75,10 @@ def decode(numbers: Numbers) -> Order:
     return Stop()
 
 
-def _part(rest: Iterator[int]) -> Part:
+def _part(rest: Iterator[int]) -> BatchPart:
     tokens = _take(rest)
     depths, prefix, pages = _take(rest, len(tokens)), next(rest), _take(rest)
-    return Part(tokens, depths, prefix, pages, _take(rest, len(tokens)) if next(rest) else None)
+    return BatchPart(tokens, depths, prefix, pages, _take(rest, len(tokens)) if next(rest) else None)
 
 
 def _list(numbers: Sequence[int]) -> list[int]:

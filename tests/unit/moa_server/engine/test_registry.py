@@ -13,7 +13,7 @@ from moa_server.engine.live.attachment import Attachment, Listener
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors
-from moa_server.session.session import Phase, Session, SessionLimits
+from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
@@ -184,7 +184,7 @@ def test_streams_that_answer_are_not_ended(clock: Clock) -> None:
     live_sessions = [bench.admit(answering=True) for _ in range(2)]
     with pytest.raises(OverloadedError):
         bench.admit()
-    assert all(live.session.phase is Phase.ANSWERING for live in live_sessions)
+    assert all(live.session.phase is SessionPhase.ANSWERING for live in live_sessions)
 
 
 def test_a_session_that_was_resumed_is_not_dropped(clock: Clock) -> None:

@@ -17,9 +17,9 @@ from moa_server.engine.schedule import (
     LONGEST_TURN,
     MOST_ROWS,
     TURN,
-    Candidate,
     Rows,
     Schedule,
+    StepCandidate,
 )
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
@@ -55,8 +55,8 @@ def measured(plain_ms: float, row_ms: float) -> Schedule[LiveSession]:
     return schedule
 
 
-def offered(tree: DraftTree, survival: Sequence[float], *, verifies_all: bool = False) -> Candidate:
-    return Candidate(1, tree, survival, verifies_all)
+def offered(tree: DraftTree, survival: Sequence[float], *, verifies_all: bool = False) -> StepCandidate:
+    return StepCandidate(1, tree, survival, verifies_all)
 
 
 # ---------------------------------------------------------------- who

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_server.verifier.paged.attention import Attention
-from moa_server.verifier.paged.batch import PAGE_ROWS, Batch, Part, lay_out
+from moa_server.verifier.paged.batch import PAGE_ROWS, Batch, BatchPart, lay_out
 from moa_server.verifier.paged.flex import BLOCK_ROWS, mask_arrays, sees
 from moa_server.verifier.paged.pool import PagePool
 
@@ -35,7 +35,7 @@ def over_pages(name: str) -> tuple[Attention, PagePool]:
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[Part]:
+def batches(draw: st.DrawFn) -> list[BatchPart]:
     """Up to four conversations with pages in any order; trees, chains and single rows."""
     free = draw(st.permutations(range(1, PAGES + 1)))
     parts = []
@@ -44,7 +44,7 @@ def batches(draw: st.DrawFn) -> list[Part]:
         parents = [draw(st.integers(-1, node - 1)) for node in range(count)] if draw(st.booleans()) else None
         needed = -(-(prefix + count) // PAGE_ROWS) + draw(st.integers(0, 1))  # a page may be held in advance
         pages, free = free[:needed], free[needed:]
-        parts.append(Part([1] * count, [0] * count, prefix, pages, parents))
+        parts.append(BatchPart([1] * count, [0] * count, prefix, pages, parents))
     return parts
 
 
@@ -69,7 +69,7 @@ def expected(pool: PagePool, batch: Batch, queries: torch.Tensor) -> torch.Tenso
 @pytest.mark.parametrize("name", ATTENTIONS)
 @given(parts=batches(), filled=st.booleans(), seed=st.integers(0, 9))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_batch_gives_what_the_formula_gives(name: str, parts: list[Part], filled: bool, seed: int) -> None:
+def test_any_batch_gives_what_the_formula_gives(name: str, parts: list[BatchPart], filled: bool, seed: int) -> None:
     attention, pool = over_pages(name)
     batch = lay_out(parts, ROWS if filled else 0)
     queries = torch.randn(batch.rows, HEADS, HEAD_DIM, generator=torch.Generator().manual_seed(seed))
@@ -84,9 +84,9 @@ def test_one_plan_for_a_graph_serves_one_batch_after_the_other(name: str) -> Non
     attention, pool = over_pages(name)
     plan = attention.new_plan(rows=8, pages=3)
     for parts in (
-        [Part([1] * 5, [0] * 5, 70, [3, 7], [-1, 0, 0, 1, 1])],
-        [Part([1], [0], place, [page]) for page, place in enumerate(range(3, 59, 7), 1)],
-        [Part([1] * 3, [0] * 3, 120, [9, 2])],
+        [BatchPart([1] * 5, [0] * 5, 70, [3, 7], [-1, 0, 0, 1, 1])],
+        [BatchPart([1], [0], place, [page]) for page, place in enumerate(range(3, 59, 7), 1)],
+        [BatchPart([1] * 3, [0] * 3, 120, [9, 2])],
     ):
         batch = lay_out(parts, 8)
         queries = torch.randn(8, HEADS, HEAD_DIM)
@@ -99,7 +99,7 @@ def test_one_plan_for_a_graph_serves_one_batch_after_the_other(name: str) -> Non
 
 @given(batches(), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_a_block_of_rows_reads_exactly_the_pages_of_its_conversations(parts: list[Part], filled: bool) -> None:
+def test_a_block_of_rows_reads_exactly_the_pages_of_its_conversations(parts: list[BatchPart], filled: bool) -> None:
     """The compiled kernel reads no others, so a key that a row sees must be in one of them; each is read once."""
     batch = lay_out(parts, ROWS if filled else 0)
     arrays = mask_arrays(batch, PAGES + 1)
@@ -117,6 +117,6 @@ def test_a_block_of_rows_reads_exactly_the_pages_of_its_conversations(parts: lis
 
 def test_the_pages_of_a_conversation_are_read_in_the_order_of_its_text() -> None:
     """A row's sums then have one order, whatever is computed with it."""
-    parts = [Part([1], [0], 150, [8, 2, 5]), Part([1], [0], 70, [7, 1])]
+    parts = [BatchPart([1], [0], 150, [8, 2, 5]), BatchPart([1], [0], 70, [7, 1])]
     arrays = mask_arrays(lay_out(parts), PAGES + 1)
     assert arrays["page_lists"][0, 0, 0, : arrays["page_counts"][0, 0, 0]].tolist() == [8, 2, 5, 7, 1]

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from moa_server.verifier.paged.batch import FILLER, PAGE_ROWS, Part, bucket, lay_out
+from moa_server.verifier.paged.batch import FILLER, PAGE_ROWS, BatchPart, bucket, lay_out
 
 
 def test_rows_of_conversations_in_turn_then_rows_that_fill() -> None:
-    tree = Part([7, 8, 9], [0, 1, 1], PAGE_ROWS - 1, [4, 2], [-1, 0, 0])
-    chain = Part([5, 6], [0, 1], 3, [9])
+    tree = BatchPart([7, 8, 9], [0, 1, 1], PAGE_ROWS - 1, [4, 2], [-1, 0, 0])
+    chain = BatchPart([5, 6], [0, 1], 3, [9])
     batch = lay_out([tree, chain], 8)
     assert batch.rows == 8
     assert batch.tokens.tolist() == [7, 8, 9, 5, 6, 0, 0, 0]
@@ -20,13 +20,13 @@ def test_rows_of_conversations_in_turn_then_rows_that_fill() -> None:
 
 
 def test_the_pages_in_use_are_those_of_the_rows_held_and_new() -> None:
-    assert Part([1], [0], PAGE_ROWS - 1, [4, 2, 8]).used_pages() == [4]
-    assert Part([1], [0], PAGE_ROWS, [4, 2, 8]).used_pages() == [4, 2]
+    assert BatchPart([1], [0], PAGE_ROWS - 1, [4, 2, 8]).used_pages() == [4]
+    assert BatchPart([1], [0], PAGE_ROWS, [4, 2, 8]).used_pages() == [4, 2]
 
 
 def test_a_row_sees_its_ancestors_and_itself() -> None:
-    assert Part([1, 1, 1], [0, 1, 2], 5, [1]).seen().tolist() == np.tri(3, dtype=bool).tolist()
-    tree = Part([1, 1, 1, 1], [0, 0, 1, 2], 5, [1], [-1, -1, 0, 2])
+    assert BatchPart([1, 1, 1], [0, 1, 2], 5, [1]).seen().tolist() == np.tri(3, dtype=bool).tolist()
+    tree = BatchPart([1, 1, 1, 1], [0, 0, 1, 2], 5, [1], [-1, -1, 0, 2])
     assert tree.seen().tolist() == [
         [True, False, False, False],
         [False, True, False, False],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.verifier.paged.batch import PAGE_ROWS, Part, Run
+from moa_server.verifier.paged.batch import PAGE_ROWS, BatchPart, Run
 from moa_server.verifier.parallel.orders import Move, Order, Read, Stop, decode, encode
 from moa_shared.tree.arithmetic import add_depths
 
@@ -15,7 +15,7 @@ NUMBERS = st.lists(st.integers(0, 1 << 40), max_size=5)
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> Part:
+def parts(draw: st.DrawFn) -> BatchPart:
     """A conversation's rows, in a tree or not, with just the pages that they need."""
     count = draw(st.integers(1, 5))
     tokens = draw(st.lists(st.integers(0, 1 << 20), min_size=count, max_size=count))
@@ -23,9 +23,9 @@ def parts(draw: st.DrawFn) -> Part:
     pages = draw(st.lists(st.integers(1, 1 << 20), min_size=-(-(prefix + count) // PAGE_ROWS)))
     used = pages[: -(-(prefix + count) // PAGE_ROWS)]
     if draw(st.booleans()):
-        return Part(tokens, list(range(count)), prefix, used)
+        return BatchPart(tokens, list(range(count)), prefix, used)
     parents = [draw(st.integers(-1, row - 1)) for row in range(count)]
-    return Part(tokens, depths_of(parents), prefix, used, parents)
+    return BatchPart(tokens, depths_of(parents), prefix, used, parents)
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
@@ -54,7 +54,7 @@ def test_an_order_survives_its_numbers(order: Order) -> None:
 
 
 def test_pages_behind_the_new_rows_are_not_sent() -> None:
-    run = Run([Part([5], [0], 3, [9, 10, 11])], 0, [0], [])
+    run = Run([BatchPart([5], [0], 3, [9, 10, 11])], 0, [0], [])
     sent = decode(encode(run))
     assert isinstance(sent, Run)
     assert sent.parts[0].pages == [9]

@@ -12,7 +12,7 @@ from moa_server.session.verification import StepPlan
 
 
 @dataclass(eq=False, slots=True)
-class Part(DraftedWork):
+class ForwardPart(DraftedWork):
     """A part of a forward. Whoever has it alone reads and writes it: first the loop, then the thread, then the loop.
 
     Args:
@@ -28,6 +28,6 @@ class Part(DraftedWork):
     @classmethod
     def of(
         cls, live: LiveSession, plan: StepPlan, coding: Coding, *, reads: bool = False, order: DraftOrder | None = None
-    ) -> Part:
+    ) -> ForwardPart:
         """A session's part."""
         return cls(live.tensors, plan, order=order, live=live, coding=coding, reads=reads)
