@@ -60,7 +60,7 @@ def load_host(
 
     Args:
         load: makes the target; None: `load_execution`.
-        observer: learns what the server does; None: nobody does.
+        observer: learns what the server does; None: a no-op.
 
     Raises:
         ModelSourceError, NotFoundError, ChecksumError, CheckpointError, DiskFullError: what is named cannot be used.

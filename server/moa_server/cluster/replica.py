@@ -102,7 +102,7 @@ class Replica:
         return {LOAD: report.load, QUEUE: report.queue_seconds} if report is not None else {}
 
     async def __del__(self) -> None:
-        """Ray ends this replica: running answers may end, and clients are told where to go on."""
+        """Ray ends this replica: running answers may end, and clients are told where to continue."""
         if self._server is not None:
             await asyncio.to_thread(self._server.end, self._settings.grace_seconds)
             coordinator = await self._coordinator()

@@ -1,7 +1,7 @@
 """A whole server on a thread of its own, with its own event loop, inside another program's process.
 
 State: the server once it listens, and its newest report. Invariants: `start` returns when it listens and the fleet has
-taken it in, or raises; it tells the fleet once a second how it is, and goes on with what it knows if nobody answers.
+taken it in, or raises; it reports to the fleet once a second, and continues with what it knows if there is no answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ServerThread:
         replica: Ray's name of this replica.
         node: the address of this machine, by which clients reach a server that listens on all.
         ports: to try, one after the other; 0: any free one.
-        tell: the fleet how this replica is. Raises UnavailableError: nobody answers; MismatchError: it is not wanted.
+        tell: the fleet how this replica is. Raises UnavailableError: no answer; MismatchError: it is not wanted.
     """
 
     def __init__(self, load: Callable[[], Host], replica: str, node: str, ports: Sequence[int], tell: Tell) -> None:
@@ -79,7 +79,7 @@ class ServerThread:
         return host.lifecycle.hangs or time.monotonic() - self._beaten_at > host.services.settings.hang_seconds
 
     def end(self, grace_seconds: float) -> None:
-        """Drains, then closes; clients are told who goes on. Nothing happens where nothing listens."""
+        """Drains, then closes; clients are told which servers continue. Does nothing where nothing listens."""
         if self._is_running:
             asyncio.run_coroutine_threadsafe(self._drain(grace_seconds), self._loop).result()
             self._thread.join()
@@ -95,7 +95,7 @@ class ServerThread:
         except BaseException as error:
             if self._started.done():
                 raise
-            self._started.set_exception(error)  # whoever waits in `start` raises it
+            self._started.set_exception(error)  # `start` waits for it and raises it
 
     async def _serve(self) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)

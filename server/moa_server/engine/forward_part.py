@@ -13,7 +13,7 @@ from moa_server.session.verification import StepPlan
 
 @dataclass(eq=False, slots=True)
 class ForwardPart(DraftedWork):
-    """A part of a forward. Whoever has it alone reads and writes it: first the loop, then the thread, then the loop.
+    """A part of a forward. Owned by the loop until it is submitted, by the thread until it is posted back.
 
     Args:
         reads: it reads a prompt, whether to its end or not.

@@ -86,7 +86,7 @@ class ForwardPlanner:
 
     def _plan_step(self, live: LiveSession, most_read: int | None = None) -> StepPlan | None:
         if live.closed or live.turn.held or (live.stream.listener is None and live.session.unread > 1):
-            return None  # without a client nobody waits for this prompt
+            return None  # no client waits for this prompt
         try:
             return live.session.plan_step(most_read)
         except Exception as error:  # noqa: BLE001 (a defect in one session must not stop the others)

@@ -86,6 +86,6 @@ class InferenceThread:
             self._began = self._clock()
             try:
                 job()
-            except Exception as error:  # else no session would ever be answered again
+            except Exception as error:  # otherwise no session would ever be answered again
                 log.error("job of the inference thread failed", exc_info=error)
             self._began = None

@@ -38,7 +38,7 @@ class KVPool:
     Args:
         budget: bytes of all sessions together, and of what is kept of ended ones.
         release: frees the keys and values of an idle session; it keeps its stream and its text.
-        prefixes: the pages that sessions share, and those that nobody uses now.
+        prefixes: the pages that sessions share, and those that no session uses now.
         elsewhere: bytes that an owner's running answers have at other replicas of a fleet.
     """
 
@@ -62,7 +62,7 @@ class KVPool:
 
     @property
     def running(self) -> int:
-        """Bytes that nobody else can have now: those promised to running answers."""
+        """Bytes that cannot be freed now: those promised to running answers."""
         return sum(self._own(live) for live in self._promised if not live.is_idle)
 
     @property
@@ -79,15 +79,15 @@ class KVPool:
     def reserve(self, live: LiveSession, nbytes: int, page_nbytes: int = 0) -> None:
         """Promises a session `nbytes` in all.
 
-        If needed they are taken from the pages that nobody uses, and then from idle sessions: its own client's first,
-        oldest first.
+        If needed they are taken from the pages that no session uses, and then from idle sessions: its own client's
+        first, oldest first.
 
         Args:
             page_nbytes: of each page that it shares.
 
         Raises:
             ContextLengthError: more than the whole budget.
-            OverloadedError: too little can be freed; nobody has lost anything.
+            OverloadedError: too little can be freed; nothing was freed.
         """
         before = self._promised.pop(live).nbytes if live in self._promised else 0
         # Whatever comes of this, it may still hold pages that no longer belong to its text.
@@ -179,7 +179,7 @@ class KVPool:
         return before - self.promised
 
     def _choose_victims(self, asking: LiveSession, nbytes: int) -> list[LiveSession]:
-        """Who must give up so that `nbytes` can be had, the pages that nobody uses included.
+        """Who must give up so that `nbytes` can be had, the pages that no session uses included.
 
         Raises:
             OverloadedError: it is not enough.

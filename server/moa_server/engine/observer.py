@@ -54,7 +54,7 @@ class AnswerStep:
 
 
 class Observer:
-    """Sees what happens, and does nothing about it. Others inherit from it."""
+    """A no-op observer; subclasses override events."""
 
     def on_planned(self, waits: Sequence[float]) -> None:
         """A forward begins, for sessions that have waited so many seconds."""

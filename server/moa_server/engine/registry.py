@@ -2,7 +2,7 @@
 
 Pure but for the token source and the clock that it is given. State: all live sessions by resume token. Invariants: at
 most `limit` of them, `stream_limit` attached; a detached one is dropped after its time, or earlier when its place is
-needed. The client that takes up most gives way first: the one that asks, if nobody has more.
+needed. The client that takes up most gives way first: the one that asks, if none has more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from moa_server.access.holdings import KeyUsage, sum_holdings
 from moa_server.engine.live.attachment import Attachment
 from moa_server.engine.live.live_session import LiveSession
 
-TOKEN_BYTES = 16  # cannot be guessed: whoever knows it can read another's conversation
+TOKEN_BYTES = 16  # cannot be guessed: it opens the conversation to its holder
 
 
 class SessionRegistry:
@@ -87,7 +87,7 @@ class SessionRegistry:
         """Gives a session, new or found, to a stream of `caller`.
 
         Raises:
-            OverloadedError: a limit is reached, and nobody who takes up as much can give way.
+            OverloadedError: a limit is reached, and no client that takes up as much can give way.
         """
         self.expire()
         if live.token not in self._live_sessions or live.token in self._detached:

@@ -11,7 +11,7 @@ that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming an
 draft that is due does not pay: docs/adr/0025.
 
 Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
-doubles its time, and a prompt loses little: rows of the answers are read beside its own. Where several wait, a turn is
+doubles its time, and a prompt loses little: rows of the answers are read next to its own. Where several wait, a turn is
 long enough for a short one to end in it: conversations that a lost server leaves behind come together, and reading all
 of them a little at a time would let all of them wait until the last one is read.
 """
@@ -189,11 +189,11 @@ class Schedule(Generic[Waiting]):
         return max(answers / self.cost.ms(answers - 1), recent)
 
     def least_chance(self, answers: int) -> float:
-        """The chance that a draft node must have to be worth verifying beside so many answers; 0: not known yet."""
+        """The chance that a draft node must have to be worth verifying next to so many answers; 0: not known yet."""
         return self.cost.line().least_chance(self.rate(answers), answers - 1) if answers and self.cost.known else 0.0
 
     def read_tokens(self, rows: int) -> int:
-        """How many tokens of prompts to read beside `rows` rows of answers."""
+        """How many tokens of prompts to read next to `rows` rows of answers."""
         if not rows:
             return self._most_read
         if not self._read_ms.mean or not self.cost.known:
@@ -203,7 +203,7 @@ class Schedule(Generic[Waiting]):
 
     @property
     def read_ms(self) -> float:
-        """A row of a prompt, as measured; until then, a row beside a plain step; 0: neither is known."""
+        """A row of a prompt, as measured; until then, a row next to a plain step; 0: neither is known."""
         if self._read_ms.mean:
             return self._read_ms.mean
         return self.cost.line().slope_ms

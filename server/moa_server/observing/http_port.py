@@ -1,7 +1,7 @@
 """A small HTTP port for metrics and health, on threads of its own, so that it answers when the event loop does not.
 
 State: the open connections, oldest first. Invariants: at most MOST_CONNECTIONS of them, each for CONNECTION_SECONDS;
-whoever comes beyond takes the oldest one's place; only GET and HEAD of known paths, with a short head, are answered.
+one more takes the oldest one's place; only GET and HEAD of known paths, with a short head, are answered.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Readings:
         calls: conversations and answers whose call is open; `connections`: that have made a call since the start.
         oldest_wait: seconds that some session has waited for its turn.
         kv_held: bytes of keys, values and memory rows; `kv_promised`: that sessions may come to hold; `kv_running`:
-            those of running answers, which nobody else can have; `kv_budget`: for all.
+            those of running answers, which cannot be freed; `kv_budget`: for all.
         keys: in force.
         expires_at: of the certificate, seconds since 1970; None: the server has none.
     """

@@ -56,7 +56,7 @@ class RunningServer:
         self._fleet_watch = self._watch_fleet()
 
     def _watch_fleet(self) -> asyncio.Task[None] | None:
-        """Tells the host of its fleet from now on; None: somebody else does, or there is none."""
+        """Keeps the server's fleet known from now on; None: the cluster does that, or there is no fleet."""
         settings = self.host.services.settings
         if not settings.peers:
             return None

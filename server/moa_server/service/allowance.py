@@ -1,5 +1,5 @@
 """What a connection, or the calls of an address, may cost the server besides forwards: a bucket that fills with time.
-It pays for each frame and call. Whoever has a good key has buckets of its own there, apart from those of strangers.
+It pays for each frame and call. A caller with a good key has buckets of its own there, apart from those of strangers.
 
 Pure but for the clock that it is given. State: what is left, in microseconds of a core. Invariant: never more than
 the burst is left. A frame is paid for when it has been handled, so what is left may be negative: the connection's

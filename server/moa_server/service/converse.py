@@ -331,7 +331,7 @@ class ConverseStream:
             self._send_away(self._live)
 
     def end_refused(self, refusal: AuthenticationError) -> None:
-        """Ends the stream and its session: the caller may not go on."""
+        """Ends the stream and its session: the caller has lost access."""
         self._free()
         self.state = StreamState.ENDED
         self._frame_writer.fail(refusal)

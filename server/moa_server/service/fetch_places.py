@@ -1,7 +1,7 @@
 """The places for downloads of the drafter, shared between those who want them.
 
 State: the downloads under way. Invariants: there are never more than MOST_PLACES; an owner with several cannot keep out
-one with fewer; and a download that stands still keeps its place only while nobody else wants it.
+one with fewer; and a download that stands still keeps its place only while no other caller wants it.
 """
 
 from __future__ import annotations

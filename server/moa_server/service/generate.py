@@ -129,7 +129,7 @@ class Generation:
         self._poke.set()
 
     def on_taken_over(self) -> None:
-        """Cannot happen: nobody knows this session's token."""
+        """Cannot happen: no client knows this session's token."""
 
     def on_displaced(self) -> None:
         """Cannot happen: only idle sessions are displaced."""

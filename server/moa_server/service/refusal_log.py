@@ -1,7 +1,7 @@
 """Which refused calls are worth a line in the log: a few a minute of each kind, and how many were left out.
 
 Pure: clock readings are arguments, in seconds. State: the counts of this minute, for each error's code and owner.
-Invariant: at most MOST_LINES a minute for each, MOST_KINDS of them; whoever comes beyond shares one.
+Invariant: at most MOST_LINES a minute for each, MOST_KINDS of them; all others share one.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
     weights, rows = weights_nbytes(files, level, settings.weights), settings.kv_bytes or least
     idle = (
         weights.idle if level == INT8 and settings.repack_cache else 0
-    )  # of a file that is mapped: what nobody chooses is never read
+    )  # of a file that is mapped: what is not chosen is never read
     all_weights, others = weights.total, rows + PROCESS_BYTES
     if all_weights + others <= free.nbytes:
         return

@@ -43,9 +43,9 @@ class AnswerSpans:
         """
         self._steps += 1
         if self._phase == "queue":
-            self._go_on("read prompt", self._now_ns() - round(1e6 * step_ms))
+            self._begin_phase("read prompt", self._now_ns() - round(1e6 * step_ms))
         if chose and self._phase == "read prompt":
-            self._go_on("write", self._now_ns())
+            self._begin_phase("write", self._now_ns())
 
     def on_written(self, tokens: int, drafted: int, accepted: int) -> None:
         """Tokens were chosen; so many draft nodes were verified for that, and so many of them are among the tokens."""
@@ -54,7 +54,7 @@ class AnswerSpans:
         self._accepted += accepted
 
     def end(self, finish: str, problem: str = "") -> None:
-        """The answer is over, or goes on in another stream.
+        """The answer is over, or continues in another stream.
 
         Args:
             finish: why.
@@ -70,7 +70,7 @@ class AnswerSpans:
         )
         self._span.end(problem=problem)
 
-    def _go_on(self, phase: str, at_ns: int) -> None:
+    def _begin_phase(self, phase: str, at_ns: int) -> None:
         self._part.end(at_ns=at_ns)
         self._phase = phase
         self._part = begin_span(phase, self._span.traceparent, at_ns=at_ns)

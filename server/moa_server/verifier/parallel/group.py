@@ -2,7 +2,7 @@
 
 State: the process groups. Orders and replies are on the host and go by gloo whatever computes the model; they have a
 group of their own. Invariant: an order that was sent is carried out by all ranks, or the replica is lost: ranks that
-are not at the same place must not go on.
+are not at the same place must stop.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from moa_server.engine.live.attachment import Attachment
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.page_store import PagesNotKept
 from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
-from moa_server.engine.schedule import Rows, Schedule
+from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits
@@ -23,7 +23,6 @@ from moa_shared.errors import InternalError, MoaError, RateLimitError, TokenRang
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
-from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.messages import raises
 
@@ -228,24 +227,6 @@ async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Benc
     assert bench.engine.may_code(live)
 
 
-async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(bench: Bench) -> None:
-    for _ in range(60):  # a node is expensive
-        bench.schedule.on_forward(Rows(1, 1, 0), 1.0, 1)
-        bench.schedule.on_forward(Rows(1, 1, 1), 100.0, 1)
-    for verifies_all, verified in ((False, 0), (True, 2)):
-        bench.stepper.gate.clear()
-        live, ear = bench.ask([1])
-        record = DraftRecord()
-        live.drafting.agree(by_server=False, record=record, verifies_all=verifies_all)
-        for _ in range(50):  # drafts were never right
-            record.learn(DraftTree((3,), (-1,)), [7])
-        prefix = live.session.hashes.short_at(1)
-        live.session.on_draft(Draft(1, 1, prefix, 0, [7, 3, 3]))
-        bench.stepper.gate.set()
-        await ear.ended.wait()
-        assert ear.verdicts[1].drafted == verified
-
-
 async def test_rows_of_a_forward_that_was_overtaken_are_not_the_session_s(bench: Bench) -> None:
     bench.stepper.gate.clear()
     live, ear = bench.ask([1], memory=True)
@@ -385,17 +366,6 @@ async def test_pages_that_cannot_be_kept_are_found_no_more_and_end_one_session()
     assert bench.lost == [live]
     assert [pages.live for pages in shelf.discarded[1:]] == [live]
     assert len(good.verdicts) == 3
-
-
-async def test_a_closed_session_is_not_stepped(bench: Bench) -> None:
-    bench.stepper.gate.clear()
-    _, first = bench.ask([1])
-    live, _ = bench.ask([2])
-    live.close()
-    bench.stepper.gate.set()
-    await first.ended.wait()
-    assert ["2:1"] not in bench.stepper.forwards
-    assert live.turn.steps == 0
 
 
 async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
