@@ -34,7 +34,7 @@ from moa_server.access.authentication import Gate
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
-from moa_server.service.fetch import DrafterFile, DrafterFiles
+from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host
 from moa_server.service.served import Served
 from moa_server.settings import ServerSettings

@@ -15,8 +15,8 @@ import structlog
 from hypothesis import given
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
-from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host
+from moa_server.service.stream.converse import ConverseStream
 from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.continued_frames import VerdictReader

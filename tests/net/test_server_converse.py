@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
-from moa_server.engine.schedule import Schedule
+from moa_server.engine.planning.schedule import Schedule
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish

@@ -16,7 +16,7 @@ from moa_server.access.api_key import KeyBook, KeyEntry, hash_of
 from moa_server.access.authentication import Gate
 from moa_server.access.caller import CallerLimits, anonymous
 from moa_server.running.running_server import RunningServer
-from moa_server.service.refusal_log import MOST_LINES
+from moa_server.service.admission.refusal_log import MOST_LINES
 from moa_server.verifier import Target
 from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -33,10 +33,10 @@ from moa_client.link.stream import Traffic
 from moa_server.access.caller import Caller
 from moa_server.engine import engine, losses
 from moa_server.engine.stepper import Stepper, Work
-from moa_server.service import converse as stream
-from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host
 from moa_server.service.served import Served
+from moa_server.service.stream import converse as stream
+from moa_server.service.stream.converse import ConverseStream
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.drafting.growth_rule import GrowthRule
-from moa_server.engine.schedule import Rows, Schedule, StepCandidate
+from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.protocol.messages import Ask, Draft, Verdict

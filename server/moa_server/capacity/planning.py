@@ -14,7 +14,7 @@ from moa_server.capacity.estimate import estimate_step
 from moa_server.capacity.plan import Needed, kv_budget, plan_rooms
 from moa_server.capacity.report import Capacity
 from moa_server.capacity.speed import measure_speed
-from moa_server.engine.session_size import SessionSize
+from moa_server.engine.sessions.session_size import SessionSize
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
 from moa_server.settings import ServerSettings

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_server.engine.forward_part import ForwardPart
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import AnswerStep, Observer
+from moa_server.engine.planning.forward_part import ForwardPart
+from moa_server.engine.planning.schedule import Rows, Schedule
 from moa_server.engine.prefixes.page_moves import PageMoves
-from moa_server.engine.row_coder import RowCoder
-from moa_server.engine.schedule import Rows, Schedule
+from moa_server.engine.rows.row_coder import RowCoder
 from moa_server.session.session import SessionPhase
 from moa_server.session.verification import Verification
 

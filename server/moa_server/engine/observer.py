@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from moa_shared.protocol.finish_rule import Finish
 
-from moa_server.engine.schedule import Rows
+from moa_server.engine.planning.schedule import Rows
 
 
 class Resume(StrEnum):

@@ -24,7 +24,7 @@ from moa_shared.errors import (
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_server.engine.observer import AnswerStep, FrameBytes, Observer, Resume
-from moa_server.engine.schedule import Rows
+from moa_server.engine.planning.schedule import Rows
 from moa_server.observing.histogram import Histogram
 
 ROWS = (1, 8, 32, 128)  # upper ends of the groups of forwards by rows

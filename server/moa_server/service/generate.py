@@ -22,9 +22,9 @@ from moa_server.engine.live.answer_spans import AnswerSpans
 from moa_server.engine.live.attachment import Attachment
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
-from moa_server.service.bounded_writer import BoundedWriter
 from moa_server.service.lifecycle import Lifecycle
 from moa_server.service.services import Services
+from moa_server.service.stream.bounded_writer import BoundedWriter
 
 
 class Generation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # the stubs do not know it
 
-from moa_server.service.allowance import Allowances
+from moa_server.service.admission.allowance import Allowances
 from moa_server.service.service import SERVICE, Context
 
 READINESS = ("", SERVICE)

@@ -20,11 +20,11 @@ from moa_shared.tracing.spans import TRACEPARENT
 
 from moa_server.access.caller import Caller, Right, anonymous
 from moa_server.access.certificate_identity import certificate_name
-from moa_server.service.bounded_writer import BoundedWriter
-from moa_server.service.converse import ConverseStream
-from moa_server.service.frames import parse
 from moa_server.service.generate import Generation
 from moa_server.service.host import Host
+from moa_server.service.stream.bounded_writer import BoundedWriter
+from moa_server.service.stream.converse import ConverseStream
+from moa_server.service.stream.frames import parse
 
 log = structlog.get_logger()
 

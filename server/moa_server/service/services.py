@@ -19,15 +19,15 @@ from moa_server.access.rates import Rates
 from moa_server.access.usage import Usage
 from moa_server.drafting.forward_cost import NODE_SHARE
 from moa_server.engine.engine import Engine
-from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live.account import Account
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import Observer
+from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import PrefixSharing
-from moa_server.engine.registry import SessionRegistry
-from moa_server.engine.schedule import Schedule
-from moa_server.engine.session_size import SessionSize
+from moa_server.engine.sessions.kv_pool import KVPool
+from moa_server.engine.sessions.registry import SessionRegistry
+from moa_server.engine.sessions.session_size import SessionSize
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.service.served import Served
 from moa_server.session.session import Session, SessionLimits

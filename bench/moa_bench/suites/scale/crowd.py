@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from moa.v1 import moa_pb2 as pb
 from moa_client.drafting.settings import DraftingSettings
-from moa_server.engine.schedule import MOST_ROWS
+from moa_server.engine.planning.schedule import MOST_ROWS
 from moa_shared.errors import InternalError
 from moa_shared.protocol.continued_frames import DraftWriter, VerdictWriter
 from moa_shared.protocol.finish_rule import AnswerSettings

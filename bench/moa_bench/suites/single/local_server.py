@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from moa_server.engine.schedule import Rows, Schedule
+from moa_server.engine.planning.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDrafts, TimePrice
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import Session, SessionLimits, SessionPhase

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moa_server.engine.schedule import Schedule
+from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.stepper import SessionTensors, Stepper
 from moa_server.loading import memory_source, with_drafters
 from moa_server.session.session import SessionLimits

@@ -14,7 +14,7 @@ import structlog
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.page_store import PagesNotKept
 from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
-from moa_server.engine.session_jobs import SessionJobs
+from moa_server.engine.thread.session_jobs import SessionJobs
 
 log = structlog.get_logger()
 

@@ -12,9 +12,9 @@ from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live.attachment import Attachment
 from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.prefixes.page_store import PagesNotKept
 from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
-from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from moa_bench.harness.wrapped_target import WrappedTarget
 from moa_bench.suites.single.local_server import LocalServer
-from moa_server.engine.schedule import Schedule
+from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import SessionLimits
 from moa_server.verifier import Request, TargetOutput
