@@ -33,6 +33,7 @@ from moa_client.link.stream import Traffic
 from moa_server.access.caller import Caller
 from moa_server.engine import engine, losses
 from moa_server.engine.stepper import Stepper, Work
+from moa_server.engine.thread import session_jobs
 from moa_server.service.host import Host
 from moa_server.service.served import Served
 from moa_server.service.stream import converse as stream
@@ -548,7 +549,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
 
         process_time = perf_counter
 
-    for module in (client_engine, exchange, connection, drafter_thread, engine):
+    for module in (client_engine, exchange, connection, drafter_thread, engine, session_jobs):
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_thread, "InferenceThread", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))

@@ -90,8 +90,9 @@ class ServerDrafts:
     def learn(self, work: Sequence[DraftedWork]) -> None:
         """The target has chosen after the plans that `extend` has extended."""
         for each in work:
-            drafter = each.tensors.drafter
-            if each.guess is not None and drafter is not None and isinstance(each.outcome, Verification):
+            if each.guess is None or not isinstance(each.outcome, Verification):
+                continue
+            if (drafter := each.tensors.drafter) is not None:
                 drafter.learn(each.guess, each.outcome.taken)
 
     def _guess(
