@@ -36,7 +36,7 @@ from moa_server.service.admission.allowance import Allowance
 from moa_server.service.lifecycle import Lifecycle
 from moa_server.service.services import Services
 from moa_server.service.stream.frame_writer import FrameWriter
-from moa_server.service.stream.frames import check_lengths, parse
+from moa_server.service.stream.frames import check_lengths, check_order, parse
 from moa_server.service.stream.handshake import OpenHandshake
 from moa_server.service.stream.memory_queue import SessionRows
 from moa_server.session.session import SessionPhase
@@ -138,7 +138,7 @@ class ConverseStream:
             return  # crossed with our goodbye
         frame = parse(pb.ClientFrame, data, self._services.frame_bytes)
         kind = frame.WhichOneof("frame")
-        self._check_order(kind)
+        check_order(kind, is_first=self.state is StreamState.AWAITING_OPEN)
         nodes = check_lengths(frame, self._services.most_tokens)
         self._allowance.charge(len(data), nodes, replies=kind == "beat")
         self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, len(data))
@@ -161,15 +161,6 @@ class ConverseStream:
                 self._on_beat(frame.beat)
             case "bye":
                 self._on_bye()
-
-    def _check_order(self, kind: str | None) -> None:
-        """Raises ProtocolError unless the Open is the first frame, and no other one."""
-        if kind is None:
-            raise ProtocolError("a frame that this version knows", "an empty or unknown one")
-        if self.state is StreamState.AWAITING_OPEN and kind != "open":
-            raise ProtocolError("Open as the first frame", kind)
-        if self.state is StreamState.OPEN and kind == "open":
-            raise ProtocolError("one Open a stream", "another Open")
 
     def _on_open(self, message: pb.Open) -> None:
         welcome = OpenHandshake(self._services, self._lifecycle, self.caller, self).answer(message)

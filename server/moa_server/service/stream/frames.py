@@ -32,6 +32,16 @@ def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
         raise ProtocolError(f"a {kind.DESCRIPTOR.name}", f"{len(data)} bytes that do not parse") from None
 
 
+def check_order(kind: str | None, *, is_first: bool) -> None:
+    """Raises ProtocolError unless the Open is the first frame of a stream, and no other one."""
+    if kind is None:
+        raise ProtocolError("a frame that this version knows", "an empty or unknown one")
+    if is_first and kind != "open":
+        raise ProtocolError("Open as the first frame", kind)
+    if not is_first and kind == "open":
+        raise ProtocolError("one Open a stream", "another Open")
+
+
 def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> int:
     """Checks how many tokens a frame holds, before anything looks at them; returns the number of its draft nodes.
 
