@@ -34,11 +34,12 @@ from moa_server.access.authentication import Gate
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
-from moa_server.service.fetch import DrafterFile, DrafterFiles
-from moa_server.service.host import Host, Served
+from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
+from moa_server.service.host import Host
+from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
-from moa_server.target import Target
-from moa_server.target.execution_level import Execution, load_execution
+from moa_server.verifier import Target
+from moa_server.verifier.execution_level import Execution, load_execution
 
 log = structlog.get_logger()
 
@@ -59,7 +60,7 @@ def load_host(
 
     Args:
         load: makes the target; None: `load_execution`.
-        observer: learns what the server does; None: nobody does.
+        observer: learns what the server does; None: a no-op.
 
     Raises:
         ModelSourceError, NotFoundError, ChecksumError, CheckpointError, DiskFullError: what is named cannot be used.
@@ -113,7 +114,7 @@ def load_host(
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes)
     parts.prepare()
-    return Host(
+    return Host.assemble(
         served,
         Stepper(target, sources),
         settings,

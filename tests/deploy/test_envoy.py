@@ -21,7 +21,7 @@ from moa_client.link.channel import Link
 from moa_client.link.dialer import SESSION, new_session
 from moa_client.link.security import Security
 from moa_server.running.running_server import RunningServer
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec

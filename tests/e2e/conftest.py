@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from moa_bench.harness.child import running
 from moa_kernels import variant_name
-from moa_server.target.level_choice import NUMPY
+from moa_server.verifier.level_choice import NUMPY
 from moa_shared.models import ModelFiles
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.models import WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.models.sources.packaged import GEMMA_3_270M, find_installed, install_command

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from moa_server.target import Target
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from transformers import PreTrainedModel

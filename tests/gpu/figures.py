@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from moa_server.target import Request
-from moa_server.target.paged.attention import Attention
-from moa_server.target.paged.flash_infer import FlashInferAttention
-from moa_server.target.paged.flex import FlexAttention
-from moa_server.target.paged.forward import record_on_cuda
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Request
+from moa_server.verifier.paged.attention import Attention
+from moa_server.verifier.paged.flash_infer import FlashInferAttention
+from moa_server.verifier.paged.flex import FlexAttention
+from moa_server.verifier.paged.forward import record_on_cuda
+from moa_server.verifier.torch_target import TorchTarget
 from transformers import LlamaConfig, LlamaForCausalLM
 
 CONTEXT = 1000

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moa_server.target import KVCache, Request, Target, TargetOutput
-from moa_server.target.paged.forward import record_on_cuda
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import KVCache, Request, Target, TargetOutput
+from moa_server.verifier.paged.forward import record_on_cuda
+from moa_server.verifier.torch_target import TorchTarget
 
 from tests.support.paged_targets import ATTENTIONS
 from tests.support.tiny_models import FAMILIES, tiny_model

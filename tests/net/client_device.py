@@ -9,8 +9,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
-from moa_server.target import Target
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import ArrayWeights, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from moa_server.running.running_server import RunningServer
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget
 
 from tests.net.fleet_servers import Servers
 from tests.net.server_peer import make_host, serving, tiny_target

@@ -7,7 +7,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.service.host import Host
-from moa_server.target.target import Target
+from moa_server.verifier.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling

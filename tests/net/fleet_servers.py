@@ -11,7 +11,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
@@ -47,13 +47,13 @@ class Servers:
         host = make_host(
             self._target, stepper=stepper(self._target, 0), **{"port": self._ports.get(name, 0), **settings}
         )
-        host.served.identity.drafter_fingerprint = b""
+        host.services.served.identity.drafter_fingerprint = b""
         if model != "tiny":
-            host.served.identity.target_id = model
-            host.served.identity.target_fingerprint = model.encode().ljust(32)
+            host.services.served.identity.target_id = model
+            host.services.served.identity.target_fingerprint = model.encode().ljust(32)
         if execution:
-            host.served.identity.execution = execution
-            host.served.execution.level = level
+            host.services.served.identity.execution = execution
+            host.services.served.execution.level = level
         running = self.running[name] = await start(host)
         self._ports[name] = running.port
         return running
@@ -66,7 +66,7 @@ class Servers:
         return [Link(f"127.0.0.1:{port}", 5.0, silence_seconds, name=name) for name, port in self._ports.items()]
 
     def sessions(self, name: str) -> int:
-        return len(self.running[name].host.registry)
+        return len(self.running[name].host.services.registry)
 
 
 def address(servers: Servers, name: str) -> str:

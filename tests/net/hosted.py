@@ -19,7 +19,7 @@ from moa_client.host.starting import Reached, Started
 from moa_client.link.channel import connect
 from moa_client.settings import ClientSettings
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.drafting.growing import Growth
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree

@@ -12,7 +12,7 @@ from typing import Any
 from moa_server.observing.metrics import Metrics
 from moa_server.observing.observing import Observing
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 
 from tests.net.server_peer import make_host, serving
 
@@ -22,7 +22,7 @@ async def observed(target: Target, **settings: Any) -> AsyncIterator[tuple[Runni
     """The server, and what operators see of it."""
     metrics = Metrics()
     host = make_host(target, observer=metrics, **settings)
-    observing = Observing(metrics, "127.0.0.1", 0, host.settings.hang_seconds)
+    observing = Observing(metrics, "127.0.0.1", 0, host.services.settings.hang_seconds)
     try:
         async with serving(host) as running:
             observing.follow(host, running.tls)

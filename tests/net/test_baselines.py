@@ -13,7 +13,7 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain

@@ -9,7 +9,7 @@ from moa_bench.users.users import UserAsker, run_users
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from tests.net.client_device import device
@@ -69,7 +69,7 @@ async def test_users_that_break_off_leave_no_stream(server: RunningServer, targe
     askers = [oracle_asker(address, target, Script((5, 6, 7, 8), 0.0, 0, VOCAB), 1.0) for _ in prompts]
     answers, _ = await run_users(askers, prompts, 0.05)
     assert any(len(answer.tokens) < 24 for answer in answers)  # broken off
-    registry = server.host.registry
+    registry = server.host.services.registry
     await until(lambda: registry.detached == len(registry))
     for asker in askers:
         await asker.close()

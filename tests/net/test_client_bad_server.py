@@ -23,7 +23,7 @@ from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import connect
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import (
     ContextLengthError,
     MismatchError,

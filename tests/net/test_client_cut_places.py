@@ -14,8 +14,8 @@ from moa_client.conversation.transcript import Transcript
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
-from moa_server.target import Request, TargetOutput
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Request, TargetOutput
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling

@@ -15,7 +15,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_server.app import start
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec

@@ -23,7 +23,7 @@ from moa_client.device.sources import find_local_sources, find_sources
 from moa_client.link.channel import Link, connect
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
-from moa_server.service import fetch as drafter_files
+from moa_server.service.fetching import fetch as drafter_files
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import (

@@ -17,7 +17,7 @@ from moa_client.history.records import Origin
 from moa_client.history.restoring import restored
 from moa_client.history.store import HistoryStore
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.net.client_device import stepper
@@ -199,7 +199,7 @@ async def test_a_rewound_conversation_is_that_of_who_never_asked(target: Target,
             await program.ask(question)
             await program.settle()
             assert program.engine.conversation.tokens == expected(target, "first", question)
-        assert len(life.running.host.registry) == 1  # its session served all of them
+        assert len(life.running.host.services.registry) == 1  # its session served all of them
         program.rewind(0)
         await program.ask("second")
         await program.settle()

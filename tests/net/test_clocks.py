@@ -18,7 +18,7 @@ from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.link.routing.route import Route, connect_any
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
 

@@ -13,7 +13,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.channel import Link
 from moa_client.link.stream import Stream
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import InternalError
 
 from tests.net.client_device import device

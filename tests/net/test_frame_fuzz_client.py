@@ -23,7 +23,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.link.stream import EOF
 from moa_client.link.transport import Transport
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes

@@ -17,7 +17,7 @@ from moa_client.device.loading import Device
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
 from moa_client.settings import ClientSettings
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.text.template import ChatTemplate
 
 from tests.net.hosted import Characters, Drafters, hosting

@@ -12,7 +12,7 @@ from moa_client.drafting.drafters import MoaDrafter
 from moa_kernels.library import library
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain

@@ -15,7 +15,7 @@ from moa_server.access.caller import Caller
 from moa_server.app import start
 from moa_server.engine.engine import Engine
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
@@ -36,7 +36,7 @@ class PagedServers(Servers):
 
     async def start(self, name: str, *, model: str = "tiny", **settings: Any) -> RunningServer:
         host = make_host(self._target, **settings)
-        host.served.identity.drafter_fingerprint = b""
+        host.services.served.identity.drafter_fingerprint = b""
         running = self.running[name] = await start(host)
         self._ports[name] = running.port
         return running

@@ -10,7 +10,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
 from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import MoaError, OverloadedError
 from moa_shared.protocol.continued_frames import VerdictReader
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -116,7 +116,7 @@ async def test_a_crowd_that_loses_its_server_finishes_every_answer(
         await until(lambda: all(client.answer for client in crowd))
         for client in crowd:
             client.waits_for_drafts, client.dials = False, 0
-        one.host.fleet.update([])
+        one.host.lifecycle.fleet.update([])
         await servers.stop("one")
         if not replicas:
             await servers.start("one", max_streams=ROOM)

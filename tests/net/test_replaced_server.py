@@ -30,7 +30,7 @@ from moa_client.link.stream import Stream, Traffic
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import DiskFullError, MismatchError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -81,8 +81,8 @@ class Place:
         stepper.sources = tuple(source for source in stepper.sources if source.fingerprint in names)
         host = make_host(self._target, stepper=stepper, drafters=drafters, port=self.port)
         if model != "tiny":
-            host.served.identity.target_id = model
-            host.served.identity.target_fingerprint = model.encode().ljust(32)
+            host.services.served.identity.target_id = model
+            host.services.served.identity.target_fingerprint = model.encode().ljust(32)
         return host
 
 

@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_client.link.security import Security
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec

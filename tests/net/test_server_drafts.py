@@ -14,7 +14,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.engine.stepper import Stepper
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.drafting.base import Rows
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
@@ -237,8 +237,8 @@ async def test_a_session_whose_memory_was_given_to_another_drafts_again(target: 
         peer = Peer(channel)
         await peer.open(run_ahead=True, server_drafts=True)
         first = await answer(peer, GREEDY)
-        live = running.host.registry.live_sessions[0]
-        running.host.engine.release(live)
+        live = running.host.services.registry.live_sessions[0]
+        running.host.services.engine.release(live)
         peer.verdicts.clear()
         assert await answer(peer, GREEDY, [4]) == plain_text(target, [*PROMPT, *first, 4], GREEDY)[0]
         assert sum(verdict.server_accepted for verdict in peer.verdicts) > 10

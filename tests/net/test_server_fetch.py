@@ -16,9 +16,9 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.loading import load_host
-from moa_server.service import fetch as drafter_files
-from moa_server.service import fetch_places
-from moa_server.service.fetch import DrafterFile, DrafterFiles
+from moa_server.service.fetching import fetch as drafter_files
+from moa_server.service.fetching import fetch_places
+from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
 from moa_server.service.service import MoaService
 from moa_server.settings import ServerSettings
 from moa_shared.errors import OverloadedError

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import CODE_KEY
 from moa_shared.protocol.prefix_hash import SHORT_HASH
@@ -99,4 +99,4 @@ async def test_random_frames_harm_nobody(
     assert [event for event in events if event["log_level"] == "error"] == []
     assert {event["event"] for event in events} >= {"call refused", "session detached", "session ended"}
     assert await generate(channel, PROMPT, GREEDY) == plain_text(target, PROMPT, GREEDY)
-    await until(lambda: len(server.host.registry) == server.host.registry.detached)
+    await until(lambda: len(server.host.services.registry) == server.host.services.registry.detached)

@@ -11,8 +11,8 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.running.running_server import RunningServer
-from moa_server.target import Target
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
@@ -110,6 +110,6 @@ async def test_a_token_outside_the_vocabulary_is_refused(channel: grpc.aio.Chann
 async def test_a_call_that_ends_early_frees_its_session(server: RunningServer, channel: grpc.aio.Channel) -> None:
     call = moa_pb2_grpc.MoaStub(channel).Generate(pb.GenerateRequest(tokens=PROMPT))
     await call.read()
-    assert len(server.host.registry) == 1
+    assert len(server.host.services.registry) == 1
     call.cancel()
-    await until(lambda: len(server.host.registry) == 0)
+    await until(lambda: len(server.host.services.registry) == 0)

@@ -14,7 +14,7 @@ from moa_client.link.channel import Link
 from moa_client.link.routing.route import Route, connect_any
 from moa_client.link.routing.server_name import ServerName
 from moa_client.link.security import Security
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 

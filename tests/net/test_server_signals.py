@@ -18,10 +18,10 @@ from moa_server.access.api_key import KeyEntry, hash_of, new_key
 from moa_server.access.authentication import Gate
 from moa_server.access.key_file import changing
 from moa_server.app import serve
-from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Work
+from moa_server.engine.thread.inference_thread import InferenceThread
 from moa_server.service.host import Host
-from moa_server.target import Target, TargetOutput
+from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
@@ -68,7 +68,7 @@ async def test_a_reload_ends_nothing_and_a_second_sigterm_ends_the_grace(target:
         await waiting.verdict()
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        await until(lambda: host.draining)
+        await until(lambda: host.lifecycle.draining)
         os.kill(os.getpid(), signal.SIGHUP)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await Peer(channel).open()
@@ -146,11 +146,11 @@ async def test_a_reload_reads_the_keys_and_a_file_that_is_gone_leaves_them(targe
 
     add("one")
     host = make_host(target)
-    host.gate = Gate(path)
+    host.admission.gate = Gate(path)
     async with serving(host) as running:
         add("two")
         running.reload()
-        assert host.gate.keys == 2
+        assert host.admission.gate.keys == 2
         path.unlink()
         running.reload()
-        assert host.gate.keys == 2
+        assert host.admission.gate.keys == 2

@@ -11,7 +11,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling

@@ -26,7 +26,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.link.routing.route import connect_any
 from moa_server.loading import memory_source
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import load_checkpoint
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, load_checkpoint
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM

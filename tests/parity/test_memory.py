@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.drafter import ArrayWeights
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 

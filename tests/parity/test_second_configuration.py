@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import draft_chain

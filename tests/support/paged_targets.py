@@ -10,11 +10,11 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.attention.flex_attention as flex_attention
-from moa_server.target.paged.attention import Attention, SessionAttention
-from moa_server.target.paged.flash_infer import FlashInferAttention
-from moa_server.target.paged.flex import FlexAttention
-from moa_server.target.paged.forward import Record, Run, States
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.paged.attention import Attention, SessionAttention
+from moa_server.verifier.paged.flash_infer import FlashInferAttention
+from moa_server.verifier.paged.flex import FlexAttention
+from moa_server.verifier.paged.forward import Record, Run, States
+from moa_server.verifier.torch_target import TorchTarget
 from transformers import PreTrainedModel
 
 # Otherwise FlexAttention is traced for each shape before it runs without a compiler, which takes many times as long.

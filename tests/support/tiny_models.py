@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from moa_kernels import QuantisedMatrix, in_four_bits
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter import DrafterConfig, fresh_tensors, save_checkpoint
 from moa_shared.models.network.network import Network
 from tokenizers import Tokenizer

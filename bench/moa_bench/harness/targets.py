@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moa_server.target.execution_level import Execution
+from moa_server.verifier.execution_level import Execution
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import Progress
@@ -20,7 +20,7 @@ def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "
         kv: how keys and values are kept, as the server's `--kv` says it.
     """
     from moa_server.settings import SECTION, ServerSettings
-    from moa_server.target.execution_level import load_execution
+    from moa_server.verifier.execution_level import load_execution
     from moa_shared.programs.config import load_settings
 
     fields = {"execution": level, "threads": 1, "kv": kv}

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.drafting.growth_rule import GrowthRule
-from moa_server.engine.schedule import Candidate, Rows, Schedule
+from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.messages import Ask, Draft, Verdict
@@ -172,12 +172,12 @@ class SimulatedServer:
             if plan is not None:
                 parts.append(SimulatedPart(live, plan))
         offered = [
-            Candidate(len(part.plan.feed), part.plan.tree, part.live.drafts.survival(part.plan.tree)) for part in parts
+            StepCandidate(len(part.plan.feed), part.plan.tree, part.live.drafts.survival(part.plan.tree))
+            for part in parts
         ]
         chosen = []
         for part, tree in zip(parts, self._schedule.choose_nodes(offered), strict=True):
-            plan = part.plan if len(tree) == len(part.plan.tree) else part.live.session.plan_step(tree)
-            if plan is not None:
+            if (plan := part.plan.pick(tree)) is not None:
                 chosen.append(SimulatedPart(part.live, plan))
         return chosen
 

@@ -29,7 +29,7 @@ _NOBODY = hashlib.sha256(b"nobody").hexdigest()
 
 
 def new_key() -> str:
-    """A key that nobody can guess."""
+    """A key that cannot be guessed."""
     return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
 
 

@@ -93,7 +93,7 @@ class Gate:
         return self._book.require(value.removeprefix(SCHEME).strip(), self._now()).caller(peer)
 
     def refusal(self, caller: Caller) -> AuthenticationError | None:
-        """Why a caller that was let in may not go on; None: it may."""
+        """Why a caller that was let in has lost access; None: it has access."""
         if not caller.key:
             return None
         entry = self._book.entries.get(caller.key)

@@ -46,7 +46,7 @@ class Bucket:
         return max(0.0, min(amount, self._per_minute) - self.left(now)) * MINUTE / self._per_minute
 
     def set_left(self, amount: float, now: float) -> None:
-        """Somebody else knows what is left."""
+        """Takes what is left from another server's count."""
         self._left = min(float(self._per_minute), amount)
         self._at = now
 

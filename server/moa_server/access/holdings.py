@@ -1,7 +1,7 @@
 """What callers with a limit hold at once: here, and at the other replicas of a fleet. Pure but for its clock.
 
 State: what runs elsewhere, as it was told last. Invariant: what was told HOLDINGS_SECONDS ago counts no more, so a
-caller is never kept out by what nobody can confirm.
+caller is never kept out by what cannot be confirmed.
 """
 
 from __future__ import annotations

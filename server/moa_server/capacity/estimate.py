@@ -13,7 +13,7 @@ import numpy as np
 from moa_kernels import PAGE_ROWS, set_threads, threads
 from moa_shared.protocol.levels import INT8
 
-from moa_server.target.sized_target import SizedTarget
+from moa_server.verifier.sized_target import SizedTarget
 
 READ_BYTES = 1 << 28  # beyond the caches of most processors
 REPEATS = 5

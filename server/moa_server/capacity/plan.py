@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from moa_shared.errors import ConfigError
 from rich.filesize import decimal
 
-from moa_server.target.target import KV_SHARE
+from moa_server.verifier.target import KV_SHARE
 
 LENGTHS = (1024, 4096)  # of a chat of several turns, and of one over a document; then they double
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ConversationRoom:
     """The conversations of one length.
 
     Args:
@@ -76,7 +76,7 @@ def kv_budget(memory: int, needed: Needed) -> int:
     return int(KV_SHARE * left)
 
 
-def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int], int]) -> list[Room]:
+def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int], int]) -> list[ConversationRoom]:
     """What fits into a budget of keys and values.
 
     Args:
@@ -88,7 +88,7 @@ def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int],
     rooms = []
     for tokens in session_lengths(context_tokens):
         nbytes = session_nbytes(tokens)
-        rooms.append(Room(tokens, nbytes, budget // nbytes))
+        rooms.append(ConversationRoom(tokens, nbytes, budget // nbytes))
     first = rooms[0]
     if not first.sessions:
         raise ConfigError(

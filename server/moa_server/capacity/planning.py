@@ -14,14 +14,14 @@ from moa_server.capacity.estimate import estimate_step
 from moa_server.capacity.plan import Needed, kv_budget, plan_rooms
 from moa_server.capacity.report import Capacity
 from moa_server.capacity.speed import measure_speed
-from moa_server.engine.session_size import SessionSize
+from moa_server.engine.sessions.session_size import SessionSize
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
 from moa_server.settings import ServerSettings
-from moa_server.target.execution_level import check_kv, load_execution
-from moa_server.target.level_choice import choose_level
-from moa_server.target.sized_target import SizedTarget
-from moa_server.target.weights_bytes import PROCESS_BYTES, weights_nbytes
+from moa_server.verifier.execution_level import check_kv, load_execution
+from moa_server.verifier.level_choice import choose_level
+from moa_server.verifier.sized_target import SizedTarget
+from moa_server.verifier.weights_bytes import PROCESS_BYTES, weights_nbytes
 
 
 def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, measures: bool = False) -> Capacity:

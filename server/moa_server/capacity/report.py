@@ -10,7 +10,7 @@ from moa_shared.programs.table import table
 from rich.filesize import decimal
 
 from moa_server.capacity.estimate import StepEstimate
-from moa_server.capacity.plan import Needed, Room
+from moa_server.capacity.plan import ConversationRoom, Needed
 from moa_server.capacity.speed import PROMPT_TOKENS, READING_TOKENS_PER_S, Speed, users_fed
 
 READING = f"{READING_TOKENS_PER_S:g} tokens/s"
@@ -32,7 +32,7 @@ class Capacity:
     level: str
     needed: Needed
     budget: int
-    rooms: Sequence[Room]
+    rooms: Sequence[ConversationRoom]
     most_sessions: int
     speed: Speed | None = None
     estimate: StepEstimate | None = None

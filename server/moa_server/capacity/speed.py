@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from moa_server.target import PREFILL_CHUNK_TOKENS, Target
-from moa_server.target.execution_level import Execution
-from moa_server.target.self_test import measure_times
+from moa_server.verifier import PREFILL_CHUNK_TOKENS, Target
+from moa_server.verifier.execution_level import Execution
+from moa_server.verifier.self_test import measure_times
 
 READING_TOKENS_PER_S = 5.0  # a little faster than people read
 PROMPT_TOKENS = 2.0  # that are new, for each token of an answer: 400 before an answer of 200

@@ -83,7 +83,7 @@ def _say(words: str) -> None:
 
 
 def _reach(where: str) -> None:
-    """Refuses an address at which nobody listens."""
+    """Refuses an address at which nothing listens."""
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit():  # "auto", for example
         return

@@ -143,7 +143,7 @@ def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> An
 
 
 def _version(fleet: FleetSettings, settings: ServerSettings) -> str:
-    """What changes where replicas must be replaced; with other keys, or another number of them, they go on."""
+    """What changes where replicas must be replaced; with other keys, or another number of them, they stay."""
     values = json.dumps([settings.json_values(), fleet.cpus, fleet.gpus], sort_keys=True)
     return hashlib.sha256(values.encode()).hexdigest()[:16]
 

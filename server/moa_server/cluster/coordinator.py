@@ -1,7 +1,7 @@
-"""What the replicas of a fleet know of each other: an actor of Ray whose state is made anew by their beats.
+"""What the replicas of a fleet know of each other: an actor of Ray whose state is rebuilt by their beats.
 
 State: the roster, and the books of quotas and of holdings. Invariant: nothing is lost with it but a few seconds:
-replicas go on with what they were told last.
+replicas continue with what they were told last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a key may hold at once over all replicas: the book of sessions and of memory. Pure.
 
 Each replica tells once a second what its callers hold. It learns what their answers hold elsewhere, which it takes off
-their limits, and how much that is idle it must give up because it was used anew at another replica. Invariant: what
+their limits, and how much that is idle it must give up because it was used again at another replica. Invariant: what
 answers hold exceeds a limit only by what several replicas let in between two beats, and never for longer than those
 answers take.
 """

@@ -1,6 +1,6 @@
 """A Ray cluster of this machine alone: Ray's own head process, which lives until `cluster down`.
 
-State: a file that says where it is, and its token, without which nobody may use it. Invariants: only processes that
+State: a file that says where it is, and its token, without which it cannot be used. Invariants: only processes that
 were started here are ever ended: those of the session that its head began. Only this machine reaches it, and its other
 users reach none of its files. Does not import Ray, which reads the environment when it is imported.
 """
@@ -161,7 +161,7 @@ def _try_to_start(cpus: int, say: Callable[[str], None]) -> LocalRay:
     process: subprocess.Popen[bytes] | None = None
     try:
         head.token.touch(mode=0o600)
-        head.token.write_text(token, "utf-8")  # whoever may use Ray may run programs here
+        head.token.write_text(token, "utf-8")  # a user of Ray can run programs here
         inherited = {name: value for name, value in os.environ.items() if name not in OURS}
         with head.log.open("wb") as out:
             process = subprocess.Popen(
@@ -217,10 +217,10 @@ def _awaited(head: LocalRay) -> str:
 
 
 def _check_closed(head: LocalRay, token: str) -> None:
-    """Checks that nobody else could have changed the token, and that nobody reaches Ray from elsewhere.
+    """Checks that no other user could have changed the token, and that Ray cannot be reached from elsewhere.
 
     Raises:
-        UnavailableError: somebody could.
+        UnavailableError: that is possible.
     """
     for path in (Path(head.folder), head.token):
         found = path.lstat()
@@ -266,6 +266,6 @@ def _wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody has at the moment."""
+    """A port that is free at the moment."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])

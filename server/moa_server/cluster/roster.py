@@ -1,7 +1,7 @@
 """The replicas of a fleet, as they report themselves. Pure: clock readings are arguments, in seconds.
 
 State: the newest report of each. Invariants: all serve the same; who has been silent for SILENT_SECONDS is forgotten,
-and who drains or hangs is told to nobody.
+and a replica that drains or hangs is not named.
 """
 
 from __future__ import annotations

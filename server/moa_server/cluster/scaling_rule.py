@@ -12,7 +12,7 @@ from typing import Any
 
 LOAD, QUEUE = "moa_load", "moa_queue_seconds"
 TARGET_LOAD = 0.7  # of each replica: what is left takes in the conversations of one that ends
-LONGEST_QUEUE = 1.0  # seconds; a session waits a step of all others, and one chunk of somebody's prompt
+LONGEST_QUEUE = 1.0  # seconds; a session waits a step of all others, and one chunk of a prompt
 DOWN_LOAD = 0.5  # of each replica that would be left; far enough from TARGET_LOAD that the number does not swing
 
 

@@ -19,7 +19,7 @@ from moa_server.settings import SECTION, ServerSettings
 
 if TYPE_CHECKING:
     from moa_server.loading import LoadExecution
-    from moa_server.target.parallel.group import Group
+    from moa_server.verifier.parallel.group import Group
 
 
 @click.command()
@@ -69,19 +69,19 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         from moa_server.app import serve as serve_host
         from moa_server.loading import load_host
         from moa_server.running.addresses import check_address
-        from moa_server.target.execution_level import load_execution
-        from moa_server.target.parallel.rank import rank_of
+        from moa_server.verifier.execution_level import load_execution
+        from moa_server.verifier.parallel.rank import rank_of
 
     observing = None
     group: Group | None = None
     try:
         rank = rank_of(os.environ, settings.tensor_parallel)
         if rank is not None:
-            from moa_server.target.parallel.group import join
+            from moa_server.verifier.parallel.group import join
 
             group = join(rank, settings.hang_seconds)
             if rank.number:
-                from moa_server.target.parallel.follower import follow
+                from moa_server.verifier.parallel.follower import follow
 
                 follow(settings, progress, group)
                 return
@@ -94,7 +94,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
             observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
         host = load_host(settings, progress, load, metrics)
         log_settings(config_file, settings.keys_file)
-        target = host.served.identity.target_id
+        target = host.services.served.identity.target_id
 
         def announce(where: str, connect: str) -> None:
             write_output(f"serving {target} on {where}\n")

@@ -41,11 +41,11 @@ from moa_server.doctor.protection import check_keys, check_tls
 from moa_server.loading import check_context_length, check_drafter, drafter_paths
 from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
 from moa_server.settings import ServerSettings
-from moa_server.target.execution_level import load_execution
-from moa_server.target.level_choice import choose_level
+from moa_server.verifier.execution_level import load_execution
+from moa_server.verifier.level_choice import choose_level
 
 
-class Examination:
+class ServerExamination:
     """All steps for one server.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 SYS = Path("/sys")
-TIME_ERROR = 5  # of adjtimex(2): nobody sets the clock right
+TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
 TIMEX_BYTES = 512  # more than struct timex takes anywhere
 
 

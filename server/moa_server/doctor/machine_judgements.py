@@ -11,7 +11,7 @@ from moa_server.capacity.plan import Needed
 from moa_server.capacity.report import estimate_text
 from moa_server.capacity.speed import READING_TOKENS_PER_S, Speed, users_fed
 from moa_server.doctor.machine import Machine
-from moa_server.target.target import KV_SHARE
+from moa_server.verifier.target import KV_SHARE
 
 PROBLEM = 1  # the program's exit code
 OWN_FILES = 128  # besides connections: libraries, the model, pipes

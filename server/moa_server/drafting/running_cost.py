@@ -1,7 +1,7 @@
-"""What forwards of answers take in the long run, as clients are told it. Pure.
+"""The long-run cost of forwards of answers, as clients are told. Pure.
 
 State: fading sums of a straight-line fit, and what was measured at the start, which all forwards together scale up or
-down. So a measurement on a busy core is corrected by any forwards, be they plain steps or not. `ForwardCost` beside it
+down. So a measurement on a busy core is corrected by any forwards, be they plain steps or not. `ForwardCost`
 knows the last few seconds, for the next forward; clients ask about the next minutes. Invariant: neither time is
 negative, and nothing is told where nothing was measured at the start.
 """

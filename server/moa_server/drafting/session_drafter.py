@@ -29,7 +29,7 @@ ReadRows = Callable[[Plane, int, int], Rows]  # of a plane, of the positions fro
 
 SHAPE = GrowthShape(breadth=4, nodes=64)
 # Tokens that the first step before a forward, and each later one, finds for each place that it reaches: of the default
-# drafter beside n-grams (docs/adr/0026-ngrams.md), until its own are counted.
+# drafter with n-grams (docs/adr/0026-ngrams.md), until its own are counted.
 FOUND = (0.57, 0.42)
 FOUND_WEIGHT = 8.0  # so that a few misses in a row, which are common, do not stop a good drafter
 # Rows of a prompt that it reads: all rows take a tenth of the prompt's time before the second token can come, and with

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from moa_shared.protocol.finish_rule import Finish
 
-from moa_server.engine.schedule import Rows
+from moa_server.engine.planning.schedule import Rows
 
 
 class Resume(StrEnum):
@@ -23,7 +23,7 @@ class Resume(StrEnum):
     UNKNOWN = "unknown"  # none: it has expired, or is another server's
 
 
-class Bytes(StrEnum):
+class FrameBytes(StrEnum):
     """What frames of a conversation are made of."""
 
     VERDICTS = "verdicts"  # and other small frames of the server
@@ -54,7 +54,7 @@ class AnswerStep:
 
 
 class Observer:
-    """Sees what happens, and does nothing about it. Others inherit from it."""
+    """A no-op observer; subclasses override events."""
 
     def on_planned(self, waits: Sequence[float]) -> None:
         """A forward begins, for sessions that have waited so many seconds."""
@@ -80,8 +80,8 @@ class Observer:
     def on_resume(self, kind: Resume) -> None:
         """A client has come back."""
 
-    def on_sent(self, kind: Bytes, count: int) -> None:
+    def on_sent(self, kind: FrameBytes, count: int) -> None:
         """So many bytes of frames were written."""
 
-    def on_received(self, kind: Bytes, count: int) -> None:
+    def on_received(self, kind: FrameBytes, count: int) -> None:
         """So many bytes of frames were read."""

@@ -22,10 +22,10 @@ from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import KeptPlane, OwnPlane, RowStore
 from moa_server.session.verification import StepPlan, Verification
-from moa_server.target import Request
+from moa_server.verifier import Request
 
 if TYPE_CHECKING:
-    from moa_server.target import KVCache, Target, TargetOutput
+    from moa_server.verifier import KVCache, Target, TargetOutput
 
 Rows = npt.NDArray[np.float32]
 
@@ -151,8 +151,25 @@ class NewestRows:
     most_rows: int
 
 
-Work = tuple[SessionTensors, StepPlan]
 Outcome = Verification | Exception | None  # None: a chunk of a prompt was read
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """One session's share of a forward.
+
+    Args:
+        outcome: what the target chose, or why it failed, once the forward has ended.
+    """
+
+    tensors: SessionTensors
+    plan: StepPlan
+    outcome: Outcome = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target."""
+        return len(self.plan.feed) + len(self.plan.tree)
 
 
 class Stepper:
@@ -204,9 +221,9 @@ class Stepper:
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
             return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
         outcomes: list[Outcome] = []
-        for (tensors, plan), output in zip(work, outputs, strict=True):
+        for each, output in zip(work, outputs, strict=True):
             try:
-                outcomes.append(self._verify(tensors, plan, output))
+                outcomes.append(self._verify(each.tensors, each.plan, output))
             except Exception as error:  # noqa: BLE001 (as above)
                 outcomes.append(error)
         return outcomes
@@ -214,7 +231,8 @@ class Stepper:
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
         """The forward; on an error the caches may be used again after a crop."""
         requests = []
-        for tensors, plan in work:
+        for each in work:
+            tensors, plan = each.tensors, each.plan
             tensors.crop(plan.cached)
             fed, layers = len(plan.feed), tuple(sorted(set(tensors.states.values())))
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()

@@ -1,7 +1,7 @@
 """The other replicas of a fleet, as clients are told of them. Pure.
 
-State: their direct addresses, and who was named first last time. Whoever runs the fleet keeps it true: an option, a
-name in DNS, or a cluster. Invariant: each client is told of at most as many as clients look at, each of them HOST:PORT.
+State: their direct addresses, and who was named first last time. The fleet keeps it true: by an option, a name
+in DNS, or a cluster. Invariant: each client is told of at most as many as clients look at, each of them HOST:PORT.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from moa_shared.programs.addresses import MOST_SUCCESSORS, is_host_port
 
 
 class Membership:
-    """Who else can go on with a conversation of this server.
+    """The servers that can continue a conversation of this one.
 
     Args:
         others: HOST:PORT of each.
@@ -26,7 +26,7 @@ class Membership:
         self.update(others, ranked=ranked)
 
     def update(self, others: Iterable[str], *, ranked: bool = False) -> None:
-        """From now on clients are told of these."""
+        """Names these to clients from now on."""
         self.others = tuple(dict.fromkeys(each for each in others if is_host_port(each)))
         self._is_ranked = ranked
 

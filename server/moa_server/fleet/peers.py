@@ -34,7 +34,7 @@ class Peers:
 
 
 def parse_peers(text: str) -> Peers:
-    """Reads HOST:PORT,HOST:PORT,... or dns:NAME:PORT; empty: nobody.
+    """Reads HOST:PORT,HOST:PORT,... or dns:NAME:PORT; empty: no one.
 
     Raises:
         ValueError: what is wrong with it.

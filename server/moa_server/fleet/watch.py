@@ -93,6 +93,6 @@ def _is_of_this_machine(host: str) -> bool:
         family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as tried:
             tried.bind((host, 0))
-    except (ValueError, OSError):  # a name, or somebody else's
+    except (ValueError, OSError):  # a name, or another machine's
         return False
     return True

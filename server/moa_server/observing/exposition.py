@@ -16,7 +16,7 @@ from moa_server.observing.readings import Readings
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerFacts:
     """What does not change while a server runs.
 
     Args:
@@ -41,7 +41,7 @@ class MoaCollector(Collector):
         self,
         metrics: Metrics,
         look: Callable[[], Readings | None],
-        facts: Callable[[], Facts | None],
+        facts: Callable[[], ServerFacts | None],
         is_ready: Callable[[], bool],
     ) -> None:
         self._metrics = metrics

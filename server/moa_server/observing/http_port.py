@@ -1,7 +1,7 @@
 """A small HTTP port for metrics and health, on threads of its own, so that it answers when the event loop does not.
 
 State: the open connections, oldest first. Invariants: at most MOST_CONNECTIONS of them, each for CONNECTION_SECONDS;
-whoever comes beyond takes the oldest one's place; only GET and HEAD of known paths, with a short head, are answered.
+one more takes the oldest one's place; only GET and HEAD of known paths, with a short head, are answered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PHRASES |= {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HttpPage:
     """What a path gives."""
 
     status: int
@@ -45,7 +45,7 @@ class HttpPort:
         ConfigError: the address cannot be listened on.
     """
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], HttpPage]]) -> None:
         self._pages = pages
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -115,23 +115,23 @@ class HttpPort:
         connection.sendall(answer)
         connection.shutdown(socket.SHUT_WR)
 
-    def _page(self, head: bytes) -> tuple[str, Page]:
+    def _page(self, head: bytes) -> tuple[str, HttpPage]:
         if len(head) > MOST_HEAD_BYTES:
-            return "", Page(431, b"The head is too long.\n")
+            return "", HttpPage(431, b"The head is too long.\n")
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return "", Page(400, b"This is no HTTP/1 request.\n")
+            return "", HttpPage(400, b"This is no HTTP/1 request.\n")
         method, path = words[0], words[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
-            return method, Page(405, b"Only GET and HEAD are answered.\n")
+            return method, HttpPage(405, b"Only GET and HEAD are answered.\n")
         make = self._pages.get(path)
         if make is None:
-            return method, Page(404, f"Pages: {', '.join(self._pages)}\n".encode())
+            return method, HttpPage(404, f"Pages: {', '.join(self._pages)}\n".encode())
         try:
             return method, make()
         except Exception:
             log.exception("a page for operators failed", path=path)
-            return method, Page(500, b"The page failed; the server's log says why.\n")
+            return method, HttpPage(500, b"The page failed; the server's log says why.\n")
 
 
 def _listen(host: str, port: int) -> socket.socket:

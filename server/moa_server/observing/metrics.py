@@ -23,8 +23,8 @@ from moa_shared.errors import (
 )
 from moa_shared.protocol.finish_rule import Finish
 
-from moa_server.engine.observer import AnswerStep, Bytes, Observer, Resume
-from moa_server.engine.schedule import Rows
+from moa_server.engine.observer import AnswerStep, FrameBytes, Observer, Resume
+from moa_server.engine.planning.schedule import Rows
 from moa_server.observing.histogram import Histogram
 
 ROWS = (1, 8, 32, 128)  # upper ends of the groups of forwards by rows
@@ -57,8 +57,8 @@ class Metrics(Observer):
         self.finishes: dict[Finish, int] = dict.fromkeys(FINISHES, 0)
         self.calls = dict.fromkeys(METHODS, 0)
         self.resumes = dict.fromkeys(Resume, 0)
-        self.sent = dict.fromkeys((Bytes.VERDICTS, Bytes.MEMORY, Bytes.STATE), 0)
-        self.received = dict.fromkeys((Bytes.DRAFTS, Bytes.REQUESTS), 0)
+        self.sent = dict.fromkeys((FrameBytes.VERDICTS, FrameBytes.MEMORY, FrameBytes.STATE), 0)
+        self.received = dict.fromkeys((FrameBytes.DRAFTS, FrameBytes.REQUESTS), 0)
         self.refusals = Counter(dict.fromkeys(CODES, 0))
         self.log_events = dict.fromkeys(LEVELS, 0)
 
@@ -98,10 +98,10 @@ class Metrics(Observer):
     def on_resume(self, kind: Resume) -> None:
         self.resumes[kind] += 1
 
-    def on_sent(self, kind: Bytes, count: int) -> None:
+    def on_sent(self, kind: FrameBytes, count: int) -> None:
         self.sent[kind] += count
 
-    def on_received(self, kind: Bytes, count: int) -> None:
+    def on_received(self, kind: FrameBytes, count: int) -> None:
         self.received[kind] += count
 
     def on_log(self, level: str) -> None:

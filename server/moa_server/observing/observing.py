@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from moa_server.observing.conditions import Condition, Signs, liveness, readiness, startup
-from moa_server.observing.exposition import Facts, MoaCollector, make_registry
-from moa_server.observing.http_port import HttpPort, Page
+from moa_server.observing.exposition import MoaCollector, ServerFacts, make_registry
+from moa_server.observing.http_port import HttpPage, HttpPort
 from moa_server.observing.metrics import Metrics
 from moa_server.observing.pulse import Pulse
 from moa_server.observing.readings import Readings, read_host
@@ -45,7 +45,7 @@ class Observing:
         self._host: Host | None = None
         self._tls: TlsListener | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._facts: Facts | None = None
+        self._facts: ServerFacts | None = None
         self._newest: Readings | None = None
         self._pulse = Pulse(metrics.lag.add)
         self.registry = make_registry(
@@ -72,7 +72,7 @@ class Observing:
     def follow(self, host: Host, tls: TlsListener | None) -> None:
         """Shows a server that serves; to be called on its event loop."""
         self._host, self._tls, self._loop = host, tls, asyncio.get_running_loop()
-        self._facts = Facts(_build(host), time.monotonic() - self._began)
+        self._facts = ServerFacts(_build(host), time.monotonic() - self._began)
         self._newest = read_host(host, tls)
         self._pulse.start()
 
@@ -87,20 +87,20 @@ class Observing:
         host = self._host
         return Signs(
             started=host is not None,
-            draining=host is not None and host.draining,
+            draining=host is not None and host.lifecycle.draining,
             silent_seconds=self._pulse.silent_seconds,
-            forward_seconds=host.engine.busy_seconds if host is not None else 0.0,
+            forward_seconds=host.services.engine.busy_seconds if host is not None else 0.0,
             hang_seconds=self._hang_seconds,
         )
 
     # ------------------------------------------------------------ on the port's threads
 
-    def _metrics_page(self) -> Page:
+    def _metrics_page(self) -> HttpPage:
         with self._lock:  # who comes meanwhile gets the same page
             if time.monotonic() - self._made_at > FRESH_SECONDS:
                 self._text = generate_latest(self.registry)
                 self._made_at = time.monotonic()
-            return Page(200, self._text, CONTENT_TYPE_LATEST)
+            return HttpPage(200, self._text, CONTENT_TYPE_LATEST)
 
     def _look(self) -> Readings | None:
         """Looks at the server on its event loop; the look before, if that is busy or has ended."""
@@ -121,8 +121,8 @@ class Observing:
         return self._newest
 
 
-def _page(condition: Condition) -> Page:
-    return Page(200 if condition.holds else 503, f"{condition.reason}\n".encode())
+def _page(condition: Condition) -> HttpPage:
+    return HttpPage(200 if condition.holds else 503, f"{condition.reason}\n".encode())
 
 
 def _build(host: Host) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _build(host: Host) -> dict[str, str]:
         own = version("moa")
     except PackageNotFoundError:  # run from a checkout that is not installed
         own = "0"
-    served = host.served
+    served = host.services.served
     drafters = ",".join(each.name for each in served.drafters)
     return {
         "version": own,

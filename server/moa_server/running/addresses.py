@@ -9,7 +9,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.programs.addresses import is_loopback
 
 _THIS_MACHINE = "127.0.0.1", "::1"
-ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # of documentation: nobody has them
+ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # of documentation: no machine has them
 OPTIONS = "--host or --port"
 METRICS_OPTIONS = "--metrics-host or --metrics-port"
 
@@ -65,7 +65,7 @@ def host_port(host: str, port: int) -> str:
 def reachable_address(address: str) -> str:
     """The address by which other machines reach this one: this, or for 127.0.0.1 or ::1 that of the way out, if any.
 
-    Other loopback addresses are somebody's choice, such as two nodes on one machine.
+    Other loopback addresses are chosen on purpose, such as two nodes on one machine.
     """
     if address not in _THIS_MACHINE:
         return address

@@ -14,7 +14,7 @@ VARIABLE = "NOTIFY_SOCKET"
 
 
 class ServiceManager:
-    """Who started this server and waits for its words; nobody where the environment names no socket."""
+    """Tells the service manager how the server is. No-op without NOTIFY_SOCKET."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         name = environment.get(VARIABLE, "")

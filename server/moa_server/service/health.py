@@ -6,13 +6,11 @@ running answers is alive.
 
 from __future__ import annotations
 
-from typing import Any
-
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # the stubs do not know it
 
-from moa_server.service.allowance import Allowances
-from moa_server.service.service import SERVICE
+from moa_server.service.admission.allowance import Allowances
+from moa_server.service.service import SERVICE, Context
 
 READINESS = ("", SERVICE)
 LIVENESS, STARTUP = "liveness", "startup"
@@ -21,7 +19,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health(aio_health.HealthServicer):  # type: ignore[misc]  # the stubs do not know it
-    """Answers who asks for the server's health; nobody waits for that.
+    """Answers questions about the server's health, without delay.
 
     Args:
         allowances: of all connections.
@@ -44,10 +42,10 @@ class Health(aio_health.HealthServicer):  # type: ignore[misc]  # the stubs do n
         for name in READINESS:
             await self.set(name, NOT_SERVING)
 
-    async def Check(self, request: Any, context: Any) -> Any:
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
         self._allowances.of(context.peer())
         return await super().Check(request, context)
 
-    async def Watch(self, request: Any, context: Any) -> None:
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         self._allowances.of(context.peer())
         await super().Watch(request, context)

@@ -41,7 +41,7 @@ class SessionLimits:
     run_ahead_tokens: int = 128
 
 
-class Phase(Enum):
+class SessionPhase(Enum):
     IDLE = auto()
     ANSWERING = auto()
 
@@ -91,7 +91,7 @@ class Session:
     ) -> None:
         self.limits = limits
         self.run_ahead = run_ahead
-        self.phase = Phase.IDLE
+        self.phase = SessionPhase.IDLE
         self.tokens: list[int] = []
         self.hashes = PrefixHashes()
         self.cached = 0
@@ -138,13 +138,13 @@ class Session:
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
         self.check_open(tokens)
-        running = self.phase is Phase.ANSWERING or self._finish in ENDED_BY_RULE
+        running = self.phase is SessionPhase.ANSWERING or self._finish in ENDED_BY_RULE
         continues = self._replace(0, tokens)
         self._resumable = asks and running and continues
         if not self._resumable:
             self._crop(len(tokens))
         self.version += 1  # a forward under way answers to the stream that broke
-        self.phase = Phase.IDLE
+        self.phase = SessionPhase.IDLE
         self.pending = PendingDraft()  # a new stream counts its epochs from the start
         self.acknowledged = len(tokens)
         return min(self.cached, len(tokens))
@@ -178,7 +178,7 @@ class Session:
             and ask.settings == self._settings
             and self.tokens[ask.base : end] == list(ask.tokens)
         )
-        if same and self.phase is Phase.ANSWERING and ask.id == self.ask_id:
+        if same and self.phase is SessionPhase.ANSWERING and ask.id == self.ask_id:
             return Backlog(end, repeats=True)
         self.ask_id = ask.id
         if same and self._resumable:
@@ -225,7 +225,7 @@ class Session:
     def _begin(self, end: int) -> None:
         self.pending.clear()
         self.acknowledged = end
-        self.phase = Phase.ANSWERING
+        self.phase = SessionPhase.ANSWERING
         self._first_step = True
 
     def _replace(self, base: int, tokens: Sequence[int]) -> bool:
@@ -244,7 +244,7 @@ class Session:
             ProtocolError: parents that are neither absent nor one for each token.
         """
         check_tokens(draft.tokens, self.limits.vocab_size)
-        if self.phase is not Phase.ANSWERING:
+        if self.phase is not SessionPhase.ANSWERING:
             self.pending.stale_nodes += len(draft.tokens)
             return
         self.pending.add(self.tokens, self.hashes, draft)
@@ -262,7 +262,7 @@ class Session:
 
     def on_stop(self) -> bool:
         """Ends the answer where it is; False if none was running."""
-        if self.phase is not Phase.ANSWERING:
+        if self.phase is not SessionPhase.ANSWERING:
             return False
         self._end(Finish.CANCELLED)
         return True
@@ -287,27 +287,25 @@ class Session:
 
     # ------------------------------------------------------------ what the target does
 
-    def plan_step(self, tree: DraftTree | None = None, most_read: int | None = None) -> StepPlan | None:
-        """The next forward for this session, if its turn came now.
+    def plan_step(self, most_read: int | None = None) -> StepPlan | None:
+        """The next forward for this session, if its turn came now, with all nodes that have arrived.
 
         Args:
-            tree: the part of the arrived draft that is to be verified; None: all of it.
             most_read: tokens of a prompt that it may feed; None: a chunk.
         """
-        if self.phase is not Phase.ANSWERING:
+        if self.phase is not SessionPhase.ANSWERING:
             return None
         chunk = self.limits.prefill_chunk if most_read is None else min(most_read, self.limits.prefill_chunk)
         feed = self.tokens[self.cached : self.cached + chunk]
         if self.unread > len(feed):
             return self._plan(feed, NO_DRAFT, chooses=False)
-        if tree is None:
-            tree = self.arrived_draft()
+        tree = self.arrived_draft()
         ahead = len(self.tokens) - self.acknowledged
         steps_alone = self._first_step or (
             ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers(self.tokens)
         )
         if tree or steps_alone:
-            return self._plan(feed, tree, chooses=True)
+            return self._plan(feed, tree, chooses=True, needs_draft=not steps_alone)
         return None
 
     def arrived_draft(self) -> DraftTree:
@@ -381,27 +379,28 @@ class Session:
             return False
         return text is self.tokens or text[:length] == self.tokens[:length]
 
-    def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
+    def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool, needs_draft: bool = False) -> StepPlan:
         start = max(self.answer_start, len(self.tokens) - self._settings.decisive_tokens)
         return StepPlan(
-            self.version,
-            self.cached,
-            tuple(feed),
-            tree,
-            chooses,
-            self._settings,
-            self._rule(self._settings, self.answer_start),
-            tuple(self.tokens[start:]),
-            start - self.answer_start,
-            self.cache_version,
-            self.tokens,
+            version=self.version,
+            cached=self.cached,
+            feed=tuple(feed),
+            tree=tree,
+            chooses=chooses,
+            settings=self._settings,
+            rule=self._rule(self._settings, self.answer_start),
+            answer=tuple(self.tokens[start:]),
+            before=start - self.answer_start,
+            cache_version=self.cache_version,
+            text=self.tokens,
+            needs_draft=needs_draft,
         )
 
     def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:
         return FinishRule(settings, answer_start, self.limits.context_tokens, self._end_of_text, self._decode)
 
     def _end(self, finish: Finish) -> None:
-        self.phase = Phase.IDLE
+        self.phase = SessionPhase.IDLE
         self._finish = finish
         self.version += 1
         self.pending.clear()

@@ -7,7 +7,7 @@ target's own coupled choices: docs/adr/0001-text-is-a-function-of-the-seed.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.penalties import TextBefore
@@ -49,6 +49,7 @@ class StepPlan:
         cache_version: of the cache when it was made.
         text: the session's own list of tokens when it was made; it may have grown since, and is never cut.
         own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
+        needs_draft: it is worth a forward only if it verifies nodes.
     """
 
     version: int
@@ -63,6 +64,15 @@ class StepPlan:
     cache_version: int = 0
     text: list[int] = field(default_factory=list, repr=False)
     own_nodes: int = 0
+    needs_draft: bool = False
+
+    def pick(self, tree: DraftTree) -> StepPlan | None:
+        """The same step with these nodes only, a part of `tree`; None: without the others it is not worth a forward."""
+        return None if self.needs_draft and not tree else replace(self, tree=tree)
+
+    def extend(self, tree: DraftTree, own_nodes: int) -> StepPlan:
+        """The same step with nodes of the server: the last of `tree`, whose first ones are those of this step."""
+        return replace(self, tree=tree, own_nodes=own_nodes)
 
     @property
     def sampling(self) -> Sampling:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import click
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.targets import load_level

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.drafter import DraftDecoder, DraftState
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import below_chain

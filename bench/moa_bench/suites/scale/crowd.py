@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moa_client.drafting.settings import DraftingSettings
-from moa_server.engine.schedule import MOST_ROWS
+from moa_server.engine.planning.schedule import MOST_ROWS
 from moa_shared.errors import InternalError
 
 from moa_bench.simulation.events import EventLoop

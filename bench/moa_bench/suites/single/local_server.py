@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from moa_server.engine.schedule import HasSession, Rows, Schedule
-from moa_server.engine.server_drafts import DraftOrder, ServerDrafts, TimePrice
-from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
+from moa_server.engine.planning.schedule import HasSession, Rows, Schedule
+from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDrafts, TimePrice
+from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper, Work
 from moa_server.session.pending_draft import NO_DRAFT
-from moa_server.session.session import Phase, Session, SessionLimits
+from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
-from moa_shared.tree.draft_tree import DraftTree
 
 from moa_bench.suites.single.drafts import NewDrafts
 
@@ -75,7 +74,7 @@ class InProcessServer:
         """The whole answer; a step that gives None read a piece of the prompt and chose nothing."""
         length, began, reading_ms = len(session.tokens), time.perf_counter(), 0.0
         steps: list[LocalStep] = []
-        while session.phase is Phase.ANSWERING:
+        while session.phase is SessionPhase.ANSWERING:
             session.on_ack(len(session.tokens))
             taken = step()
             if reading_ms and taken is not None:
@@ -87,7 +86,7 @@ class InProcessServer:
     def _verify(self, session: Session, tensors: SessionTensors, plan: StepPlan) -> tuple[Verification | None, float]:
         """Runs a forward; what it decided, and its milliseconds."""
         began = time.perf_counter()
-        [outcome] = self.stepper.verify_all([(tensors, plan)])
+        [outcome] = self.stepper.verify_all([Work(tensors, plan)])
         forward_ms = 1e3 * (time.perf_counter() - began)
         if isinstance(outcome, Exception):
             raise outcome
@@ -136,14 +135,15 @@ class GrowingServer(InProcessServer):
             if drafts and planned.chooses and len(planned.feed) == 1 and self._schedule.cost.known:
                 order = DraftOrder(known, session.tokens[known:], 0.0, session.most_nodes)
                 known = len(session.tokens)
-            price = TimePrice(self._schedule.rate(1), self._schedule.cost.line())
-            (plan,), drafting_ms = self._drafts.extend([(tensors, planned, order)], price)
-            decided, forward_ms = self._verify(session, tensors, plan)
-            self._drafts.learn([(tensors, planned, order)], [decided])
+            work = DraftedWork(tensors, planned, order=order)
+            drafting_ms = self._drafts.extend([work], TimePrice(self._schedule.rate(1), self._schedule.cost.line()))
+            decided, forward_ms = self._verify(session, tensors, work.plan)
+            work.outcome = decided
+            self._drafts.learn([work])
             if decided is None:
                 return None
-            taken, nodes = len(decided.taken), len(plan.tree)
-            if len(plan.feed) == 1:
+            taken, nodes = len(decided.taken), len(work.plan.tree)
+            if len(work.plan.feed) == 1:
                 self._schedule.on_forward(Rows(1, 1, nodes), forward_ms, taken, drafting_ms)
             return LocalStep(taken, nodes, forward_ms, drafting_ms)
 
@@ -182,7 +182,9 @@ class FixedServer(InProcessServer):
             if written := len(session.tokens) - len(prompt):
                 room = 0 if written + 1 == settings.max_tokens else session.most_nodes  # no draft makes the last sooner
                 tree = drafts.draft(session.tokens, session.cached, room)
-            plan = _planned(session, tree)
+            plan = _planned(session)
+            if plan.chooses and (picked := plan.pick(tree)) is not None:
+                plan = picked
             drafting_ms = 1e3 * (time.perf_counter() - began)
             decided, forward_ms = self._verify(session, tensors, plan)
             return None if decided is None else LocalStep(len(decided.taken), len(tree), forward_ms, drafting_ms)
@@ -190,8 +192,8 @@ class FixedServer(InProcessServer):
         return self._answer(session, step)
 
 
-def _planned(session: Session, tree: DraftTree | None = None) -> StepPlan:
-    plan = session.plan_step() if tree is None else session.plan_step(tree)
+def _planned(session: Session) -> StepPlan:
+    plan = session.plan_step()
     if plan is None:
         raise DataError("An answer under way has nothing to do.", hint="Report this.")
     return plan

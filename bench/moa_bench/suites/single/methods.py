@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from moa_server.engine.schedule import HasSession, Schedule
+from moa_server.engine.planning.schedule import HasSession, Schedule
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
 from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import SessionLimits
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for

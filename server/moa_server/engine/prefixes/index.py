@@ -54,7 +54,7 @@ class PrefixIndex(Generic[Holder]):
         self.page_tokens = page_tokens
         self.pages = 0  # that are kept
         self.nbytes = 0  # of all of them
-        self.spare_nbytes = 0  # of those that nobody holds
+        self.spare_nbytes = 0  # of those that no session holds
         self._on_dropped = on_dropped
         self._roots: dict[str, TextPage] = {}
         self._held: dict[Holder, list[TextPage]] = {}
@@ -167,7 +167,7 @@ class PrefixIndex(Generic[Holder]):
             self._held.pop(holder, None)
 
     def bytes_left_by(self, holders: Iterable[Holder]) -> Iterator[int]:
-        """For each holder, what nobody would use any more once it and those before it let go."""
+        """For each holder, what would be unused once it and those before it let go."""
         users: dict[TextPage, int] = {}
         for holder in holders:
             left = 0
@@ -177,7 +177,7 @@ class PrefixIndex(Generic[Holder]):
             yield left
 
     def drop(self, nbytes: int) -> None:
-        """Drops pages that nobody holds, least recently used first, until `nbytes` are free or none is left."""
+        """Drops pages that no session holds, least recently used first, until `nbytes` are free or none is left."""
         dropped: list[int] = []
         while nbytes > 0 and self._spare:
             page = next(iter(self._spare))
@@ -192,7 +192,7 @@ class PrefixIndex(Generic[Holder]):
             self._on_dropped(dropped)
 
     def discard(self, pages: Iterable[TextPage]) -> None:
-        """Has these pages, and those that continue them, found no more; those who hold them go on to do so."""
+        """Has these pages, and those that continue them, found no more; their holders keep them."""
         for page in pages:
             self._cut(page)
 

@@ -14,7 +14,7 @@ from moa_shared.errors import InternalError
 
 from moa_server.engine.stepper import MemorySource, SessionTensors
 from moa_server.memory.row_store import KeptPlane, RowStore
-from moa_server.target.kernel_target import KernelCache
+from moa_server.verifier.kernel_target import KernelCache
 
 StateKind = tuple[MemorySource, KeptPlane]
 

@@ -6,7 +6,7 @@ import pytest
 from moa_kernels import PAGE_ROWS
 from moa_server.capacity import estimate
 from moa_server.capacity.estimate import estimate_step, memory_bytes_per_s
-from moa_server.target.sized_target import SizedTarget
+from moa_server.verifier.sized_target import SizedTarget
 
 CONFIG = {
     "vocab_size": 100,

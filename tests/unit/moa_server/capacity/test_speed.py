@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from moa_server.capacity.speed import Speed, measure_speed, users_fed
-from moa_server.target.execution_level import Execution
+from moa_server.verifier.execution_level import Execution
 
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 

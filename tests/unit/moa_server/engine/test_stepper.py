@@ -6,13 +6,13 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper
+from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
-from moa_server.target import Target
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier import Target
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane
@@ -70,7 +70,7 @@ def plan(
 
 def verify(stepper: Stepper, held: SessionTensors, step: StepPlan) -> Verification | None:
     """The step of one session."""
-    [outcome] = stepper.verify_all([(held, step)])
+    [outcome] = stepper.verify_all([Work(held, step)])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

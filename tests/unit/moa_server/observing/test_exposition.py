@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from moa_server.observing.exposition import Facts, MoaCollector, make_registry
+from moa_server.observing.exposition import MoaCollector, ServerFacts, make_registry
 from moa_server.observing.metrics import Metrics
 from moa_server.observing.readings import Readings
 from prometheus_client.metrics_core import Metric
 
 from tests.support.programs import CHECKOUT
 
-FACTS = Facts({"version": "1", "model": "tiny", "level": "int8", "drafters": "default"}, 2.0)
+FACTS = ServerFacts({"version": "1", "model": "tiny", "level": "int8", "drafters": "default"}, 2.0)
 
 
 def collector() -> MoaCollector:

@@ -10,19 +10,19 @@ from contextlib import ExitStack
 
 import pytest
 from inline_snapshot import snapshot
-from moa_server.observing.http_port import MOST_CONNECTIONS, MOST_HEAD_BYTES, HttpPort, Page
+from moa_server.observing.http_port import MOST_CONNECTIONS, MOST_HEAD_BYTES, HttpPage, HttpPort
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
 
 
-def fail() -> Page:
+def fail() -> HttpPage:
     raise ValueError("a defect")
 
 
-PAGES: dict[str, Callable[[], Page]] = {
-    "/good": lambda: Page(200, b"well\n"),
-    "/bad": lambda: Page(503, b"not well\n"),
+PAGES: dict[str, Callable[[], HttpPage]] = {
+    "/good": lambda: HttpPage(200, b"well\n"),
+    "/bad": lambda: HttpPage(503, b"not well\n"),
     "/defect": fail,
 }
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation
-from moa_server.session.session import Backlog, Phase, Session, SessionLimits
+from moa_server.session.session import Backlog, Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
@@ -111,7 +111,7 @@ class Harness:
         session = self.session
         assert self.kv[: session.cached] == session.tokens[: session.cached]
         assert session.hashes.at(len(session.tokens)) == PrefixHashes(session.tokens).at(len(session.tokens))
-        if session.phase is Phase.ANSWERING:
+        if session.phase is SessionPhase.ANSWERING:
             assert session.cached < len(session.tokens)
 
 
@@ -533,7 +533,7 @@ def test_a_long_answer_ends_where_it_should() -> None:
         session = Session(SessionLimits(2000, 50), end_of_text=frozenset(), decode=decode_last, run_ahead=True)
         session.on_ask(Ask(1, 0, session.hashes.at(0), [1], wanted, 0))
         verification = None
-        while session.phase is Phase.ANSWERING:
+        while session.phase is SessionPhase.ANSWERING:
             plan = session.plan_step()
             assert plan is not None
             verification = plan.verify([26 if len(session.tokens) == 600 and wanted.stop else 7])

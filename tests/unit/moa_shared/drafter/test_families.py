@@ -9,7 +9,7 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_kernels.library import library
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
 from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.reused_layers import ReusedLayers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from moa_server.target import Target
+from moa_server.verifier import Target
 
 from moa_bench.suites.engine.invariance.feeds import Feed, chain_feed, tree_feed, with_draft, wrong_tree
 from moa_bench.suites.engine.invariance.readings import Rereading, Tally

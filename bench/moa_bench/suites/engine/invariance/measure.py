@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from moa_kernels import variant_name
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.errors import InternalError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.programs.progress import Progress, make_progress

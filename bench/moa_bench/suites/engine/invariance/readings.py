@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from moa_server.target import Target, TargetOutput
-from moa_server.target.target import Request
+from moa_server.verifier import Target, TargetOutput
+from moa_server.verifier.target import Request
 
 from moa_bench.suites.engine.invariance.feeds import (
     LARGEST_CHUNK,

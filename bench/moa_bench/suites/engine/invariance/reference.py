@@ -11,8 +11,8 @@ from random import Random
 
 import numpy as np
 import numpy.typing as npt
-from moa_server.target import Target, TargetOutput
-from moa_server.target.cache import KVCache
+from moa_server.verifier import Target, TargetOutput
+from moa_server.verifier.cache import KVCache
 from moa_shared.errors import InternalError
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling

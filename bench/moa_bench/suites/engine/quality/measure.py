@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer

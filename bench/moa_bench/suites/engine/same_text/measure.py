@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from moa_server.target import Target
+from moa_server.verifier import Target
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from moa_bench.suites.engine.quality.measure import Answered, Sums, compare, log_softmax
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 
 
 def logits(*rows: tuple[float, ...]) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from moa_bench.harness.workers import WorkerProcess
 from moa_bench.suites.engine.same_text.measure import TOKENS, SameText, _judge, compare, prompts
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 

@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from moa_bench.harness.workers import WorkerCommand, running_workers
 from moa_bench.suites.engine.subjects import llama_subject, our_subjects
 from moa_bench.suites.engine.worker import Worker, binary_tree
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.programs.progress import SilentProgress
 

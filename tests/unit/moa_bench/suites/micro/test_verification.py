@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.suites.micro.verification import TREE_DEPTH, draft_parents, measure_verification
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.tree.draft_tree import DraftTree
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from moa_bench.suites.single.local_server import GrowingServer
-from moa_server.engine.schedule import Schedule
+from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import SessionLimits
-from moa_server.target import Request, Target, TargetOutput
-from moa_server.target.cache import KVCache
-from moa_server.target.target import Rows
+from moa_server.verifier import Request, Target, TargetOutput
+from moa_server.verifier.cache import KVCache
+from moa_server.verifier.target import Rows
 from moa_shared.drafter import Checkpoint
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels.library import library
-from moa_server.target.kernel_target import KernelTarget
-from moa_server.target.torch_target import TorchTarget
+from moa_server.verifier.kernel_target import KernelTarget
+from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.models import load_target_model, resolve
 from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import read_header

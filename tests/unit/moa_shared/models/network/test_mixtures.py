@@ -11,7 +11,7 @@ import torch
 from inline_snapshot import snapshot
 from moa_kernels import Linear, Segment, Stack, norm
 from moa_kernels.library import library
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.description import FAMILIES
 from moa_shared.models.network.family import check_family

@@ -11,7 +11,7 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_kernels.formats import MXFP4
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.network.network import Network

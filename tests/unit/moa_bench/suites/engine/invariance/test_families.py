@@ -9,7 +9,7 @@ from moa_bench.harness.targets import on_variant, variants_here
 from moa_bench.suites.engine.invariance.measure import ComparedTarget, compare, compare_batches
 from moa_bench.suites.engine.invariance.texts import PlannedText
 from moa_kernels import PAGE_ROWS, variant_name
-from moa_server.target.kernel_target import KernelTarget
+from moa_server.verifier.kernel_target import KernelTarget
 
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
 from tests.support.tiny_models import tiny_kernel_target

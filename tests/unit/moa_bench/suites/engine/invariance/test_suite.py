@@ -12,9 +12,9 @@ from moa_bench.suites.engine.invariance.measure import ComparedTarget, compare, 
 from moa_bench.suites.engine.invariance.readings import Tally
 from moa_bench.suites.engine.invariance.texts import PlannedText
 from moa_kernels import threads, variant_name
-from moa_server.target import Target, TargetOutput
-from moa_server.target.kernel_target import KernelTarget
-from moa_server.target.target import Request
+from moa_server.verifier import Target, TargetOutput
+from moa_server.verifier.kernel_target import KernelTarget
+from moa_server.verifier.target import Request
 
 MakeTarget = Callable[[], KernelTarget]
 LONG = 200  # positions: several pages of keys and values

@@ -1,0 +1,233 @@
+"""Which rows the next forward holds: of which sessions, how many draft nodes of each, how much of which prompt.
+
+Pure: it has no clock; the engine reports what forwards took. State: the sessions that wait, the cost of rows, the
+recent rate of tokens. Invariants: every answer that waits is in the next forward, as far as MOST_ROWS allow; so is some
+prompt, so neither starves the other. Where not all find room, owners take turns, so that none gets less because
+another has many sessions.
+
+Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
+probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
+that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Waiting for a
+draft that is due does not pay: docs/adr/0025.
+
+Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
+doubles its time, and a prompt loses little: rows of the answers are read next to its own. Where several wait, a turn is
+long enough for a short one to end in it: conversations that a lost server leaves behind come together, and reading all
+of them a little at a time would let all of them wait until the last one is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from moa_shared.drafting.estimates import Smoothed
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_server.drafting.forward_cost import NODE_SHARE, ForwardCost
+from moa_server.drafting.running_cost import RunningCost
+from moa_server.engine.planning.fair_queue import FairQueue
+from moa_server.session.session import Session
+
+RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
+MOST_ROWS = 512  # of answers in one forward
+SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
+LEAST_SLICE = 16  # tokens: fewer rows do not fill the kernels
+TURN = 64  # tokens of a prompt that are read before it is another one's turn
+LONGEST_TURN = 128  # so many where the prompt ends with them
+
+
+class HasSession(Protocol):
+    """What waits."""
+
+    session: Session
+
+
+Waiting = TypeVar("Waiting", bound=HasSession)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCandidate:
+    """An answer that could step.
+
+    Args:
+        feed: committed tokens that it feeds: one, or the last few of a text that is read again.
+        arrived: its draft nodes, and the chance of each to be right.
+        verifies_all: whether all of them are to be verified.
+    """
+
+    feed: int
+    arrived: DraftTree
+    survival: Sequence[float]
+    verifies_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a forward.
+
+    Args:
+        answers: sessions that chose tokens in it; `fed` and `nodes`: their rows.
+        read: rows of prompts.
+    """
+
+    answers: int
+    fed: int
+    nodes: int
+    read: int = 0
+
+    @property
+    def beyond_first(self) -> int:
+        """Rows of answers besides the one of a plain step."""
+        return max(0, self.fed + self.nodes - 1)
+
+
+class Schedule(Generic[Waiting]):
+    """Decides what the next forward does.
+
+    Args:
+        node_share: the share of a plain step that each row beyond the first takes, until it has been measured.
+        plain_ms: time of a plain step until one has been measured; 0: not known.
+        most_read: tokens of prompts in one forward.
+        owner_of: whose a session is.
+    """
+
+    def __init__(
+        self,
+        node_share: float = NODE_SHARE,
+        plain_ms: float = 0.0,
+        most_read: int = 256,
+        owner_of: Callable[[Waiting], str] = lambda _: "",
+    ) -> None:
+        self.cost = ForwardCost(node_share)
+        self.told_cost = RunningCost(plain_ms, node_share * plain_ms)
+        if plain_ms:
+            self.cost.add(0, plain_ms)
+        self._most_read = most_read
+        self._answers = FairQueue(owner_of)
+        self._prompts = FairQueue(owner_of)
+        self._reading: Waiting | None = None  # the prompt whose turn it is, and what was read of it in this turn
+        self._turn_tokens = 0
+        self._tokens = Smoothed(weight=RECENT)  # of a forward, and what it took
+        self._ms = Smoothed(weight=RECENT)
+        self._read_ms = Smoothed(weight=RECENT)  # of a row of a prompt
+
+    # ------------------------------------------------------------ who waits
+
+    def add(self, live: Waiting) -> None:
+        """Queues a session after those of its kind and owner, or before all while it is its turn to be read."""
+        if not live.session.reads:
+            self._answers.add(live)
+        elif live is self._reading and self._turn_goes_on(live.session.unread):
+            self._prompts.put_back(live)
+        else:
+            self._prompts.add(live)
+
+    def _turn_goes_on(self, unread: int) -> bool:
+        return self._turn_tokens < TURN or self._turn_tokens + unread <= LONGEST_TURN
+
+    def clear(self) -> None:
+        """Drops all sessions that wait."""
+        self._answers.clear()
+        self._prompts.clear()
+        self._reading = None
+
+    def take_answers(self) -> list[Waiting]:
+        """Takes the sessions whose answers are in the next forward; none: it is a prompt's turn."""
+        taken: list[Waiting] = []
+        rows = 0
+        while self._answers and rows < MOST_ROWS:
+            live = self._answers.take()
+            rows += max(1, live.session.unread)
+            taken.append(live)
+        return taken
+
+    def take_prompt(self) -> Waiting | None:
+        """Takes the next session that has a prompt to read, for a forward with room for some of it."""
+        return self._prompts.take() if self._prompts else None
+
+    def on_read(self, live: Waiting, tokens: int) -> None:
+        """The next forward reads so much of a prompt that was taken."""
+        self._turn_tokens = tokens + (self._turn_tokens if live is self._reading else 0)
+        self._reading = live
+
+    # ------------------------------------------------------------ what they do
+
+    def choose_nodes(self, candidates: Sequence[StepCandidate]) -> list[DraftTree]:
+        """The nodes of each to verify now; none: a plain step."""
+        if not self.cost.known:
+            return [each.arrived for each in candidates]
+        chosen: list[list[int]] = [list(range(len(each.arrived))) if each.verifies_all else [] for each in candidates]
+        offered = sorted(
+            (-chance, which, node)  # a parent before its children
+            for which, each in enumerate(candidates)
+            if not each.verifies_all
+            for node, chance in enumerate(each.survival)
+        )
+        rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
+        rate = self.rate(len(candidates))
+        best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
+        cost = self.cost.line()
+        for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
+            tokens -= less
+            value = tokens - rate * cost.ms(rows + count)
+            if value > best:
+                best, best_count = value, count
+        for _, which, node in offered[:best_count]:
+            chosen[which].append(node)
+        return [each.arrived.pick(sorted(nodes)) for each, nodes in zip(candidates, chosen, strict=True)]
+
+    def rate(self, answers: int = 1) -> float:
+        """The recent rate in tokens per millisecond, at least that of plain steps of so many answers together.
+
+        0 before a plain step was measured.
+        """
+        if not self.cost.known:
+            return 0.0
+        recent = self._tokens.mean / self._ms.mean if self._ms.samples else 0.0
+        return max(answers / self.cost.ms(answers - 1), recent)
+
+    def least_chance(self, answers: int) -> float:
+        """The chance that a draft node must have to be worth verifying next to so many answers; 0: not known yet."""
+        return self.cost.line().least_chance(self.rate(answers), answers - 1) if answers and self.cost.known else 0.0
+
+    def read_tokens(self, rows: int) -> int:
+        """How many tokens of prompts to read next to `rows` rows of answers."""
+        if not rows:
+            return self._most_read
+        if not self._read_ms.mean or not self.cost.known:
+            return min(LEAST_SLICE, self._most_read)
+        room = SLICE_SHARE * self.cost.ms(rows - 1) / self._read_ms.mean
+        return min(self._most_read, max(LEAST_SLICE, int(room)))
+
+    @property
+    def read_ms(self) -> float:
+        """A row of a prompt, as measured; until then, a row next to a plain step; 0: neither is known."""
+        if self._read_ms.mean:
+            return self._read_ms.mean
+        return self.cost.line().slope_ms
+
+    # ------------------------------------------------------------ what it took
+
+    def on_forward(self, rows: Rows, ms: float, tokens: int, drafting_ms: float = 0.0) -> None:
+        """A forward has ended.
+
+        Args:
+            tokens: that it committed.
+            drafting_ms: how long the server drafted before it.
+        """
+        if not rows.read:
+            if rows.fed == rows.answers:  # those that read a text again are no measure of a row
+                self.cost.add(rows.beyond_first, ms)
+                self.told_cost.add(rows.beyond_first, ms)
+            self._tokens.add(tokens)
+            self._ms.add(ms + drafting_ms)
+        elif not rows.answers:
+            self._read_ms.add(ms / rows.read)
+        elif self.cost.known:
+            self._read_ms.add(max(0.0, ms - self.cost.ms(rows.beyond_first)) / rows.read)
+
+    def answers_ms(self, rows: Rows, ms: float) -> float:
+        """How much of a forward's time its answers took."""
+        return min(ms, self.cost.ms(rows.beyond_first)) if rows.read and self.cost.known else ms

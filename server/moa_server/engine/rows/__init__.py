@@ -1,0 +1,1 @@
+"""Which memory rows are coded when."""

@@ -1,0 +1,1 @@
+"""The sessions of a server, and the memory that they share."""

@@ -1,0 +1,1 @@
+"""The inference thread and its jobs."""

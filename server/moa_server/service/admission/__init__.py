@@ -1,0 +1,1 @@
+"""Which calls may begin, and what they may cost."""

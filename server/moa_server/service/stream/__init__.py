@@ -1,0 +1,1 @@
+"""The Converse stream: frames in, frames out, and the session between them."""

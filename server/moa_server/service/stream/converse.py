@@ -1,0 +1,399 @@
+"""One Converse stream: a state machine over client frames, and the session that it is attached to.
+
+State: AWAITING_OPEN, then OPEN until the stream ends. Invariants: every frame is handled without waiting, so a
+session's state changes only between frames and steps; a stream that ends without Bye leaves its session detached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from enum import Enum, auto
+
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import (
+    AuthenticationError,
+    MoaError,
+    OverloadedError,
+    ProtocolError,
+    RateLimitError,
+    UnavailableError,
+)
+from moa_shared.protocol.continued_frames import DraftReader
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.handshake_checks import IDLE
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Ask, Verdict
+from moa_shared.tracing.spans import is_traced
+
+from moa_server.access.caller import Caller
+from moa_server.engine.live.answer_spans import AnswerSpans
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.observer import FrameBytes, Resume
+from moa_server.engine.stepper import CodedRows
+from moa_server.service.admission.allowance import Allowance
+from moa_server.service.lifecycle import Lifecycle
+from moa_server.service.services import Services
+from moa_server.service.stream.frame_writer import FrameWriter
+from moa_server.service.stream.frames import check_lengths, check_order, parse
+from moa_server.service.stream.handshake import OpenHandshake
+from moa_server.service.stream.memory_queue import SessionRows
+from moa_server.session.session import SessionPhase
+
+log = structlog.get_logger()
+
+
+class StreamState(Enum):
+    AWAITING_OPEN = auto()
+    OPEN = auto()
+    ENDED = auto()
+
+
+class ConverseStream:
+    """The server's end of a stream.
+
+    Args:
+        write: hands one frame to gRPC.
+        caller: who opened it.
+        allowance: of its connection; None: its own.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        lifecycle: Lifecycle,
+        write: Callable[[pb.ServerFrame], Awaitable[None]],
+        caller: Caller,
+        allowance: Allowance | None = None,
+    ) -> None:
+        self.state = StreamState.AWAITING_OPEN
+        self._services = services
+        self._lifecycle = lifecycle
+        self.caller = caller
+        self._live: LiveSession | None = None
+        self._codecs: tuple[Codec, ...] = ()
+        self._frame_writer = FrameWriter(write, services.settings.write_seconds, services.observer)
+        self._drafts = DraftReader()
+        self._reader: asyncio.Task[None] | None = None
+        self._busy_at = services.clock()  # when something was last asked or written
+        self._allowance = allowance or Allowance(services.clock)
+
+    async def run(self, frames: AsyncIterator[bytes]) -> None:
+        """Serves the stream until it ends.
+
+        Raises:
+            MoaError: why it ended; the session is freed if the client was at fault.
+        """
+        refusal: MoaError | None = None
+        self._lifecycle.enter(self)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._reader = group.create_task(self._read(frames))
+                group.create_task(self._write())
+        except* MoaError as errors:
+            refusal = _first(errors)
+            if not isinstance(refusal, UnavailableError | OverloadedError):
+                self._free()
+        finally:
+            self._lifecycle.leave(self)
+            self._leave()
+        if refusal is not None:
+            raise refusal
+
+    async def _read(self, frames: AsyncIterator[bytes]) -> None:
+        """Reads frames. Refusals go through the frame writer: a call cannot end while one of its writes runs."""
+        try:
+            await self._take_in(frames)
+        except MoaError as refusal:
+            self._frame_writer.fail(refusal)
+        else:
+            self._frame_writer.close()
+
+    async def _take_in(self, frames: AsyncIterator[bytes]) -> None:
+        try:
+            with self._lifecycle.opening(self):
+                async with asyncio.timeout(self._services.settings.open_seconds):
+                    first = await anext(frames, None)
+        except TimeoutError:
+            raise ProtocolError(f"an Open within {self._services.settings.open_seconds:g} s", "nothing") from None
+        if first is not None:
+            self._on_frame(first)
+            async for data in frames:
+                self._on_frame(data)
+                if self.state is StreamState.ENDED:
+                    break
+                if pause_seconds := self._allowance.pause_seconds:
+                    await asyncio.sleep(pause_seconds)
+
+    async def _write(self) -> None:
+        await self._frame_writer.run()
+        if self._reader is not None:
+            self._reader.cancel()
+
+    # ------------------------------------------------------------ frames
+
+    def _on_frame(self, data: bytes) -> None:
+        if self.state is StreamState.ENDED:
+            return  # crossed with our goodbye
+        frame = parse(pb.ClientFrame, data, self._services.frame_bytes)
+        kind = frame.WhichOneof("frame")
+        check_order(kind, is_first=self.state is StreamState.AWAITING_OPEN)
+        nodes = check_lengths(frame, self._services.most_tokens)
+        self._allowance.charge(len(data), nodes, replies=kind == "beat")
+        self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, len(data))
+        match kind:
+            case "open":
+                self._on_open(frame.open)
+            case "ask":
+                self._on_ask(frame.ask)
+            case "draft":
+                self._on_draft(frame.draft)
+            case "ack":
+                self._on_ack(frame.ack)
+            case "stop":
+                self._on_stop(frame.stop)
+            case "credit":
+                self._on_credit(frame.credit)
+            case "set_codec":
+                self._on_set_codec(frame.set_codec)
+            case "beat":
+                self._on_beat(frame.beat)
+            case "bye":
+                self._on_bye()
+
+    def _on_open(self, message: pb.Open) -> None:
+        welcome = OpenHandshake(self._services, self._lifecycle, self.caller, self).answer(message)
+        live = self._live = welcome.live
+        self._codecs = welcome.codecs
+        self.state, self._busy_at = StreamState.OPEN, self._services.clock()
+        self._frame_writer.put(pb.ServerFrame(opened=welcome.opened))
+        feed = live.stream.feed
+        if feed is not None:
+            self._frame_writer.follow(feed, SessionRows(self._services.engine, live))
+        if welcome.resume is not None:
+            self._services.observer.on_resume(welcome.resume)
+        is_new = welcome.resume in (None, Resume.UNKNOWN)
+        cached = welcome.opened.cached_tokens
+        log.info("session opened" if is_new else "session resumed", **self._facts(), cached=cached)
+        if welcome.ask is not None:
+            self._begin(live, welcome.ask)
+        elif feed is not None:
+            feed.rows_ready(live.session.cached)
+
+    def _on_ask(self, message: pb.Ask) -> None:
+        live = self._attached()
+        self._services.rates.on_request(self.caller)
+        self._begin(live, self._services.read_ask(message))
+
+    def _begin(self, live: LiveSession, ask: Ask) -> None:
+        """Begins an answer, or continues one."""
+        self._drafts = DraftReader()
+        if self._lifecycle.draining:
+            self._send_away(live)
+            return
+        self._services.let_in(live, self.caller)
+        self._busy_at = self._services.clock()
+        session = live.session
+        backlog = session.on_ask(ask)
+        if backlog.repeats:
+            return
+        live.account.usage.on_ask(ask.id, len(session.tokens))
+        if is_traced() and session.phase is SessionPhase.ANSWERING:
+            trace = AnswerSpans(ask.traceparent, live.number, len(session.tokens), session.cached)
+            live.account.begin_trace(trace)
+        if session.phase is SessionPhase.ANSWERING:
+            self._reserve(live)
+        live.stream.budget.begin_answer()
+        if (feed := live.stream.feed) is not None:
+            self._frame_writer.void(ask.base)
+            feed.crop(ask.base)
+            feed.rows_ready(session.cached)
+            self._frame_writer.poke()
+        if ask.provisional is not None:
+            session.on_draft(ask.provisional)
+        if backlog.is_news:
+            prefix_hash = session.hashes.short_at(backlog.base)
+            self.on_verdict(Verdict(session.ask_id, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
+        self._services.engine.wake(live)
+
+    def _reserve(self, live: LiveSession) -> None:
+        try:
+            self._services.reserve(live)
+        except MoaError:
+            live.session.on_stop()
+            raise
+
+    def _on_draft(self, message: pb.Draft) -> None:
+        live = self._attached()
+        session, draft = live.session, self._drafts.read(message)
+        if live.drafting.takes_drafts:
+            session.on_draft(draft)
+        else:
+            session.on_ack(min(draft.base, len(session.tokens)))
+        self._services.engine.wake(live)
+
+    def _on_ack(self, message: pb.Ack) -> None:
+        live = self._attached()
+        live.session.on_ack(message.committed)
+        self._services.engine.wake(live)
+
+    def _on_stop(self, message: pb.Stop) -> None:
+        live = self._attached()
+        if message.ask == live.session.ask_id:
+            self._end_answer(live, Finish.CANCELLED)
+
+    def _on_credit(self, message: pb.Credit) -> None:
+        if (feed := self._attached().stream.feed) is not None:
+            feed.on_credit(message.bytes)
+            self._frame_writer.poke()
+
+    def _on_set_codec(self, message: pb.SetCodec) -> None:
+        live = self._attached()
+        codec = next((codec for codec in self._codecs if codec == int(message.codec)), None)
+        if codec is None:
+            raise ProtocolError("one of the codecs that Open offered", f"codec {message.codec}")
+        if live.stream.feed is not None:
+            live.stream.feed.codec = codec
+
+    def _on_beat(self, message: pb.Beat) -> None:
+        self._attached()
+        if not message.reply and not self._lifecycle.hangs:  # a client that hears nothing continues without the server
+            self._frame_writer.put_beat(message.stamp)
+
+    def _on_bye(self) -> None:
+        self._attached()
+        self._free()
+        self.state = StreamState.ENDED
+
+    # ------------------------------------------------------------ what the engine and the lifecycle say
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self._busy_at = self._services.clock()
+        self._frame_writer.put_verdict(verdict)
+        if self._lifecycle.draining and verdict.finish is not Finish.UNFINISHED and self._live is not None:
+            self._send_away(self._live)
+
+    def on_rows(self, newest: CodedRows) -> None:
+        live = self._live
+        if live is None or (feed := live.stream.feed) is None:
+            return
+        # Rows that take time to make are ready when the next forward runs. With rows that are there at once to draft
+        # from, they leave with its verdict: a frame costs more than the step that they come later.
+        is_late = feed.is_encoded(newest.chunk.plane) and len(feed.planes) > 1
+        self._frame_writer.put_rows(newest, with_verdict=is_late and live.turn.stepping)
+
+    def on_spare_time(self) -> None:
+        self._frame_writer.poke()
+
+    def on_failure(self, error: MoaError) -> None:
+        self._let_go()
+        self.state = StreamState.ENDED
+        self._frame_writer.fail(error)
+
+    def on_taken_over(self) -> None:
+        """The client has come back on another stream."""
+        self._let_go()
+        self._go_away(b"", "the session continues in another stream")
+
+    def on_displaced(self) -> None:
+        """Another stream needs the place."""
+        self._let_go()
+        self.state = StreamState.ENDED
+        self._frame_writer.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
+
+    def on_held(self, refusal: RateLimitError) -> None:
+        """The caller's tokens are used up: the client comes back when told, and misses nothing."""
+        self._leave()
+        self._frame_writer.unfollow()
+        self.state = StreamState.ENDED
+        self._frame_writer.fail(refusal)
+
+    def give_up(self) -> None:
+        """Fails the stream: too many wait for their Open, and this one has waited longest."""
+        self._frame_writer.fail(OverloadedError("Too many streams were opened without an Open."))
+
+    def drain(self) -> None:
+        """Tells the client how to continue elsewhere, at once or after the running answer: the server is going away."""
+        if self._live is None:
+            self._frame_writer.fail(self._lifecycle.leaving())
+            self._lifecycle.leave(self)
+        elif self._live.session.phase is not SessionPhase.ANSWERING:
+            self._send_away(self._live)
+
+    def end_refused(self, refusal: AuthenticationError) -> None:
+        """Ends the stream and its session: the caller has lost access."""
+        self._free()
+        self.state = StreamState.ENDED
+        self._frame_writer.fail(refusal)
+
+    def end_idle(self, since: float) -> None:
+        """Ends the stream if nothing was asked on it since then: the client comes back with its next question."""
+        live = self._live
+        if live is not None and live.session.phase is not SessionPhase.ANSWERING and self._busy_at < since:
+            self._leave()
+            self._go_away(live.token, IDLE)
+
+    def end_answer(self) -> None:
+        """Ends the running answer: the grace is over."""
+        if self._live is not None:
+            self._end_answer(self._live, Finish.DRAINING)
+
+    # ------------------------------------------------------------ inside
+
+    def _let_go(self) -> None:
+        """Lets the session continue without this stream; what is still to be written here carries no memory."""
+        self._live = None
+        self._frame_writer.unfollow()
+
+    def _attached(self) -> LiveSession:
+        if self._live is None:
+            raise ProtocolError("no frame after the session's end", "one")
+        return self._live
+
+    def _end_answer(self, live: LiveSession, finish: Finish) -> None:
+        session = live.session
+        if session.phase is SessionPhase.ANSWERING:
+            session.on_stop()
+            live.account.end_answer()
+            live.account.on_written(0, 0, 0, finish)
+            self._services.observer.on_finish(finish)
+            held = len(session.tokens)
+            self.on_verdict(Verdict(session.ask_id, held, session.hashes.short_at(held), (), finish))
+
+    def _send_away(self, live: LiveSession) -> None:
+        self._go_away(live.token, "the server is shutting down", self._lifecycle.fleet.names())
+        self._lifecycle.leave(self)
+
+    def _go_away(self, token: bytes, reason: str, servers: Sequence[str] = ()) -> None:
+        self._frame_writer.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason, servers=servers)))
+        self.state = StreamState.ENDED
+        self._frame_writer.close()
+
+    def _free(self) -> None:
+        if self._live is not None:
+            self._services.registry.close(self._live)
+            self._let_go()
+
+    def _leave(self) -> None:
+        if self._live is not None:
+            log.info("session detached", **self._facts())
+            self._services.registry.detach(self._live)
+            self._live = None
+
+    def _facts(self) -> dict[str, int | str]:
+        live = self._attached()
+        facts: dict[str, int | str] = {
+            "session": live.number,
+            "tokens": len(live.session.tokens),
+            "steps": live.turn.steps,
+        }
+        if live.account.trace is not None:
+            facts["trace_id"] = live.account.trace.trace_id
+        return facts
+
+
+def _first(errors: ExceptionGroup[MoaError]) -> MoaError:
+    """The first error of a group: reader and writer may fail together, but a call ends with one status."""
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error

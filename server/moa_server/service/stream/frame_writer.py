@@ -1,0 +1,185 @@
+"""What a stream has to write: verdicts and other small frames first, memory with or after them as the credit allows.
+
+State: queued verdicts and frames, and the memory that is followed. Invariants: memory never goes before a queued
+verdict; of beats only the newest is kept, verdicts that continue each other are one, and no more than QUEUE_BYTES wait.
+A verdict becomes a frame when it is written, so that it can leave out what the frame before it implies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.protocol.continued_frames import VerdictWriter
+from moa_shared.protocol.messages import Memory, Plane, Verdict
+from moa_shared.protocol.protobuf_messages import memory_to_proto
+
+from moa_server.engine.observer import FrameBytes, Observer
+from moa_server.engine.stepper import CodedRows
+from moa_server.memory.feed import MemoryFeed
+from moa_server.service.stream.bounded_writer import BoundedWriter
+from moa_server.service.stream.frames import merge_verdicts
+from moa_server.service.stream.memory_queue import MemoryQueue, RowSource
+
+QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
+
+VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each of its tokens
+
+
+class FrameWriter:
+    """Writes the frames of one stream.
+
+    Args:
+        write: hands one frame to gRPC.
+        write_seconds: how long a client may read almost nothing.
+        observer: learns what was written; None: a no-op.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[pb.ServerFrame], Awaitable[None]],
+        write_seconds: float,
+        observer: Observer | None = None,
+    ) -> None:
+        self._writer = BoundedWriter(write, write_seconds)
+        self._observer = observer or Observer()
+        self._memory: MemoryQueue | None = None
+        self._rows_in_frame: list[Memory] = []  # that the next frame written holds
+        self._verdicts = VerdictWriter()
+        self._urgent: deque[Verdict | pb.ServerFrame] = deque()
+        self._urgent_bytes = 0
+        self._beat: pb.ServerFrame | None = None
+        self._poke = asyncio.Event()
+        self._closing = False
+        self._failure: MoaError | None = None
+
+    # ------------------------------------------------------------ what there is to write
+
+    def put(self, frame: pb.ServerFrame) -> None:
+        """Queues a small frame, which overtakes memory."""
+        self._queue(frame)
+
+    def put_verdict(self, verdict: Verdict) -> None:
+        """Queues a verdict, or merges it into the one that waits before it."""
+        self._queue(verdict)
+
+    def _queue(self, item: Verdict | pb.ServerFrame) -> None:
+        self._urgent_bytes += _size(item)
+        if self._urgent_bytes > QUEUE_BYTES:
+            self._urgent.clear()
+            self._urgent_bytes = 0
+            self.fail(
+                UnavailableError(
+                    f"The client has left {QUEUE_BYTES} bytes unread.",
+                    hint="Keep reading, or open a new stream to resume.",
+                )
+            )
+            return
+        before = self._urgent[-1] if self._urgent else None
+        if isinstance(item, Verdict) and isinstance(before, Verdict) and (merged := merge_verdicts(before, item)):
+            self._urgent[-1] = merged
+        else:
+            self._urgent.append(item)
+        self._poke.set()
+
+    def put_beat(self, stamp: int) -> None:
+        """Answers a beat, in place of an answer that is not yet written."""
+        self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
+        self._poke.set()
+
+    def follow(self, feed: MemoryFeed, rows: RowSource) -> None:
+        """Writes the memory that `feed` gives from now on."""
+        self._memory = MemoryQueue(feed, rows, self._poke)
+        self._poke.set()
+
+    def unfollow(self) -> None:
+        """Writes no more memory."""
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+    def poke(self) -> None:
+        """The feed has more to give."""
+        self._poke.set()
+
+    def put_rows(self, newest: CodedRows, *, with_verdict: bool) -> None:
+        """Queues rows that are coded already, as `MemoryQueue.put` does."""
+        if self._memory is not None:
+            self._memory.put(newest, with_verdict=with_verdict)
+
+    def void(self, length: int) -> None:
+        """Takes back unwritten memory rows from position `length` on, which are void."""
+        if self._memory is not None:
+            self._memory.void(length)
+
+    def close(self) -> None:
+        """Ends `run` once the small frames are written."""
+        self._closing = True
+        self._poke.set()
+
+    def fail(self, error: MoaError) -> None:
+        """Ends `run` with an error."""
+        self._failure = error
+        self._poke.set()
+
+    # ------------------------------------------------------------ writing
+
+    async def run(self) -> None:
+        """Writes until closed.
+
+        Raises:
+            UnavailableError: the client takes nothing in.
+            MoaError: what `fail` was given, or what made coding fail.
+        """
+        try:
+            while True:
+                await self._poke.wait()
+                self._poke.clear()
+                while (frame := self._next()) is not None:
+                    self._count(await self._writer.write(frame))
+                if self._failure is not None:
+                    raise self._failure
+                if self._closing:
+                    return
+        finally:
+            self.unfollow()
+
+    def _next(self) -> pb.ServerFrame | None:
+        if self._urgent:
+            item = self._urgent.popleft()
+            self._urgent_bytes = self._urgent_bytes - _size(item) if self._urgent else 0
+            return self._verdict_frame(item) if isinstance(item, Verdict) else item
+        if self._beat is not None:
+            frame, self._beat = self._beat, None
+            return frame
+        if self._closing or self._failure is not None:
+            return None
+        memory = self._memory.take() if self._memory is not None else None
+        if memory is None:
+            return None
+        self._rows_in_frame.append(memory)
+        return pb.ServerFrame(memory=memory_to_proto(memory))
+
+    def _verdict_frame(self, verdict: Verdict) -> pb.ServerFrame:
+        """A verdict, with the coded rows that are not of a later one in the queue."""
+        end = verdict.base + len(verdict.tokens)
+        if self._memory is not None:
+            self._rows_in_frame += self._memory.take_with_verdict(end)
+        return pb.ServerFrame(verdict=self._verdicts.write(verdict, self._rows_in_frame))
+
+    def _count(self, nbytes: int) -> None:
+        rows, self._rows_in_frame = self._rows_in_frame, []
+        for each in rows:
+            self._observer.on_sent(
+                FrameBytes.MEMORY if each.plane is Plane.MEMORY else FrameBytes.STATE, len(each.payload)
+            )
+            nbytes -= len(each.payload)
+        self._observer.on_sent(FrameBytes.VERDICTS, nbytes)
+
+
+def _size(item: Verdict | pb.ServerFrame) -> int:
+    """Bytes that it may take."""
+    return VERDICT_BYTES + TOKEN_BYTES * len(item.tokens) if isinstance(item, Verdict) else item.ByteSize()

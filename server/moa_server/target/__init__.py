@@ -1,6 +1,0 @@
-"""The target on the server: a verifier over a cache that is written in place, on the kernels or in torch."""
-
-from moa_server.target.cache import KVCache
-from moa_server.target.target import PREFILL_CHUNK_TOKENS, Request, Target, TargetOutput
-
-__all__ = ["PREFILL_CHUNK_TOKENS", "KVCache", "Request", "Target", "TargetOutput"]

@@ -1,0 +1,216 @@
+"""The execution level: which arithmetic decides the text, what computes it, and the hash by which replicas compare it.
+
+`int8` (the kernels) computes a row alike however many there are; `float32` (torch) is the reference; `bf16` (torch, for
+GPUs) rounds differently depending on what is computed together, and says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_kernels import ARITHMETIC, F16, Q4_1, Q8_0, KernelError, explain, set_threads, threads, variant_name
+from moa_kernels.bindings import STORED_FLOATS
+from moa_shared.errors import ConfigError, DiskFullError, MoaError
+from moa_shared.models import ModelFiles
+from moa_shared.models.network.network import Network
+from moa_shared.models.network.served import has_torch, is_for_torch, unsupported
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.digest import canonical_json
+from moa_shared.models.weights.packing import conversions, plan_places
+from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
+from moa_shared.models.weights.weights import WeightReader
+from moa_shared.programs.progress import Progress
+from moa_shared.protocol.levels import BF16, FLOAT32, INT8
+
+from moa_server.settings import ServerSettings
+from moa_server.verifier import Target
+from moa_server.verifier.float32_test import compare_with_float32
+from moa_server.verifier.kernel_target import KernelTarget
+from moa_server.verifier.level_choice import CUDA, TORCH_HINT, choose_level
+from moa_server.verifier.memory_check import require_memory
+from moa_server.verifier.self_test import SelfTest, compare_tree, measure_times
+
+if TYPE_CHECKING:
+    from moa_server.verifier.parallel.group import Group
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A target with the arithmetic that it runs in.
+
+    Args:
+        level: int8, float32 or bf16.
+        before: called once on the thread that runs the target.
+        test: what the test at the start has measured; None: torch is taken as it is.
+        device: cpu or cuda.
+        shares: processes that share the target, whose number decides in which order their parts are added up.
+        kv: how keys and values are kept.
+        weights: what floats were packed as, where that is not what they usually are.
+    """
+
+    level: str
+    target: Target
+    details: str
+    before: Callable[[], None]
+    test: SelfTest | None = None
+    device: str = "cpu"
+    shares: int = 1
+    kv: str = F16
+    weights: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether a row's bits never depend on what is computed with it."""
+        return self.level == INT8
+
+    def described(self) -> pb.Execution:
+        return pb.Execution(level=self.level, exact=self.exact, details=self.details)
+
+    def fingerprint(self, end_of_text: frozenset[int]) -> bytes:
+        """sha256 of everything besides model, prompt and settings that a text depends on."""
+        arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')} {self.device}"
+        parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
+        if self.shares > 1:
+            parts.append(self.shares)
+        if self.kv != F16:
+            parts.append(self.kv)
+        if self.weights:
+            parts.append(self.weights)
+        return hashlib.sha256(canonical_json(parts)).digest()
+
+
+def load_execution(
+    files: ModelFiles, settings: ServerSettings, progress: Progress, group: Group | None = None
+) -> Execution:
+    """The target on the level that the settings name; auto: int8 where the kernels run, else bf16.
+
+    Args:
+        group: processes that share the target; None: this one has it for itself.
+
+    Raises:
+        ModelSourceError: weights that cannot be read, or that the level does not compute.
+        ConfigError: a level that needs a missing installation, or a failed test at the start.
+    """
+    if group is not None and settings.execution not in (FLOAT32, BF16) and settings.device != CUDA:
+        raise ConfigError(
+            "The level int8 is computed in one process: its kernels do not share a target.",
+            hint="Give --execution float32 or bf16, or start moa-server without torchrun.",
+        )
+    level, reason = choose_level(settings, files.config, files.target_id)
+    if level == INT8:
+        require_memory(files, settings, INT8)
+        try:
+            return _on_kernels(files, settings, progress)
+        except MoaError as error:
+            if settings.execution == INT8 or not (has_torch() and is_for_torch(files.config)):
+                raise
+            level, reason = BF16, error.message
+    if reason:
+        log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
+    return _on_torch(files, settings, level, progress, group)
+
+
+def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
+    set_threads(settings.threads)
+    trained = int(files.config["max_position_embeddings"])
+    context = min(settings.context_length or trained, trained)
+    reader = WeightReader(files)
+    floats = _floats(reader, files, settings)
+    weights = _tiled(reader, files, settings, progress, floats)
+    network = Network(weights, files.config, progress, context=context)
+    target = KernelTarget(network, trained, settings.context_length or None, kv=settings.kv)
+    with progress.task("Testing the kernels"):
+        error = compare_with_float32(network, weights)
+        compare_tree(KernelTarget(network.shortened(), trained))  # which the context may be too short for
+        test = measure_times(KernelTarget(network, trained))
+    costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
+    log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
+    details = f"{variant_name()}, {threads()} threads"
+    if settings.kv != F16:
+        details += f", keys and values as {settings.kv}"
+    if floats != Q8_0:
+        details += ", weights in 4 bits"
+    packed = "" if floats == Q8_0 else floats
+    return Execution(INT8, target, details, lambda: None, test, kv=settings.kv, weights=packed)
+
+
+def check_kv(kv: str, level: str) -> None:
+    """Refuses another form of keys and values than float16 where torch keeps them.
+
+    Raises:
+        ConfigError: so it is.
+    """
+    if kv != F16 and level != INT8:
+        raise ConfigError(
+            f"The level {level} does not keep keys and values as {kv}.",
+            hint="Leave --kv out, or give --execution int8.",
+        )
+
+
+def _floats(reader: WeightReader, files: ModelFiles, settings: ServerSettings) -> str:
+    """What weights in floats are packed as; the log says what other conversions cost."""
+    floats = Q4_1 if settings.weights == "q4" else Q8_0
+    try:
+        found = conversions(reader, plan_places(reader, floats))
+    except KernelError as error:
+        raise unsupported(error, files.config) from error
+    if floats == Q4_1 and not any(stored in STORED_FLOATS for stored in found):
+        log.warning("--weights q4 changes nothing: the model has no weights in F16, BF16 or F32")
+        floats = Q8_0
+    for stored, sizes in found.items():
+        if stored not in STORED_FLOATS:
+            log.warning(
+                "the kernels lack a format of the file: its weights are served in 8 bits, with more memory and time",
+                format=stored.upper(),
+                file_bytes=sizes.stored,
+                served_bytes=sizes.packed,
+            )
+    return floats
+
+
+def _tiled(
+    reader: WeightReader, files: ModelFiles, settings: ServerSettings, progress: Progress, floats: str
+) -> TiledWeights:
+    """The weights packed: over a file of tiles in the cache, or in memory where there is to be none, or no room."""
+    try:
+        if not settings.repack_cache:
+            return TiledWeights(reader, tiles_in_memory(files, progress, floats))
+        try:
+            return TiledWeights(reader, map_tiles(files, cache_root(settings.cache_dir), progress, floats))
+        except (DiskFullError, ConfigError, OSError) as error:
+            reason = error.message if isinstance(error, MoaError) else str(error)
+            log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
+            return TiledWeights(reader, tiles_in_memory(files, progress, floats))
+    except KernelError as error:
+        raise unsupported(error, files.config) from error
+
+
+def _on_torch(
+    files: ModelFiles, settings: ServerSettings, level: str, progress: Progress, group: Group | None = None
+) -> Execution:
+    if not has_torch():
+        raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=TORCH_HINT)
+    import torch
+
+    from moa_server.verifier.torch_loading import load_torch_target
+
+    def before() -> None:  # OpenMP counts threads for each calling thread
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+
+    check_kv(settings.kv, level)
+    before()
+    target = load_torch_target(files, settings, level, progress, group)
+    if level == BF16:
+        log.warning("bf16 rounds differently with what is verified together: a text may change with the drafts")
+    device = target.device.type
+    details = target.details if device == CUDA else f"{target.details}, {torch.get_num_threads()} threads"
+    return Execution(level, target, details, before, device=device, shares=group.rank.count if group is not None else 1)

@@ -1,0 +1,134 @@
+"""A target over the kernels: quantised weights, rows that are exact in any tree and batch, no torch.
+
+State: the network's weights. Invariant: a row's logits have the same bits by itself, in a tree, in a chunk and next to
+other conversations, with any number of threads, on any processor that the kernels run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import F16, PAGE_ROWS, Cache, Page, Segment
+from moa_shared.errors import InternalError
+from moa_shared.models.network.network import Network
+
+from moa_server.verifier.cache import KVCache
+from moa_server.verifier.target import Request, Rows, Target, TargetOutput, TargetShape, is_chain
+
+if TYPE_CHECKING:
+    from moa_shared.drafter import Checkpoint
+
+
+class KernelCache(KVCache):
+    """Keys and values in the kernels' pages."""
+
+    def __init__(self, pages: Cache) -> None:
+        super().__init__()
+        self._pages = pages
+
+    @property
+    def pages(self) -> Cache:
+        """The pages, with their count of held rows set."""
+        self._pages.length = self._length
+        return self._pages
+
+    @property
+    def nbytes(self) -> int:
+        return self._pages.nbytes
+
+    def most_nbytes(self, rows: int) -> int:
+        return self._pages.most_nbytes(rows)
+
+    def _free(self) -> None:
+        self._pages.release()
+
+    def reserve(self, rows: int) -> None:
+        self.pages.reserve(rows)
+
+    def crop(self, length: int) -> None:
+        super().crop(length)
+        self._pages.crop(self._length)
+
+    def adopt(self, pages: Sequence[Page]) -> None:
+        """Holds these full pages of another conversation that begins with the same tokens, and nothing else."""
+        self._pages.adopt(pages)
+        self._length = self._pages.length
+        self._forget_tail()
+
+    def segment(self, request: Request) -> Segment:
+        """This conversation's rows of a forward."""
+        if is_chain(request.parents):
+            return Segment.chain(self.pages, len(request.tokens))
+        return Segment.tree(self.pages, request.parents or ())
+
+    def _move(self, source: Sequence[int], start: int) -> None:
+        self.pages.keep_behind(start, [row - start for row in source])
+
+    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        return self.pages.read(start, stop)
+
+
+class KernelTarget(Target):
+    """The verifier on the level int8.
+
+    Args:
+        network: the model.
+        trained_length: positions that it was trained for.
+        context_length: the most positions a conversation may have; None: what it was trained for.
+        kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
+    """
+
+    def __init__(
+        self, network: Network, trained_length: int, context_length: int | None = None, *, kv: str = F16
+    ) -> None:
+        shape = network.stack.shape
+        super().__init__(
+            TargetShape(
+                network.vocab_size,
+                network.hidden_size,
+                network.layer_count,
+                shape.kv_heads,
+                shape.head_dim,
+                trained_length if context_length is None else min(context_length, trained_length),
+            )
+        )
+        self.network = network
+        self.page_tokens = PAGE_ROWS if network.stack.compiled else 0
+        self._kv = kv
+
+    def new_cache(self) -> KernelCache:
+        return KernelCache(self.network.new_cache(kv=self._kv))
+
+    def normed(self, state: Rows) -> Rows:
+        return self.network.normed(state)
+
+    def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
+        return drafter.rows()
+
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        layers = sorted({layer for request in requests for layer in request.state_layers})
+        starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
+        wanted = [start + row for start, request in zip(starts, requests, strict=False) for row in request.logits_for]
+        output = self.network.forward(
+            [token for request in requests for token in request.tokens],
+            [_own(request).segment(request) for request in requests],
+            wanted,
+            layers,
+        )
+        outputs, row = [], 0
+        for request, start in zip(requests, starts, strict=False):
+            count = len(request.logits_for)
+            own = slice(start, start + len(request.tokens))
+            states = {layer: output.states[layer][own] for layer in request.state_layers}
+            outputs.append(TargetOutput(output.logits[row : row + count], output.hidden[row : row + count], states))
+            row += count
+        return outputs
+
+
+def _own(request: Request) -> KernelCache:
+    if not isinstance(request.cache, KernelCache):
+        raise InternalError("A forward of the kernels was given another backend's cache.")
+    return request.cache

@@ -1,0 +1,243 @@
+"""Attention over pages: what each library's form of it is to the forward, and the one that runs anywhere.
+
+The layers are transformers' own. Their attention is ours under a name that we register with transformers; it is given
+the `Step` that writes the rows' keys and values and looks at those of their conversations.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from moa_shared.errors import ConfigError
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from moa_server.verifier.paged.batch import Batch, BatchPart
+from moa_server.verifier.paged.pool import PagePool
+
+NAME = "moa_paged"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a family's attention does besides a causal softmax.
+
+    Args:
+        windows: of each layer, how many of the newest positions a row sees, 0: all; empty: all layers see all.
+        cap: scores become cap tanh(score / cap); 0: they stay.
+    """
+
+    windows: tuple[int, ...] = ()
+    cap: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        return not any(self.windows) and not self.cap
+
+    def window(self, layer: int) -> int:
+        """The window of a layer; 0: it sees all positions."""
+        return self.windows[layer] if self.windows else 0
+
+
+PLAIN = AttentionShape()
+
+
+class Plan(ABC):
+    """Attention for one batch after the other."""
+
+    @abstractmethod
+    def load(self, batch: Batch) -> None:
+        """Prepares attention over the rows of `batch`; outside of graphs."""
+
+    @abstractmethod
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """Attention of one layer, whose new rows are written.
+
+        Args:
+            queries: rotated, [rows, heads, head_dim].
+
+        Returns:
+            [rows, heads, head_dim].
+        """
+
+
+class Attention(ABC):
+    """One library's attention over the pool.
+
+    Args:
+        heads: of the queries.
+        shape: of the family's attention.
+
+    Raises:
+        ConfigError: the library has neither windows nor caps, and the shape has.
+    """
+
+    name: str
+    takes_any_shape = False
+
+    def __init__(self, pool: PagePool, heads: int, shape: AttentionShape = PLAIN) -> None:
+        if not (shape.is_plain or self.takes_any_shape):
+            raise ConfigError(
+                "On CUDA neither sliding windows nor caps of attention's scores are computed.",
+                hint="Give --execution int8, or --device cpu.",
+            )
+        self.pool, self.heads, self.shape = pool, heads, shape
+
+    @abstractmethod
+    def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
+        """A plan; with `rows`, one for a graph, whose tensors stay where they are.
+
+        Args:
+            rows: of each batch that it is loaded with; 0: any number.
+            pages: the most that one conversation has.
+        """
+
+
+class Step:
+    """What the attention of the layers works on during one forward; taken by transformers as a cache.
+
+    Args:
+        slots: where the new rows are written.
+    """
+
+    def __init__(self, pool: PagePool, slots: torch.Tensor, plan: Plan) -> None:
+        self._pool, self._slots, self._plan = pool, slots, plan
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes one layer's new rows, [1, kv_heads, rows, head_dim]."""
+        self._pool.write(layer, self._slots, keys[0].transpose(0, 1), values[0].transpose(0, 1))
+        return keys, values
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """[1, heads, rows, head_dim] to [1, rows, heads, head_dim]."""
+        return self._plan.attend(layer, queries[0].transpose(0, 1))[None]
+
+
+class SessionAttention(Attention):
+    """Torch's own attention, one conversation after the other: the fast one on a CPU, which reads grouped heads."""
+
+    name = "scaled_dot_product_attention"
+    takes_any_shape = True
+
+    def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
+        return SessionPlan(self.pool, self.shape)
+
+
+class SessionPlan(Plan):
+    """A mask for each tree and window; nothing else is prepared."""
+
+    def __init__(self, pool: PagePool, shape: AttentionShape = PLAIN) -> None:
+        self._pool, self._shape = pool, shape
+
+    def load(self, batch: Batch) -> None:
+        like = self._pool.tensor
+        windows = set(self._shape.windows) or {0}
+        self._parts = [
+            (part, {window: _mask(part, like, window) for window in windows}, _place(part.used_pages(), like.device))
+            for part in batch.parts
+        ]
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        outputs, first = [], 0
+        for part, masks, pages in self._parts:
+            last, mask = first + len(part.tokens), masks[self._shape.window(layer)]
+            own = queries[first:last].transpose(0, 1)[None]
+            keys = _rows(self._pool.keys(layer), pages, part.length)
+            values = _rows(self._pool.values(layer), pages, part.length)
+            if self._shape.cap:
+                outputs.append(_capped(own, keys, values, mask, self._shape.cap)[0].transpose(0, 1))
+            else:
+                is_causal = mask is None and last - first > 1
+                attended = scaled_dot_product_attention(own, keys, values, mask, is_causal=is_causal, enable_gqa=True)
+                outputs.append(attended[0].transpose(0, 1))
+            first = last
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _capped(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, cap: float
+) -> torch.Tensor:
+    """Attention with capped scores, which torch's own does not have; its softmax is in float32, as in transformers.
+
+    Args:
+        queries: [1, heads, rows, head_dim]; keys, values: [1, kv_heads, length, head_dim].
+        mask: [rows, length]; None: a single row, or rows that are plainly causal.
+    """
+    group, (rows, head_dim) = queries.shape[1] // keys.shape[1], queries.shape[2:]
+    keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+    scores = cap * torch.tanh(queries @ keys.transpose(2, 3) * head_dim**-0.5 / cap)
+    if mask is None and rows > 1:
+        mask = torch.full((rows, rows), -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
+    if mask is not None:
+        scores = scores + mask
+    return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
+
+
+def paged_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    step: Step | None = None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What transformers calls; without a step (`model.generate`) transformers' own `sdpa`.
+
+    Windows and caps are those of the `AttentionShape` that the step's plan was made with.
+    """
+    if step is None:
+        output, weights = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        return output, weights
+    if scaling is not None and not math.isclose(factor := scaling * query.shape[-1] ** 0.5, 1.0):
+        query = query * factor  # what attends divides by the root of the head's size
+    return step.attend(int(module.layer_idx), query), None  # type: ignore[arg-type]
+
+
+def register() -> None:
+    """Make the name known to transformers, with the masks of its own `sdpa`."""
+    AttentionInterface.register(NAME, paged_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _mask(part: BatchPart, like: torch.Tensor, window: int = 0) -> torch.Tensor | None:
+    """[rows, length] in the dtype and on the device of `like`: 0 where a row sees the column, -inf where not.
+
+    None where attention needs none: a single row that sees everything, a chain without prefix (plainly causal), and
+    both only where no row is further from the first position than its window.
+    """
+    count = len(part.tokens)
+    positions = part.prefix + np.asarray(part.depths)
+    is_cut = window > 0 and int(positions.max()) >= window
+    if not is_cut and (count == 1 or (part.parents is None and part.prefix == 0)):
+        return None
+    mask = np.zeros((count, part.length), np.float32)
+    mask[:, part.prefix :][~part.seen()] = -np.inf
+    if is_cut:
+        columns = np.concatenate((np.arange(part.prefix), positions))
+        mask[positions[:, None] - columns >= window] = -np.inf
+    return torch.from_numpy(mask).to(like.device, like.dtype)
+
+
+def _place(pages: Sequence[int], device: torch.device) -> slice | torch.Tensor:
+    """Pages that lie one after the other need not be gathered."""
+    if list(pages) == list(range(pages[0], pages[0] + len(pages))):
+        return slice(pages[0], pages[0] + len(pages))
+    return torch.tensor(pages, device=device)
+
+
+def _rows(pages: torch.Tensor, place: slice | torch.Tensor, count: int) -> torch.Tensor:
+    """[1, kv_heads, count, head_dim] of the pages at `place`."""
+    return pages[place].flatten(0, 1)[:count].transpose(0, 1)[None]

@@ -1,0 +1,144 @@
+"""The decoder layers over the rows of a batch: at once, or as a recorded graph that is played again.
+
+State: the graphs, by the number of rows and the layers whose state is wanted. Invariant: a graph reads the batch from
+tensors that stay where they are, so that playing it gives what running the layers gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from moa_server.verifier.paged.attention import Attention, Plan, Step
+from moa_server.verifier.paged.batch import PAGE_ROWS, Batch
+from moa_server.verifier.paged.device_tensors import DeviceTensors
+
+MOST_GRAPH_ROWS = 256  # beyond that the layers take longer than starting their kernels does
+Run = Callable[[], "States"]
+Record = Callable[[Run], tuple[Callable[[], None], "States"]]
+
+
+class States(NamedTuple):
+    """What a forward gives: the state that leaves the last layer, [rows, hidden_size], and those that enter others."""
+
+    last: torch.Tensor
+    entering: dict[int, torch.Tensor]
+
+
+class Layers(NamedTuple):
+    """The parts of a model that a forward runs; transformers' modules.
+
+    Args:
+        scale: of what enters the first layer, where `embed` does not scale it.
+        kinds: of each layer, by which `rotary` has its angles; empty: all have the same.
+    """
+
+    embed: nn.Module
+    rotary: nn.Module
+    decoder: list[nn.Module]
+    scale: float = 1.0
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one forward after the other reads."""
+
+    tensors: DeviceTensors
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A recorded forward."""
+
+    inputs: Inputs
+    play: Callable[[], None]
+    states: States
+
+
+class Forward:
+    """Runs the layers.
+
+    Args:
+        context_length: the most rows of one conversation.
+        record: runs a function once and records it; gives what plays it again, and the tensors that it then writes.
+            None: nothing is recorded.
+    """
+
+    def __init__(self, layers: Layers, attention: Attention, context_length: int, record: Record | None = None) -> None:
+        self._layers, self._attention, self._record = layers, attention, record
+        self._most_pages = -(-context_length // PAGE_ROWS)
+        self._direct = self._new_inputs()
+        self._graphs: dict[tuple[int, frozenset[int]], Graph] = {}
+
+    def run(self, batch: Batch, wanted: Iterable[int]) -> States:
+        """The states of a batch's rows; those of a graph are overwritten by the next forward.
+
+        Args:
+            wanted: the layers whose entering state is given; as many as there are layers: what leaves the last.
+        """
+        layers = frozenset(wanted)
+        if self._record is None or batch.rows > MOST_GRAPH_ROWS:
+            return self._prepare(self._direct, batch, layers)()
+        graph = self._graphs.get((batch.rows, layers))
+        if graph is None:
+            inputs = self._new_inputs(batch.rows)
+            play, states = self._record(self._prepare(inputs, batch, layers))
+            graph = self._graphs[batch.rows, layers] = Graph(inputs, play, states)
+        else:
+            self._prepare(graph.inputs, batch, layers)
+        graph.play()
+        return graph.states
+
+    def _new_inputs(self, rows: int = 0) -> Inputs:
+        device = self._attention.pool.tensor.device
+        plan = self._attention.new_plan(rows, self._most_pages)
+        return Inputs(DeviceTensors(device, fixed=rows > 0), plan)
+
+    def _prepare(self, inputs: Inputs, batch: Batch, wanted: frozenset[int]) -> Run:
+        """Puts the batch where the layers read it; gives the function that runs them."""
+        put = inputs.tensors.put
+        tokens, positions = put("tokens", batch.tokens), put("positions", batch.positions)
+        step = Step(self._attention.pool, put("slots", batch.slots), inputs.plan)
+        inputs.plan.load(batch)
+        return lambda: self._run_layers(tokens, positions, step, wanted)
+
+    def _run_layers(self, tokens: torch.Tensor, positions: torch.Tensor, step: Step, wanted: frozenset[int]) -> States:
+        hidden: torch.Tensor = self._layers.embed(tokens[None])  # [1, rows, hidden_size]
+        if self._layers.scale != 1:
+            hidden = hidden * self._layers.scale
+        rotary, kinds = self._layers.rotary, self._layers.kinds
+        angles = {kind: rotary(hidden, positions[None], kind) for kind in dict.fromkeys(kinds)}
+        same = None if kinds else rotary(hidden, positions[None])
+        entering = {}
+        for index, layer in enumerate(self._layers.decoder):
+            if index in wanted:
+                entering[index] = hidden[0]
+            own = angles[kinds[index]] if kinds else same
+            hidden = layer(hidden, position_embeddings=own, past_key_values=step, step=step)
+        if len(self._layers.decoder) in wanted:
+            entering[len(self._layers.decoder)] = hidden[0]
+        return States(hidden[0], entering)
+
+
+def record_on_cuda() -> Record:
+    """What records CUDA graphs; all share their memory, since they are played one after the other."""
+    memory: Any = torch.cuda.graph_pool_handle()
+
+    def record(run: Run) -> tuple[Callable[[], None], States]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()  # what is compiled or allocated at the first call must not be recorded
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+            states = run()
+        return graph.replay, states
+
+    return record

@@ -1,0 +1,225 @@
+"""`Target`: what verifies chains and trees, one forward for the rows of several conversations, whatever computes it.
+
+Arrays in and out are numpy's, float32. Invariants: for a path of a tree the result is that of the path by itself
+(to the bit where the backend promises it); nothing is changed on an error.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
+from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.tree import arithmetic
+
+from moa_server.verifier.cache import KVCache
+
+if TYPE_CHECKING:
+    from moa_shared.drafter import Checkpoint
+
+Rows = npt.NDArray[np.float32]
+
+# 1,500 tokens on one core in bf16: 1.67 s in chunks of 128, 1.29 s of 256, 1.21 s of 512, 1.16 s of 1024. Other
+# sessions wait for a chunk, so the smallest that costs little.
+PREFILL_CHUNK_TOKENS = 256
+KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for text, frames and the forward itself
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOutput:
+    """The result of one forward, in float32 whatever the model computes in.
+
+    Attributes:
+        logits: [rows asked, vocab].
+        hidden: [rows asked, hidden_size] after the final norm.
+        states: [tokens, hidden_size] entering each layer asked for.
+    """
+
+    logits: Rows
+    hidden: Rows
+    states: Mapping[int, Rows] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Rows | None:
+        """The state, where one layer's was asked for."""
+        return next(iter(self.states.values()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One conversation's part of a forward.
+
+    Args:
+        tokens: to run after what the cache holds; their keys and values are the cache's new tail.
+        parents: of each token within `tokens`, -1 for the last token of the cache; None for a chain.
+        logits_for: the rows (of `tokens`) whose logits and hidden state are wanted.
+        state_layers: also give the states that enter these decoder layers; as many as there are layers: what leaves
+            the last one.
+    """
+
+    cache: KVCache
+    tokens: Sequence[int]
+    parents: Sequence[int] | None = None
+    logits_for: Sequence[int] = ()
+    state_layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetShape:
+    """Sizes of a target.
+
+    Args:
+        context_length: the most positions that a conversation may have.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    layer_count: int
+    kv_heads: int
+    head_dim: int
+    context_length: int
+
+
+class Target(ABC):
+    """Verifies chains and trees.
+
+    Attributes:
+        page_tokens: tokens whose keys and values conversations that begin alike can share; 0: they share none.
+    """
+
+    page_tokens = 0
+
+    def __init__(self, shape: TargetShape) -> None:
+        self.shape = shape
+        self.vocab_size, self.hidden_size, self.layer_count = shape.vocab_size, shape.hidden_size, shape.layer_count
+        self.kv_heads, self.head_dim, self.context_length = shape.kv_heads, shape.head_dim, shape.context_length
+
+    @abstractmethod
+    def new_cache(self) -> KVCache:
+        """An empty cache for one conversation."""
+
+    def kv_bytes(self) -> int:
+        """How many keys and values all conversations together may hold unless the operator says otherwise."""
+        return int(KV_SHARE * free_memory_bytes())
+
+    def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
+        """The memory encoder's input (`KVCache.lsa_input`) for rows of several conversations, one after the other.
+
+        Args:
+            spans: caches, with the first of their rows that is wanted and the one after the last.
+        """
+        return np.concatenate([cache.lsa_input(start, stop) for cache, start, stop in spans])
+
+    @abstractmethod
+    def normed(self, state: Rows) -> Rows:
+        """The final norm of what leaves the last layer, [rows, hidden_size]: what the head takes."""
+
+    @abstractmethod
+    def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
+        """A function from what a drafter reads of this target to its rows; both float32 arrays."""
+
+    @abstractmethod
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        """Runs the forward of checked requests whose caches have begun."""
+
+    def forward_all(self, requests: Sequence[Request]) -> list[TargetOutput]:
+        """One forward for several conversations; each cache is in one request only.
+
+        After a tree, call `cache.keep` with the accepted path before the next forward of that conversation.
+
+        Raises:
+            TokenRangeError: no tokens, or one outside the vocabulary.
+            TreeError: as many parents as tokens are needed, each before its child.
+            ContextLengthError: positions beyond the context.
+            MemoryError: there is no room for keys and values.
+        """
+        if len({id(request.cache) for request in requests}) < len(requests):
+            raise InternalError("A forward was given the same cache twice.")
+        depths = [self._check(request) for request in requests]
+        for request in requests:
+            request.cache.begin(len(request.tokens))
+        outputs = self._run(requests, depths)
+        for request, of_request in zip(requests, depths, strict=True):
+            request.cache.end(of_request)
+        return outputs
+
+    def forward(
+        self,
+        cache: KVCache,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        logits_for: slice | Sequence[int] = slice(None),
+        want_state_layer: int | None = None,
+    ) -> TargetOutput:
+        """One conversation's forward; arguments as of `Request`, errors as of `forward_all`."""
+        wanted = range(len(tokens))[logits_for] if isinstance(logits_for, slice) else logits_for
+        layers = () if want_state_layer is None else (want_state_layer,)
+        return self.forward_all([Request(cache, tokens, parents, wanted, layers)])[0]
+
+    def prefill(
+        self,
+        cache: KVCache,
+        tokens: Sequence[int],
+        want_state_layer: int | None = None,
+        chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+    ) -> TargetOutput:
+        """Run a long chain in chunks; logits and hidden state of the last token only, state of all.
+
+        Raises:
+            As `forward_all`; all tokens are checked before the first chunk runs.
+        """
+        self._check(Request(cache, tokens))
+        cache.reserve(cache.length + len(tokens))
+        states, output = [], None
+        for start in range(0, len(tokens), chunk_tokens):
+            chunk = tokens[start : start + chunk_tokens]
+            last = start + len(chunk) == len(tokens)
+            rows = slice(len(chunk) - 1, None) if last else slice(0, 0)
+            output = self.forward(cache, chunk, None, rows, want_state_layer)
+            states.append(output.state)
+        if output is None:
+            raise InternalError("A prefill ran no chunk.")
+        kept = [part for part in states if part is not None]
+        whole = {} if want_state_layer is None else {want_state_layer: np.concatenate(kept)}
+        return TargetOutput(output.logits, output.hidden, whole)
+
+    def _check(self, request: Request) -> Sequence[int]:
+        """Validate what came from outside; return the depth of each token."""
+        tokens, parents = request.tokens, request.parents
+        if not tokens:
+            raise TokenRangeError("A forward needs at least one token, got none.", hint="Send at least one token.")
+        if min(tokens) < 0 or max(tokens) >= self.vocab_size:
+            wrong = next(token for token in tokens if not 0 <= token < self.vocab_size)
+            raise TokenRangeError(f"The token id {wrong} is outside the vocabulary of {self.vocab_size}.")
+        depths = range(len(tokens)) if parents is None else _depths(parents, len(tokens))
+        needed = request.cache.length + max(depths) + 1
+        if needed > self.context_length:
+            raise ContextLengthError(f"{needed} tokens do not fit into the context of {self.context_length}.")
+        for layer in request.state_layers:
+            if not 0 <= layer <= self.layer_count:
+                raise InternalError(f"Layer {layer} was requested from a target with {self.layer_count} layers.")
+        if any(not 0 <= row < len(tokens) for row in request.logits_for):
+            raise InternalError(
+                f"Rows {list(request.logits_for)} were requested from a forward of {len(tokens)} tokens."
+            )
+        return depths
+
+
+def is_chain(parents: Sequence[int] | None) -> bool:
+    """Whether each token follows the one before it."""
+    return parents is None or arithmetic.is_chain(parents)
+
+
+def _depths(parents: Sequence[int], tokens: int) -> list[int]:
+    """Depths of a tree's tokens below the last token of the cache, whose children have depth 0."""
+    if len(parents) != tokens:
+        raise TreeError(f"{tokens} tokens came with {len(parents)} parents.", hint="Send one parent a token.")
+    arithmetic.check_parents(parents)
+    depths: list[int] = []
+    arithmetic.add_depths(depths, parents)
+    return [depth - 1 for depth in depths]

@@ -1,0 +1,138 @@
+"""Loads a target in torch: on which device, and with which library's attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+import structlog
+import torch
+from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles, load_target_model
+from moa_shared.programs.progress import Progress
+from moa_shared.protocol.levels import BF16
+
+from moa_server.settings import ServerSettings
+from moa_server.verifier.paged.attention import Attention
+from moa_server.verifier.paged.forward import record_on_cuda
+from moa_server.verifier.parallel.group import Group
+from moa_server.verifier.parallel.leader import LeaderTarget
+from moa_server.verifier.parallel.rank import check_shares
+from moa_server.verifier.torch_target import TorchTarget, free_kv_bytes
+
+log = structlog.get_logger()
+
+CUDA = "cuda"
+FLASH_INFER = "flashinfer"
+FLASH_INFER_HEADS = (64, 128, 256)  # its kernels' head dimensions
+WARM_ROWS = (1, 2, 4, 8, 16, 32, 64)  # forwards whose graphs are recorded before the first client comes
+
+
+def choose_device(named: str, level: str) -> str:
+    """Where a level is computed.
+
+    Args:
+        named: auto, cpu or cuda; auto: bf16 on CUDA where torch sees it.
+
+    Raises:
+        ConfigError: torch sees no CUDA device.
+    """
+    sees = torch.cuda.is_available()
+    if named == CUDA and not sees:
+        reason = "this build of torch has no CUDA" if torch.version.cuda is None else "no device is visible to it"
+        raise ConfigError(
+            f"Torch sees no CUDA device: {reason}.",
+            hint="Install torch with CUDA and check nvidia-smi, or give --device cpu.",
+        )
+    if named == "auto":
+        return CUDA if sees and level == BF16 else "cpu"
+    return named
+
+
+def choose_attention(dtype: torch.dtype, head_dim: int) -> type[Attention]:
+    """The library for CUDA: FlashInfer if it is installed and computes these sizes, else FlexAttention."""
+    if find_spec(FLASH_INFER) is None:
+        reason = "flashinfer is not installed: pip install 'moa[cuda]'"
+    elif dtype != torch.bfloat16:
+        reason = "FlashInfer does not compute in float32"
+    elif head_dim not in FLASH_INFER_HEADS:
+        reason = f"FlashInfer has no kernels for heads of {head_dim}"
+    else:
+        from moa_server.verifier.paged.flash_infer import FlashInferAttention
+
+        return FlashInferAttention
+    from moa_server.verifier.paged.flex import FlexAttention
+
+    log.info("attention by FlexAttention, which is compiled at the start", reason=reason)
+    return FlexAttention
+
+
+def load_torch_target(
+    files: ModelFiles, settings: ServerSettings, level: str, progress: Progress, group: Group | None = None
+) -> TorchTarget:
+    """The target on one of torch's levels.
+
+    Args:
+        group: processes that share it; all load it. None: this one has it for itself.
+
+    Raises:
+        ModelSourceError: weights that cannot be read, or a model that is not computed exactly.
+        ConfigError: a device that is not there, or has too little memory.
+    """
+    device = choose_device(settings.device, level)
+    shares = group.rank.count if group is not None else 1
+    check_shares(files.config, files.target_id, shares)
+    if shares > 1 and device != CUDA and torch.cuda.is_available():
+        raise ConfigError(
+            "Processes that share a target compute on the GPUs that torch sees.",
+            hint="Hide them with CUDA_VISIBLE_DEVICES= to share it on the CPU.",
+        )
+    with progress.task(f"Loading {files.target_id}"):
+        model = load_target_model(files, torch.bfloat16 if level == BF16 else torch.float32, shares=shares)
+    context_length = settings.context_length or None
+    make: Callable[..., TorchTarget] = TorchTarget
+    kv_bytes = settings.kv_bytes
+    if group is not None:
+        make = partial(LeaderTarget, group) if group.rank.number == 0 else partial(TorchTarget, shares=shares)
+        kv_bytes = group.least(kv_bytes or free_kv_bytes(model.device) // _sharers(device, group))
+    if device != CUDA:
+        return make(model, context_length, kv_bytes=kv_bytes)
+    try:
+        if shares == 1:  # what is shared is where it belongs
+            model.to(CUDA)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"{files.target_id} does not fit into the memory of {torch.cuda.get_device_name()}.",
+            hint="Serve a smaller model, or give --device cpu.",
+        ) from error
+    # Partial sums are added in float32: closer, and less dependent on how a product is split.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    config = model.config
+    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    target = make(
+        model,
+        context_length,
+        kv_bytes=kv_bytes,
+        attends=choose_attention(model.dtype, head_dim),
+        fills=True,
+        record=record_on_cuda(),
+    )
+    if group is None or group.rank.number == 0:  # followers run these as they come
+        with progress.task("Recording forwards"):
+            warm_up(target)
+    return target
+
+
+def _sharers(device: str, group: Group) -> int:
+    """How many processes share the free memory that this one sees."""
+    return 1 if device == CUDA else group.rank.local_count
+
+
+def warm_up(target: TorchTarget) -> None:
+    """Runs a forward of each common shape, which compiles and records what the first client would wait for."""
+    for rows in WARM_ROWS:
+        if rows <= target.context_length:
+            cache = target.new_cache()
+            target.forward(cache, [0] * rows)
+            cache.release()

@@ -1,0 +1,167 @@
+"""Which sessions have a part in a forward, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, cast
+from unittest.mock import create_autospec
+
+import pytest
+from moa_server.drafting.draft_record import DraftRecord
+from moa_server.engine.live.attachment import Attachment, Listener
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.losses import SessionLosses
+from moa_server.engine.planning.forward_planner import ForwardPlanner
+from moa_server.engine.planning.schedule import Rows, Schedule
+from moa_server.engine.prefixes.page_moves import PageMoves
+from moa_server.engine.stepper import SessionTensors
+from moa_server.session.session import Session, SessionLimits
+from moa_server.session.verification import StepPlan
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask, Draft
+from moa_shared.tree.draft_tree import DraftTree
+
+TOKENS = count(1)
+CHUNK = 4
+
+
+class Bench:
+    """A planner over a real schedule, and the sessions that it has lost."""
+
+    def __init__(self) -> None:
+        self.schedule: Schedule[LiveSession] = Schedule(most_read=CHUNK)
+        self.pages = create_autospec(PageMoves, instance=True)
+        self.pages.adopt.return_value = False
+        self.losses = create_autospec(SessionLosses, instance=True)
+        self.planner = ForwardPlanner(self.schedule, self.pages, self.losses)
+
+    def ask(self, prompt: Sequence[int] = (1,), *, draft: Sequence[int] = (), attached: bool = True) -> LiveSession:
+        """A session that waits for its turn."""
+        limits = SessionLimits(100, 50, draft_nodes=8, prefill_chunk=CHUNK)
+        session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
+        session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, AnswerSettings(max_tokens=50), 0))
+        if draft:
+            session.on_draft(Draft(1, len(prompt), session.hashes.short_at(len(prompt)), 0, draft))
+        stream = Attachment(create_autospec(Listener, instance=True) if attached else None)
+        live = LiveSession(bytes([next(TOKENS)]), session, SessionTensors(cast(Any, None), {}), stream=stream)
+        live.turn.queue(0.0)
+        self.schedule.add(live)
+        return live
+
+    def planned(self) -> list[LiveSession]:
+        """Who has a part in the next forward."""
+        return [part.live for part in self.planner.plan()]
+
+    def make_nodes_expensive(self) -> None:
+        for _ in range(60):
+            self.schedule.on_forward(Rows(1, 1, 0), 1.0, 1)
+            self.schedule.on_forward(Rows(1, 1, 1), 100.0, 1)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def hopeless() -> DraftRecord:
+    """Of a drafter that was never right."""
+    record = DraftRecord()
+    for _ in range(50):
+        record.learn(DraftTree((3,), (-1,)), [7])
+    return record
+
+
+def test_all_answers_that_wait_share_a_forward_and_a_prompt_is_read_next_to_them(bench: Bench) -> None:
+    answers, prompt = [bench.ask() for _ in range(3)], bench.ask([2] * 10)
+    parts = bench.planner.plan()
+    assert [part.live for part in parts] == [*answers, prompt]
+    assert [part.reads for part in parts] == [False, False, False, True]
+    assert parts[-1].rows == CHUNK
+    assert not any(live.turn.queued for live in (*answers, prompt))
+    assert bench.planned() == []
+
+
+def test_a_session_is_planned_once_however_many_of_its_nodes_are_left_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Session] = []
+    plan_step = Session.plan_step
+
+    def noted(session: Session, most_read: int | None = None) -> StepPlan | None:
+        plans.append(session)
+        return plan_step(session, most_read)
+
+    monkeypatch.setattr(Session, "plan_step", noted)
+    bench.make_nodes_expensive()
+    live = bench.ask(draft=[7, 3, 3])
+    live.drafting.agree(by_server=False, record=hopeless())
+    [part] = bench.planner.plan()
+    assert len(part.plan.tree) == 0
+    assert plans == [live.session]
+
+
+def test_all_nodes_are_verified_where_the_operator_wants_that(bench: Bench) -> None:
+    bench.make_nodes_expensive()
+    live = bench.ask(draft=[7, 3, 3])
+    live.drafting.agree(by_server=False, record=hopeless(), verifies_all=True)
+    [part] = bench.planner.plan()
+    assert len(part.plan.tree) == 3
+
+
+def test_closed_and_held_sessions_have_no_part(bench: Bench) -> None:
+    closed, held, other = bench.ask(), bench.ask(), bench.ask()
+    closed.close()
+    held.turn.hold()
+    assert bench.planned() == [other]
+
+
+def test_a_prompt_that_no_stream_waits_for_is_not_read(bench: Bench) -> None:
+    bench.ask([2] * 3, attached=False)
+    running = bench.ask(attached=False)  # an answer under way runs ahead
+    assert bench.planned() == [running]
+
+
+def test_a_session_that_gets_kept_pages_waits_for_them(bench: Bench) -> None:
+    first, second = bench.ask([1] * 10), bench.ask([2] * 10)
+    bench.pages.adopt.side_effect = lambda live: live is first
+    assert bench.planned() == [second]
+
+
+def test_a_defect_in_one_session_loses_that_one_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    defect = ZeroDivisionError()
+
+    def fail(*_: object) -> None:
+        raise defect
+
+    bad, worse, good = bench.ask(), bench.ask(), bench.ask()
+    monkeypatch.setattr(bad.session, "plan_step", fail)
+    record = DraftRecord()
+    monkeypatch.setattr(record, "survival", fail)
+    worse.drafting.agree(by_server=False, record=record)
+    assert bench.planned() == [good]
+    assert [call.args for call in bench.losses.lose.call_args_list] == [(bad, defect), (worse, defect)]
+
+
+def test_the_server_s_drafter_is_told_what_it_does_not_know_yet(bench: Bench) -> None:
+    bench.make_nodes_expensive()
+    live = bench.ask([1, 2, 3])
+    live.drafting.agree(by_server=True)
+    live.session.cached = 2
+    [first] = bench.planner.plan()
+    assert first.order is not None
+    assert (first.order.base, list(first.order.tokens)) == (0, [1, 2, 3])
+    live.session.on_verified(first.plan, first.plan.verify([7]))
+    live.turn.queue(0.0)
+    bench.schedule.add(live)
+    [second] = bench.planner.plan()
+    assert second.order is not None
+    assert (second.order.base, list(second.order.tokens)) == (3, [7])
+
+
+def test_the_server_does_not_draft_before_the_prompt_is_read(bench: Bench) -> None:
+    bench.make_nodes_expensive()
+    live = bench.ask([1, 2, 3])
+    live.drafting.agree(by_server=True)
+    [part] = bench.planner.plan()
+    assert part.order is None

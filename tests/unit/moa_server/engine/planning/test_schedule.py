@@ -1,0 +1,334 @@
+"""What the next forward holds: every answer that waits, the draft nodes that are worth their time, some of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.access.caller import Caller
+from moa_server.drafting.draft_record import DraftRecord
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.planning.fair_queue import FairQueue
+from moa_server.engine.planning.schedule import (
+    LEAST_SLICE,
+    LONGEST_TURN,
+    MOST_ROWS,
+    TURN,
+    Rows,
+    Schedule,
+    StepCandidate,
+)
+from moa_server.engine.stepper import SessionTensors
+from moa_server.session.session import Session, SessionLimits
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
+
+NUMBERS = count()
+LONG = 1000
+CHAIN = DraftTree.chain([1, 2, 3])
+
+
+def waiting(tokens: int) -> LiveSession:
+    session = Session(SessionLimits(10_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
+    return LiveSession(next(NUMBERS).to_bytes(4, "big"), session, SessionTensors(None, {}))  # type: ignore[arg-type]
+
+
+def with_sessions(live_sessions: Sequence[LiveSession]) -> Schedule[LiveSession]:
+    schedule: Schedule[LiveSession] = Schedule()
+    for live in live_sessions:
+        schedule.add(live)
+    return schedule
+
+
+def measured(plain_ms: float, row_ms: float) -> Schedule[LiveSession]:
+    """A schedule that has seen forwards of this cost."""
+    schedule: Schedule[LiveSession] = Schedule()
+    for _ in range(60):
+        for nodes in (0, 1, 4, 16, 40):
+            schedule.on_forward(Rows(1, 1, nodes), plain_ms + nodes * row_ms, 1)
+    return schedule
+
+
+def offered(tree: DraftTree, survival: Sequence[float], *, verifies_all: bool = False) -> StepCandidate:
+    return StepCandidate(1, tree, survival, verifies_all)
+
+
+# ---------------------------------------------------------------- who
+
+
+def of(owner: str, tokens: int) -> LiveSession:
+    live = waiting(tokens)
+    live.caller = Caller(owner=owner)
+    return live
+
+
+def fair(live_sessions: Sequence[LiveSession]) -> Schedule[LiveSession]:
+    schedule: Schedule[LiveSession] = Schedule(owner_of=lambda live: live.caller.owner)
+    for live in live_sessions:
+        schedule.add(live)
+    return schedule
+
+
+def test_one_prompt_of_an_owner_waits_for_one_of_each_other_owner() -> None:
+    crowd, single = [of("crowd", LONG) for _ in range(50)], of("single", LONG)
+    schedule = fair([*crowd, single])
+    order = []
+    for _ in range(6):
+        live = schedule.take_prompt()
+        assert live is not None
+        order.append(live)
+        schedule.add(live)
+    assert order == [crowd[0], single, crowd[1], single, crowd[2], single]
+
+
+def test_where_not_all_answers_find_room_every_owner_has_some() -> None:
+    crowd, few = [of("crowd", 1) for _ in range(2 * MOST_ROWS)], [of("few", 1) for _ in range(3)]
+    schedule = fair([*crowd, *few])
+    assert set(few) <= set(schedule.take_answers())
+    for live in few:
+        schedule.add(live)
+    assert set(few) <= set(schedule.take_answers())
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=60))
+def test_owners_take_turns_and_each_in_its_own_order(owners: list[str]) -> None:
+    queue = FairQueue[tuple[str, int]](lambda each: each[0])
+    for number, owner in enumerate(owners):
+        queue.add((owner, number))
+    taken = []
+    while queue:
+        taken.append(queue.take())
+    for owner in "abc":
+        assert [each for each in taken if each[0] == owner] == [
+            (owner, number) for number, each in enumerate(owners) if each == owner
+        ]
+    rounds = [[owner for owner, _ in taken[: 3 * turn]] for turn in range(1, 1 + min(map(owners.count, "abc")))]
+    assert all(len({done.count(owner) for owner in "abc"}) == 1 for done in rounds)
+
+
+def test_all_answers_share_a_forward() -> None:
+    live_sessions = [waiting(1) for _ in range(20)]
+    schedule = with_sessions(live_sessions)
+    assert schedule.take_answers() == live_sessions
+    assert schedule.take_answers() == []
+
+
+def test_more_answers_than_a_forward_holds_wait_for_the_next() -> None:
+    live_sessions = [waiting(1) for _ in range(MOST_ROWS + 3)]
+    schedule = with_sessions(live_sessions)
+    assert schedule.take_answers() == live_sessions[:MOST_ROWS]
+    assert schedule.take_answers() == live_sessions[MOST_ROWS:]
+
+
+def test_prompts_are_read_in_turn() -> None:
+    first, second = waiting(LONG), waiting(LONG)
+    schedule = with_sessions([first, waiting(1), second])
+    order = []
+    for _ in range(4):
+        live = schedule.take_prompt()
+        assert live is not None
+        order.append(live)
+        schedule.add(live)
+    assert order == [first, second, first, second]
+
+
+def read(schedule: Schedule[LiveSession], most: int) -> LiveSession:
+    """A forward reads at most so many tokens of a prompt; gives whose it was."""
+    live = schedule.take_prompt()
+    assert live is not None
+    tokens = min(most, live.session.unread)
+    schedule.on_read(live, tokens)
+    live.session.cached += tokens
+    if live.session.reads:
+        schedule.add(live)
+    return live
+
+
+def test_short_prompts_that_come_together_are_read_one_after_the_other() -> None:
+    short = [waiting(LONGEST_TURN) for _ in range(3)]
+    schedule = with_sessions(short)
+    ended: list[LiveSession] = []
+    while len(ended) < len(short):
+        live = read(schedule, LEAST_SLICE)
+        ended += [] if live.session.reads else [live]
+        assert sum(each.session.cached > 0 and each.session.reads for each in short) <= 1
+    assert ended == short
+    assert schedule.take_prompt() is None
+
+
+def test_a_short_prompt_waits_for_one_turn_of_each_long_one() -> None:
+    schedule = with_sessions([*(waiting(LONG) for _ in range(3)), short := waiting(LONGEST_TURN)])
+    before = 0
+    while short.session.reads:
+        before += read(schedule, LEAST_SLICE) is not short
+    assert before * LEAST_SLICE == 3 * TURN
+
+
+def test_a_turn_ends_where_the_prompt_would_go_on_beyond_the_longest() -> None:
+    schedule = with_sessions([first := waiting(LONGEST_TURN + 1), second := waiting(LONG)])
+    turns = [read(schedule, LEAST_SLICE) for _ in range(2 * TURN // LEAST_SLICE)]
+    assert turns == [first] * (TURN // LEAST_SLICE) + [second] * (TURN // LEAST_SLICE)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(51, 600)), min_size=1, max_size=8), st.integers(1, 256))
+def test_no_owner_is_read_for_longer_than_a_turn_while_another_one_waits(
+    prompts: list[tuple[str, int]], most: int
+) -> None:
+    lives = [of(owner, tokens) for owner, tokens in prompts]
+    schedule = fair(lives)
+    newest, turn = "", 0
+    while any(live.session.reads for live in lives):
+        left = sum(live.session.unread for live in lives)
+        owner = read(schedule, most).caller.owner
+        turn = (turn if owner == newest else 0) + left - sum(live.session.unread for live in lives)
+        newest = owner
+        if not any(live.session.reads and live.caller.owner != owner for live in lives):
+            turn = 0
+        assert turn <= max(LONGEST_TURN, TURN - 1 + most)
+    assert schedule.take_prompt() is None
+
+
+def test_nobody_waits_after_a_stop() -> None:
+    schedule = with_sessions([waiting(1), waiting(LONG)])
+    schedule.clear()
+    assert schedule.take_answers() == []
+    assert schedule.take_prompt() is None
+
+
+# ---------------------------------------------------------------- which nodes
+
+
+def parents(size: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.tuples(*(st.integers(ROOT, node - 1) for node in range(size)))
+
+
+@given(
+    st.integers(0, 5).flatmap(parents),
+    st.integers(0, 4).flatmap(parents),
+    st.floats(10.0, 100.0),
+    st.floats(0.0, 30.0),
+    st.lists(st.booleans(), min_size=1, max_size=20),
+)
+def test_no_other_nodes_of_all_sessions_are_worth_more(
+    one: tuple[int, ...], other: tuple[int, ...], plain_ms: float, row_ms: float, right: list[bool]
+) -> None:
+    schedule, record = measured(plain_ms, row_ms), DraftRecord()
+    for hit in right:
+        record.learn(CHAIN, [1 if hit else 9])
+    trees = [DraftTree(tuple(range(len(shape))), shape) for shape in (one, other)]
+    survival = [record.survival(tree) for tree in trees]
+    chosen = schedule.choose_nodes([offered(*each) for each in zip(trees, survival, strict=True)])
+    for tree, part in zip(trees, chosen, strict=True):  # the tokens are the nodes' numbers
+        assert all(tree.parents[node] == ROOT or tree.parents[node] in part.tokens for node in part.tokens)
+
+    def worth(*picked: Sequence[int]) -> float:
+        tokens = sum(chances[node] for chances, nodes in zip(survival, picked, strict=True) for node in nodes)
+        return tokens - schedule.rate(2) * schedule.cost.ms(1 + sum(map(len, picked)))
+
+    def subtrees(tree: DraftTree) -> list[tuple[int, ...]]:
+        return [
+            nodes
+            for size in range(len(tree) + 1)
+            for nodes in combinations(range(len(tree)), size)
+            if all(tree.parents[node] == ROOT or tree.parents[node] in nodes for node in nodes)
+        ]
+
+    best = max(worth(a, b) for a in subtrees(trees[0]) for b in subtrees(trees[1]))
+    assert worth(*(part.tokens for part in chosen)) == pytest.approx(best)
+
+
+def test_before_anything_is_measured_everything_is_verified() -> None:
+    assert Schedule().choose_nodes([offered(CHAIN, (0.1, 0.1, 0.1))]) == [CHAIN]
+
+
+def test_nodes_of_the_better_drafter_go_first() -> None:
+    good, bad = offered(CHAIN, (0.9, 0.8, 0.7)), offered(CHAIN, (0.05, 0.01, 0.01))
+    chosen = measured(10.0, 1.0).choose_nodes([bad, good])
+    assert [len(tree) for tree in chosen] == [0, 3]
+
+
+def test_a_first_draft_that_is_slow_does_not_keep_later_ones_out_for_good() -> None:
+    schedule: Schedule[LiveSession] = Schedule(node_share=0.02, plain_ms=10.0)
+    draft = offered(CHAIN, (0.35, 0.12, 0.04))
+    assert schedule.choose_nodes([draft])[0]
+    schedule.on_forward(Rows(answers=1, fed=1, nodes=3), ms=200.0, tokens=1)
+    steps = 0
+    while not schedule.choose_nodes([draft])[0]:
+        schedule.on_forward(Rows(answers=1, fed=1, nodes=0), ms=10.0, tokens=1)
+        steps += 1
+        assert steps < 64, "longer than an answer"
+
+
+def test_a_session_can_have_all_its_nodes_verified() -> None:
+    hopeless = (0.0, 0.0, 0.0)
+    chosen = measured(10.0, 5.0).choose_nodes([offered(CHAIN, hopeless, verifies_all=True), offered(CHAIN, hopeless)])
+    assert [len(tree) for tree in chosen] == [3, 0]
+
+
+def test_the_more_sessions_share_a_forward_the_fewer_nodes_pay() -> None:
+    """Rows are cheap beside one, not beside forty: time is worth more to all together."""
+    schedule = measured(10.0, 0.5)
+    chances = (0.5, 0.25, 0.12)
+    alone = schedule.choose_nodes([offered(CHAIN, chances)])
+    many = schedule.choose_nodes([offered(CHAIN, chances)] * 40)
+    assert len(alone[0]) == 3
+    assert all(len(tree) < 3 for tree in many)
+
+
+def test_devices_learn_what_a_node_must_be_worth() -> None:
+    schedule = measured(10.0, 0.5)
+    asked = [schedule.least_chance(answers) for answers in (1, 4, 40)]
+    assert asked == [pytest.approx(answers * 0.5 / (10.0 + 0.5 * (answers - 1)), rel=0.2) for answers in (1, 4, 40)]
+    [taken, left] = schedule.choose_nodes([offered(DraftTree.chain([1]), (chance,)) for chance in (0.9, 0.02)])
+    assert (len(taken), len(left)) == (1, 0)
+    assert Schedule[LiveSession]().least_chance(1) == 0.0
+    assert schedule.least_chance(0) == 0.0
+
+
+# ---------------------------------------------------------------- how much of a prompt
+
+
+def test_without_answers_a_prompt_is_read_in_whole_chunks() -> None:
+    assert Schedule(most_read=300).read_tokens(0) == 300
+
+
+def test_a_forward_with_answers_reads_no_more_than_doubles_its_time() -> None:
+    schedule = measured(50.0, 0.5)
+    schedule.on_forward(Rows(0, 0, 0, read=100), 100.0, 0)  # 1 ms a token
+    assert schedule.read_tokens(1) == pytest.approx(50, abs=1)
+    assert schedule.read_tokens(41) == pytest.approx(70, abs=1)
+
+
+def test_a_prompt_is_read_a_little_however_long_it_takes() -> None:
+    schedule = measured(1.0, 0.1)
+    schedule.on_forward(Rows(0, 0, 0, read=10), 1000.0, 0)
+    assert schedule.read_tokens(1) == LEAST_SLICE
+
+
+def test_what_reading_takes_is_measured_beside_answers_too() -> None:
+    schedule = measured(50.0, 0.0)
+    for _ in range(50):
+        schedule.on_forward(Rows(1, 1, 0, read=20), 70.0, 1)
+    assert schedule.read_tokens(1) == pytest.approx(50, abs=2)
+    assert schedule.answers_ms(Rows(1, 1, 0, read=20), 70.0) == pytest.approx(50, abs=1)
+
+
+def test_a_step_that_reads_a_text_again_says_nothing_about_rows() -> None:
+    schedule = measured(10.0, 1.0)
+    before = schedule.cost.ms(8)
+    schedule.on_forward(Rows(1, 60, 0), 500.0, 1)
+    assert schedule.cost.ms(8) == before
+
+
+def test_the_time_to_read_a_token_is_that_of_a_row_until_it_is_measured() -> None:
+    assert Schedule[LiveSession]().read_ms == 0
+    schedule = Schedule[LiveSession](node_share=0.05, plain_ms=10.0)
+    assert schedule.read_ms == pytest.approx(0.5)
+    schedule.on_forward(Rows(0, 0, 0, read=100), 80.0, 0)
+    assert schedule.read_ms == pytest.approx(0.8)

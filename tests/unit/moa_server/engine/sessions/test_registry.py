@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import cast
+from unittest.mock import Mock, create_autospec
+
+import pytest
+from inline_snapshot import snapshot
+from moa_server.access.caller import Caller, CallerLimits
+from moa_server.access.holdings import KeyUsage
+from moa_server.engine.live.attachment import Attachment, Listener
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.sessions.registry import SessionRegistry
+from moa_server.engine.stepper import SessionTensors
+from moa_server.session.session import Session, SessionLimits, SessionPhase
+from moa_shared.errors import OverloadedError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
+
+from tests.support.messages import raises
+
+NO_LIMITS = CallerLimits()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class Bench:
+    def __init__(
+        self, clock: Clock, limit: int, stream_limit: int, detached_seconds: float, elsewhere: Callable[[str], int]
+    ) -> None:
+        numbers = count()
+        self.closed: list[LiveSession] = []
+        self.registry = SessionRegistry(
+            limit,
+            stream_limit,
+            detached_seconds,
+            self._make_live_session,
+            lambda size: next(numbers).to_bytes(size, "big"),
+            clock,
+            self.closed.append,
+            elsewhere,
+        )
+
+    @staticmethod
+    def _make_live_session(token: bytes) -> LiveSession:
+        session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
+        return LiveSession(token, session, create_autospec(SessionTensors))
+
+    def admit(
+        self, client: str = "a", *, tokens: int = 3, answering: bool = False, limits: CallerLimits = NO_LIMITS
+    ) -> LiveSession:
+        """A session with a stream."""
+        live = self.registry.new()
+        if answering:
+            live.session.on_ask(Ask(1, 0, live.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
+        else:
+            live.session.on_open([1] * tokens)
+        stream = Attachment(create_autospec(Listener, instance=True))
+        self.registry.attach(live, Caller(client, key="k", limits=limits), stream)
+        return live
+
+
+def make_bench(
+    clock: Clock,
+    limit: int = 2,
+    stream_limit: int = 10,
+    detached_seconds: float = 10.0,
+    elsewhere: Callable[[str], int] = lambda owner: 0,
+) -> tuple[Bench, SessionRegistry]:
+    bench = Bench(clock, limit, stream_limit, detached_seconds, elsewhere)
+    return bench, bench.registry
+
+
+def test_a_session_is_found_by_its_token(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    live = bench.admit()
+    assert registry.find(live.token, Caller()) is live
+    assert registry.find(b"another", Caller()) is None
+    registry.close(live)
+    assert registry.find(live.token, Caller()) is None
+    assert live.closed
+    assert bench.closed == [live]
+
+
+def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
+    _, registry = make_bench(clock)
+    live = registry.new()
+    assert (len(registry), registry.find(live.token, Caller())) == (0, None)
+    registry.attach(live, Caller("a"), Attachment())
+    assert (len(registry), registry.detached) == (1, 0)
+
+
+def test_over_the_limit_nobody_attached_is_thrown_out(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    live_sessions = [bench.admit(), bench.admit()]
+    with raises(
+        OverloadedError,
+        snapshot("The server holds 2 sessions already, which is its limit. Try again in a few seconds."),
+    ):
+        bench.admit()
+    assert registry.live_sessions == tuple(live_sessions)
+
+
+def test_the_session_detached_first_makes_room(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    first, second = bench.admit(), bench.admit()
+    registry.detach(second)
+    clock.now = 1
+    registry.detach(first)
+    third = bench.admit()
+    assert second.closed
+    assert registry.live_sessions == (first, third)
+
+
+def test_who_opens_many_sessions_loses_his_own(clock: Clock) -> None:
+    bench, registry = make_bench(clock, limit=4)
+    honest = bench.admit("honest")
+    registry.detach(honest)
+    for _ in range(20):
+        registry.detach(bench.admit("busy"))
+    assert not honest.closed
+    assert len(registry) == 4
+    registry.detach(bench.admit("third"))
+    assert not honest.closed
+
+
+def test_a_session_without_any_text_is_not_kept(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    live = bench.admit(tokens=0)
+    registry.detach(live)
+    assert live.closed
+
+
+def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -> None:
+    bench, registry = make_bench(clock, limit=100, stream_limit=3)
+    answering, oldest, newest = bench.admit(answering=True), bench.admit(), bench.admit()
+    listener = oldest.stream.listener
+    third = bench.admit()
+    assert listener is not None
+    listener.on_displaced.assert_called_once_with()  # type: ignore[attr-defined]
+    assert (len(registry), registry.detached) == (4, 1)
+    assert not oldest.closed
+    assert all(live.stream.listener is not None for live in (answering, newest, third))
+    registry.detach(newest)
+    registry.attach(oldest, Caller("a"), Attachment())
+    assert (len(registry), registry.detached) == (4, 1)
+
+
+def test_who_has_most_streams_gives_one_to_who_has_fewer_and_not_the_other_way_round(clock: Clock) -> None:
+    bench, _ = make_bench(clock, limit=100, stream_limit=3)
+    few, *many = bench.admit("few"), bench.admit("many"), bench.admit("many")
+    bench.admit("another")
+    assert many[0].stream.listener is None
+    assert few.stream.listener is not None
+    bench.admit("a third")  # an idle stream makes room for who has none
+    assert few.stream.listener is None
+
+
+def test_who_keeps_streams_busy_does_not_end_those_of_others(clock: Clock) -> None:
+    bench, _ = make_bench(clock, limit=100, stream_limit=3)
+    few = bench.admit("few")
+    for _ in range(2):
+        bench.admit("busy", answering=True)
+    with raises(
+        OverloadedError, snapshot("The server has 3 streams already, which is its limit. Try again in a few seconds.")
+    ):
+        bench.admit("busy")
+    assert few.stream.listener is not None
+
+
+def test_streams_that_answer_are_not_ended(clock: Clock) -> None:
+    bench, _ = make_bench(clock, limit=100, stream_limit=2)
+    live_sessions = [bench.admit(answering=True) for _ in range(2)]
+    with pytest.raises(OverloadedError):
+        bench.admit()
+    assert all(live.session.phase is SessionPhase.ANSWERING for live in live_sessions)
+
+
+def test_a_session_that_was_resumed_is_not_dropped(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    live = bench.admit()
+    registry.detach(live)
+    registry.attach(live, Caller("a"), Attachment())
+    clock.now = 100
+    assert registry.expire() == 0
+    assert registry.detached == 0
+
+
+def test_detached_sessions_expire(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    first, second = bench.admit(), bench.admit()
+    registry.detach(first)
+    clock.now = 5
+    registry.detach(second)
+    clock.now = 9.9
+    assert registry.expire() == 0
+    clock.now = 10
+    assert registry.expire() == 1
+    assert (first.closed, second.closed) == (True, False)
+    clock.now = 15
+    bench.admit()
+    assert second.closed
+    assert len(registry) == 1
+
+
+def test_without_a_time_a_detached_session_is_freed_at_once(clock: Clock) -> None:
+    bench, registry = make_bench(clock, detached_seconds=0)
+    live = bench.admit()
+    registry.detach(live)
+    assert live.closed
+    assert live.stream.listener is None
+    assert len(registry) == 0
+
+
+def test_a_closed_session_is_not_kept(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    live = bench.admit()
+    registry.close(live)
+    registry.detach(live)
+    assert registry.detached == 0
+
+
+def test_what_a_key_has_at_other_replicas_counts(clock: Clock) -> None:
+    elsewhere = {"a": 1}
+    bench, registry = make_bench(clock, limit=10, elsewhere=lambda owner: elsewhere.get(owner, 0))
+    limits = CallerLimits(sessions=2)
+    first = bench.admit("a", limits=limits, answering=True)
+    with raises(
+        OverloadedError,
+        snapshot("The key k may have 2 sessions at once, and all have answers. Try again in a few seconds."),
+    ):
+        bench.admit("a", limits=limits)
+    other = bench.admit("b", limits=limits)
+    assert registry.live_sessions == (first, other)
+    assert registry.holdings() == {"a": KeyUsage(2, running=1), "b": KeyUsage(2, idle=1)}
+    elsewhere.clear()
+    assert bench.admit("a", limits=limits) in registry.live_sessions
+
+
+def test_what_came_to_be_elsewhere_is_given_up_here_and_no_answer_is(clock: Clock) -> None:
+    bench, registry = make_bench(clock, limit=10)
+    lives = [bench.admit("a", answering=answering) for answering in (True, False, False)]
+    listener = lives[1].stream.listener
+    registry.detach(lives[2])
+    registry.give_up("a", 1)
+    assert bench.closed == [lives[2]]
+    registry.give_up("a", 5)
+    assert registry.live_sessions == (lives[0],)
+    assert listener is not None
+    cast(Mock, listener).on_displaced.assert_called_once_with()

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from moa_server.engine.thread.inference_thread import InferenceThread
+
+
+@pytest.fixture
+def thread() -> Iterator[InferenceThread]:
+    thread = InferenceThread()
+    yield thread
+    thread.stop()
+
+
+def test_small_jobs_go_before_forwards(thread: InferenceThread) -> None:
+    order: list[str] = []
+    done = threading.Event()
+    for name in ("forward 1", "forward 2"):
+        thread.submit(partial(order.append, name))
+    for name in ("coding 1", "coding 2"):
+        thread.submit(partial(order.append, name), urgent=True)
+    thread.submit(done.set)
+    thread.start()
+    assert done.wait(10)
+    assert order == ["coding 1", "coding 2", "forward 1", "forward 2"]
+
+
+def test_all_jobs_run_on_one_thread_after_the_first(thread: InferenceThread) -> None:
+    names: list[str] = []
+    done = threading.Event()
+    thread = InferenceThread(before=lambda: names.append("before " + threading.current_thread().name))
+    thread.start()
+    thread.submit(lambda: names.append(threading.current_thread().name))
+    thread.submit(done.set)
+    assert done.wait(10)
+    thread.stop()
+    assert names == ["before inference", "inference"]
+
+
+def test_a_job_that_raises_ends_nothing_but_itself(thread: InferenceThread) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    done = threading.Event()
+    thread.start()
+    for urgent in (True, False):
+        thread.submit(fail, urgent=urgent)
+    thread.submit(done.set)
+    assert done.wait(10)
+    thread.submit(done.clear)
+
+
+def test_stop_waits_for_the_job_that_runs_and_drops_the_rest(thread: InferenceThread) -> None:
+    started, release = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def slow() -> None:
+        started.set()
+        release.wait(10)
+        ran.append("slow")
+
+    thread.submit(slow)
+    thread.submit(lambda: ran.append("dropped"))
+    thread.start()
+    assert started.wait(10)
+    stopping = threading.Thread(target=thread.stop)
+    stopping.start()
+    release.set()
+    stopping.join(10)
+    thread.submit(lambda: ran.append("too late"))
+    assert ran in (["slow"], ["slow", "dropped"])  # which came first, stop or the second job, is open
+    assert "too late" not in ran
+
+
+def test_a_thread_that_was_stopped_before_it_started_runs_nothing(thread: InferenceThread) -> None:
+    ran: list[str] = []
+    thread.submit(partial(ran.append, "forward"))
+    thread.stop()
+    thread.start()
+    thread.stop()
+    assert ran == []
+    assert not thread._thread.is_alive()
+
+
+def test_a_job_that_is_withdrawn_does_not_run(thread: InferenceThread) -> None:
+    ran: list[str] = []
+    done = threading.Event()
+    ticket = thread.submit(lambda: ran.append("withdrawn"), urgent=True)
+    thread.submit(lambda: ran.append("kept"), urgent=True)
+    thread.submit(done.set)
+    thread.withdraw(ticket)
+    thread.withdraw(ticket)
+    thread.start()
+    assert done.wait(10)
+    assert ran == ["kept"]
+
+
+def test_how_long_a_job_takes_is_known_and_one_that_hangs_is_abandoned() -> None:
+    now = [5.0]
+    thread = InferenceThread(clock=lambda: now[0])
+    started, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        started.set()
+        release.wait(10)
+
+    assert thread.busy_seconds == 0
+    thread.submit(hang)
+    thread.start()
+    assert started.wait(10)
+    now[0] = 12.0
+    assert thread.busy_seconds == 7.0
+    thread.stop(seconds=0.01)
+    release.set()
+    thread.stop()
+    assert thread.busy_seconds == 0

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+from moa_server.service.admission.allowance import (
+    ADDRESS_TIMES,
+    BURST_US,
+    FRAME_US,
+    MOST_KEPT,
+    NODE_US,
+    SHARE,
+    TOGETHER_US,
+    Allowance,
+    Allowances,
+    address_times,
+)
+
+BURST_SECONDS = BURST_US / (1e6 * SHARE)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_is_free() -> None:
+    allowance = Allowance(Clock())
+    for _ in range(int(BURST_US / FRAME_US)):
+        allowance.charge(0, 0)
+    assert allowance.pause_seconds == 0.0
+
+
+def test_over_time_a_stream_takes_its_share_of_the_loop() -> None:
+    clock = Clock()
+    allowance = Allowance(clock)
+    handled = 0
+    while clock.now < 100.0:
+        allowance.charge(0, 99)
+        handled += 1
+        clock.now += allowance.pause_seconds
+    assert handled * (FRAME_US + 99 * NODE_US) == pytest.approx(100e6 * SHARE + BURST_US, rel=0.01)
+
+
+def test_an_address_begins_twice_as_many_calls_as_it_may_make() -> None:
+    clock = Clock()
+    allowance = Allowance(clock, address_times(30_000))
+    begun = 0
+    while clock.now < 100.0:
+        allowance.charge_call()
+        begun += 1
+        clock.now += allowance.pause_seconds
+    assert begun == pytest.approx(2 * 500 * (100 + BURST_SECONDS), rel=0.01)
+    assert address_times(1) == ADDRESS_TIMES
+
+
+def test_an_address_without_a_limit_never_waits() -> None:
+    allowance = Allowance(Clock(), address_times(0))
+    for _ in range(100_000):
+        allowance.charge_call()
+    assert allowance.pause_seconds == 0.0
+    assert allowance.is_full
+
+
+def test_after_a_pause_several_frames_are_handled_together() -> None:
+    clock = Clock()
+    allowance = Allowance(clock)
+    allowance.charge(0, int(BURST_US))
+    clock.now += allowance.pause_seconds
+    for _ in range(int(TOGETHER_US / FRAME_US)):
+        assert allowance.pause_seconds == pytest.approx(0.0)
+        allowance.charge(0, 0)
+
+
+def test_time_without_frames_is_not_saved_up_beyond_the_burst() -> None:
+    clock = Clock()
+    allowance = Allowance(clock)
+    clock.now = 1e6
+    allowance.charge(0, int(2 * BURST_US))
+    assert allowance.pause_seconds == pytest.approx((BURST_US + FRAME_US + TOGETHER_US) / 1e6 / SHARE)
+    clock.now += allowance.pause_seconds
+    assert allowance.pause_seconds == pytest.approx(0.0)
+
+
+def test_an_honest_client_is_never_held_back() -> None:
+    """Two hundred drafts of eight nodes, fifty credits and twenty beats a second, after an Open of 131,072 tokens."""
+    clock = Clock()
+    allowance = Allowance(clock)
+    allowance.charge(3 * 131_072, 0)
+    allowance.charge_call()
+    for draft in range(10_000):
+        allowance.charge(80, 8)
+        if draft % 4 == 0:
+            allowance.charge(10, 0)
+        if draft % 10 == 0:
+            allowance.charge(10, 0, replies=True)
+        clock.now += 0.005
+        assert allowance.pause_seconds == 0.0
+
+
+def test_all_calls_of_a_connection_have_one_allowance() -> None:
+    clock = Clock()
+    allowances = Allowances(clock)
+    for _ in range(1000):
+        allowances.of("ipv4:192.0.2.1:5000").charge_call()
+    assert allowances.of("ipv4:192.0.2.1:5000").pause_seconds > 1.0
+    assert allowances.of("ipv4:192.0.2.1:5001").pause_seconds == 0.0
+
+
+def test_allowances_that_are_full_again_are_forgotten_and_others_are_not() -> None:
+    clock = Clock()
+    allowances = Allowances(clock)
+    for peer in range(MOST_KEPT):
+        allowances.of(str(peer)).charge_call()
+    clock.now += 1e3
+    owing = allowances.of("7")
+    for _ in range(1000):
+        owing.charge_call()
+    allowances.of("another")
+    assert allowances.of("7") is owing
+    assert len(allowances._kept) == 2

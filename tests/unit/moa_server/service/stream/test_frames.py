@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa_server.engine.stepper import CodedRows
+from moa_server.memory.feed import Chunk
+from moa_server.service.stream.frames import check_lengths, memory_of, merge_verdicts, parse
+from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeError
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Memory, Plane, Verdict
+
+from tests.support.messages import raises
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_are_refused(data: bytes) -> None:
+    try:
+        frame = parse(pb.ClientFrame, data, 100)
+    except ProtocolError as error:
+        assert "bytes" in error.message  # noqa: PT017 (either outcome is right)
+    else:
+        assert isinstance(frame, pb.ClientFrame)
+        assert len(data) <= 100
+
+
+def test_a_message_that_is_too_long() -> None:
+    with raises(
+        ProtocolError,
+        snapshot("Expected a message of at most 10 bytes, got 11. Send less at once (Limits.frame_bytes)."),
+    ):
+        parse(pb.ClientFrame, bytes(11), 10)
+
+
+def test_memory_says_its_plane_and_codec() -> None:
+    rows = CodedRows(Chunk(Plane.REUSED_STATE, 5, 2, Codec.INT8, 4), b"rows")
+    assert memory_of(rows, 0x05060708) == Memory(5, 2, Codec.INT8, b"rows", Plane.REUSED_STATE, 0x05060708)
+
+
+MOST = 8
+TOO_LONG = [1] * (MOST + 1)
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        (pb.ClientFrame(open=pb.Open(tokens=TOO_LONG)), ContextLengthError),
+        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(tokens=TOO_LONG))), ContextLengthError),
+        (pb.ClientFrame(ask=pb.Ask(tokens=TOO_LONG)), ContextLengthError),
+        (pb.ClientFrame(draft=pb.Draft(tokens=TOO_LONG)), TreeError),
+        (pb.ClientFrame(draft=pb.Draft(parents=TOO_LONG)), TreeError),
+        (pb.ClientFrame(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG))), TreeError),
+        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG)))), TreeError),
+    ],
+)
+def test_a_frame_of_too_many_tokens(frame: pb.ClientFrame, kind: type[MoaError]) -> None:
+    with pytest.raises(kind, match=r"9 .*8"):
+        check_lengths(frame, MOST)
+    check_lengths(frame, MOST + 1)
+
+
+def test_nodes_are_counted_wherever_they_are() -> None:
+    draft = pb.Draft(tokens=[1, 2, 3])
+    for frame in (
+        pb.ClientFrame(draft=draft),
+        pb.ClientFrame(ask=pb.Ask(tokens=[4], provisional=draft)),
+        pb.ClientFrame(open=pb.Open(tokens=[4], ask=pb.Ask(provisional=draft))),
+    ):
+        assert check_lengths(frame, MOST) == 3
+    assert check_lengths(pb.ClientFrame(open=pb.Open(tokens=[1])), MOST) == 0
+    assert check_lengths(pb.ClientFrame(beat=pb.Beat()), MOST) == 0
+
+
+def verdict_of(base: int, *tokens: int, ask: int = 1, finish: Finish = Finish.UNFINISHED, **fields: Any) -> Verdict:
+    return Verdict(ask, base, base, list(tokens), finish, **fields)
+
+
+def test_verdicts_that_continue_each_other_are_one() -> None:
+    verdict = verdict_of(3, 7, 8, accepted=1, drafted=4, stale=2, step_ms=5.0, server_drafted=2, server_accepted=1)
+    later = verdict_of(5, 9, drafted=3, stale=1, step_ms=6.0, finish=Finish.STOP, server_drafted=3, least_chance=0.5)
+    assert merge_verdicts(verdict, later) == verdict_of(
+        *(3, 7, 8, 9),
+        finish=Finish.STOP,
+        accepted=1,
+        drafted=7,
+        stale=3,
+        step_ms=6.0,
+        server_drafted=5,
+        server_accepted=1,
+        least_chance=0.5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (verdict_of(3, 7), verdict_of(3, 7)),  # repeats
+        (verdict_of(3, 7), verdict_of(5, 9)),  # leaves a gap
+        (verdict_of(3, 7, finish=Finish.STOP), verdict_of(4, 9)),  # after the answer's end
+        (verdict_of(3, 7), verdict_of(4, 9, ask=2)),  # of another question
+    ],
+)
+def test_other_verdicts_stay_apart(earlier: Verdict, later: Verdict) -> None:
+    assert merge_verdicts(earlier, later) is None

@@ -1,0 +1,242 @@
+"""The caches of both backends against plain lists of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from inline_snapshot import snapshot
+from moa_kernels import Cache, Heads
+from moa_server.verifier import KVCache
+from moa_server.verifier.kernel_target import KernelCache
+from moa_server.verifier.paged.batch import PAGE_ROWS
+from moa_server.verifier.paged.cache import PagedCache
+from moa_server.verifier.paged.pool import PagePool
+from moa_shared.errors import InternalError, TreeError
+from moa_shared.tree.arithmetic import add_depths, path_to
+
+from tests.support.messages import raises
+
+LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 32
+BACKENDS = ["torch", "kernels"]
+Rows = npt.NDArray[np.float32]
+
+
+class TestedCache(PagedCache):
+    """A cache whose pool is at hand."""
+
+    __test__ = False
+
+    def __init__(self, pool: PagePool) -> None:
+        super().__init__(pool)
+        self.pool = pool
+
+
+def make_cache(backend: str, capacity: int = 2) -> KVCache:
+    if backend == "torch":
+        nbytes = 40 * 2 * LAYERS * KV_HEADS * HEAD_DIM * 4 * PAGE_ROWS
+        pool = PagePool(LAYERS, KV_HEADS, HEAD_DIM, nbytes, torch.float32, torch.device("cpu"))
+        cache: KVCache = TestedCache(pool)
+    else:
+        cache = KernelCache(Cache([Heads(KV_HEADS, HEAD_DIM)] * LAYERS, kv="f32"))
+    cache.reserve(capacity)
+    return cache
+
+
+@pytest.fixture(params=BACKENDS)
+def cache(request: pytest.FixtureRequest) -> KVCache:
+    return make_cache(request.param)
+
+
+def keys_of(rows: list[int], layer: int) -> Rows:
+    """[rows, kv_heads, head_dim], different for every row, layer, head and dimension."""
+    place = np.arange(KV_HEADS * HEAD_DIM, dtype=np.float32).reshape(KV_HEADS, HEAD_DIM)
+    return np.array(rows, np.float32)[:, None, None] * 1000 + 100 * layer + place
+
+
+def write(cache: KVCache, rows: list[int], depths: list[int]) -> None:
+    """As a forward writes: the values are the keys' opposites."""
+    cache.begin(len(rows))
+    for layer in range(LAYERS):
+        keys = keys_of(rows, layer)
+        if isinstance(cache, TestedCache):
+            slots = torch.tensor(cache.slots(range(cache.length, cache.length + len(rows))))
+            cache.pool.write(layer, slots, torch.from_numpy(keys), torch.from_numpy(-keys))
+        elif isinstance(cache, KernelCache):
+            cache.pages.length = cache.length
+            cache.pages.write(layer, keys, -keys)
+    cache.end(depths)
+
+
+def expected_input(rows: list[int]) -> Rows:
+    """[rows, layers, 2 * kv_heads * head_dim] in the order K0 V0 K1 V1 ..., written out by hand."""
+    out = np.empty((len(rows), LAYERS, 2 * KV_HEADS * HEAD_DIM), np.float32)
+    for layer in range(LAYERS):
+        for place, key in enumerate(keys_of(rows, layer)):
+            out[place, layer] = np.concatenate([part for head in range(KV_HEADS) for part in (key[head], -key[head])])
+    return out
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The cache against a plain list of the rows that it should hold."""
+
+    @initialize(backend=st.sampled_from(BACKENDS), capacity=st.integers(1, 6))
+    def start(self, backend: str, capacity: int) -> None:
+        self.cache = make_cache(backend, capacity)
+        self.rows: list[int] = []
+        self.next_row = 0
+
+    def fresh(self, count: int) -> list[int]:
+        self.next_row += count
+        return list(range(self.next_row - count, self.next_row))
+
+    @rule(count=st.integers(1, 5))
+    def append_chain(self, count: int) -> None:
+        rows = self.fresh(count)
+        write(self.cache, rows, list(range(count)))
+        self.rows += rows
+
+    @rule(data=st.data(), count=st.integers(1, 7))
+    def append_tree_and_keep(self, data: st.DataObject, count: int) -> None:
+        parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
+        depths: list[int] = []
+        add_depths(depths, parents)
+        rows = self.fresh(count)
+        write(self.cache, rows, [depth - 1 for depth in depths])
+        path = path_to(parents, data.draw(st.integers(-1, count - 1)))
+        before = self.cache.lsa_input(0, len(self.rows))
+        self.cache.keep(path)
+        np.testing.assert_array_equal(self.cache.lsa_input(0, len(self.rows)), before)
+        self.rows += [rows[step] for step in path]
+
+    @rule(data=st.data())
+    def crop(self, data: st.DataObject) -> None:
+        length = data.draw(st.integers(0, len(self.rows)))
+        self.cache.crop(length)
+        del self.rows[length:]
+
+    @invariant()
+    def holds_these_rows(self) -> None:
+        assert self.cache.length == len(self.rows)
+        np.testing.assert_array_equal(self.cache.lsa_input(0, len(self.rows)), expected_input(self.rows))
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=15)
+
+
+@given(st.sampled_from(BACKENDS), st.integers(0, 9), st.integers(0, 9))
+def test_lsa_input_of_a_part(backend: str, start: int, stop: int) -> None:
+    cache = make_cache(backend)
+    write(cache, list(range(8)), list(range(8)))
+    if start <= stop <= 8:
+        np.testing.assert_array_equal(cache.lsa_input(start, stop), expected_input(list(range(start, stop))))
+    else:
+        with pytest.raises(InternalError, match="were requested from a cache of 8 rows"):
+            cache.lsa_input(start, stop)
+
+
+@pytest.mark.parametrize("path", [[1], [0, 0], [0, 3], [0, 2, 1], [4], [-1]])
+def test_what_is_no_path_is_refused(cache: KVCache, path: list[int]) -> None:
+    write(cache, [0, 1, 2, 3], [0, 1, 1, 2])
+    with pytest.raises(TreeError, match="are no path"):
+        cache.keep(path)
+    assert cache.length == 4
+
+
+def test_a_tree_must_be_cut_before_the_next_forward(cache: KVCache) -> None:
+    write(cache, [0, 1, 2], [0, 1, 1])
+    with raises(
+        InternalError,
+        snapshot(
+            "The rows of a draft tree were not cut to a path before the next forward. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        cache.begin(1)
+    with raises(
+        InternalError,
+        snapshot(
+            "A draft tree must be cut to a path, or dropped whole, before its rows are cropped. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        cache.crop(2)
+    cache.crop(0)
+    cache.begin(1)
+
+
+def test_the_tail_is_gone_after_keep(cache: KVCache) -> None:
+    write(cache, [0, 1], [0, 1])
+    cache.keep([0])
+    with raises(
+        TreeError,
+        snapshot(
+            "The rows [0] are no path from the root of the last forward's tree. Number the nodes so that each parent comes before its children."
+        ),
+    ):
+        cache.keep([0])
+    assert cache.length == 1
+
+
+def test_counting_other_rows_than_were_written_is_a_defect(cache: KVCache) -> None:
+    cache.begin(2)
+    with raises(
+        InternalError,
+        snapshot("2 rows were written, 1 are to be counted. This is a defect of moa: please report it with the log."),
+    ):
+        cache.end([0])
+
+
+def test_rows_of_a_forward_that_failed_are_written_over(cache: KVCache) -> None:
+    write(cache, [0], [0])
+    cache.begin(3)  # a forward that died before `end`
+    write(cache, [1, 2], [0, 1])
+    np.testing.assert_array_equal(cache.lsa_input(0, 3), expected_input([0, 1, 2]))
+
+
+def test_more_rows_than_a_page_holds_are_kept_and_moved(cache: KVCache) -> None:
+    write(cache, list(range(130)), list(range(130)))
+    write(cache, list(range(130, 136)), [0, 1, 1, 2, 2, 3])
+    cache.keep([0, 2, 4, 5])
+    kept = [*range(130), 130, 132, 134, 135]
+    np.testing.assert_array_equal(cache.lsa_input(0, 134), expected_input(kept))
+    np.testing.assert_array_equal(cache.lsa_input(60, 131), expected_input(kept[60:131]))
+
+
+def test_what_is_given_out_is_a_copy(cache: KVCache) -> None:
+    write(cache, [0, 1], [0, 1])
+    cache.lsa_input(0, 2)[:] = 7
+    np.testing.assert_array_equal(cache.lsa_input(0, 2), expected_input([0, 1]))
+
+
+def test_reserving_keeps_the_rows_and_takes_memory_once(cache: KVCache) -> None:
+    write(cache, [0, 1, 2], [0, 1, 2])
+    cache.reserve(500)
+    held = cache.nbytes
+    assert held >= 500 * LAYERS * KV_HEADS * 2 * HEAD_DIM * 4
+    write(cache, list(range(3, 500)), list(range(497)))
+    assert cache.nbytes == held
+    np.testing.assert_array_equal(cache.lsa_input(0, 500), expected_input(list(range(500))))
+
+
+def test_pages_of_others_are_given_back_by_a_crop_and_own_ones_kept() -> None:
+    lender, taker = make_cache("kernels"), make_cache("kernels")
+    assert isinstance(lender, KernelCache)
+    assert isinstance(taker, KernelCache)
+    write(lender, list(range(200)), list(range(200)))
+    taker.adopt([lender.pages.full_page(number) for number in range(3)])
+    assert taker.length == 192
+    np.testing.assert_array_equal(taker.lsa_input(0, 192), expected_input(list(range(192))))
+    page = taker.nbytes // 3
+    taker.crop(70)
+    assert taker.nbytes == 2 * page
+    write(taker, [7, 8, 9], [0, 1, 1])
+    taker.keep([0, 2])
+    kept = [*range(70), 7, 9]
+    np.testing.assert_array_equal(taker.lsa_input(0, 72), expected_input(kept))
+    taker.crop(10)
+    assert taker.nbytes == 2 * page
+    np.testing.assert_array_equal(lender.lsa_input(0, 200), expected_input(list(range(200))))

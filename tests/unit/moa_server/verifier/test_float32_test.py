@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from inline_snapshot import snapshot
+from moa_kernels import Tiles, variant_name
+from moa_kernels.transformer.stack import Stack
+from moa_server.verifier import float32_test
+from moa_server.verifier.float32_test import compare_with_float32
+from moa_shared.errors import ConfigError
+from moa_shared.models import WeightReader, resolve
+from moa_shared.models.network.network import Network
+from moa_shared.models.weights.tile_file import TiledWeights, tiles_in_memory
+from moa_shared.programs.progress import SilentProgress
+from transformers import PreTrainedModel
+
+from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
+from tests.support.messages import raises
+from tests.support.tiny_models import FAMILIES, save_tokenizer, tiny_model
+
+pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
+Load = Callable[[PreTrainedModel], tuple[Network, TiledWeights]]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def run(model: PreTrainedModel) -> tuple[Network, TiledWeights]:
+        model.save_pretrained(tmp_path / "model")
+        save_tokenizer(tmp_path / "model")
+        files = resolve(str(tmp_path / "model"), tmp_path / "cache")
+        weights = TiledWeights(WeightReader(files), tiles_in_memory(files, SilentProgress()))
+        return Network(weights, files.config), weights
+
+    return run
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *DENSE_FAMILIES])
+def test_each_family_passes(load: Load, family: str) -> None:
+    network, weights = load(tiny_model(family) if family in FAMILIES else tiny_dense(family))
+    assert 0 < compare_with_float32(network, weights) < 0.05
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.0.self_attn.k_proj.weight", "model.layers.2.mlp.gate_proj.weight", "lm_head.weight"]
+)
+def test_tiles_that_are_another_matrix_are_found(load: Load, name: str) -> None:
+    network, weights = load(tiny_model())
+    tiles = weights.tiles[name]
+    moved = Tiles(tiles.kind, tiles.outputs, tiles.inputs, np.roll(tiles.memory, 64))
+    with pytest.raises(ConfigError, match=f"The kernels' {name.removesuffix('.weight')} is .* away") as caught:
+        compare_with_float32(network, TiledWeights(weights.reader, {**weights.tiles, name: moved}))
+    assert "tiles in the cache" in caught.value.hint
+
+
+def test_a_product_that_is_wrong_by_little_is_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, weights = load(tiny_model())
+    monkeypatch.setattr(float32_test, "rounded", lambda rows: rows)  # what float activations would give
+    with pytest.raises(ConfigError, match=r"more than 0\.1%"):
+        compare_with_float32(network, weights)
+
+
+def test_layers_that_are_computed_wrongly_are_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, weights = load(tiny_model())
+    run = Stack.run
+
+    def unturned(stack: Stack, *arguments: object, **options: object) -> object:
+        if stack.compiled:
+            stack = Stack(stack.shape, [replace(layer, rotary=None) for layer in stack.layers], stack.rotaries)
+        return run(stack, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Stack, "run", unturned)
+    with pytest.raises(ConfigError, match=r"The kernels' layer 0 is .* away from float32"):
+        compare_with_float32(network, weights)
+
+
+def test_what_is_no_number_is_found(load: Load) -> None:
+    network, weights = load(tiny_model())
+    name = "lm_head.weight"
+    tiles = weights.tiles[name]
+    memory = tiles.memory.copy()
+    memory[-32:] = np.full(16, np.nan, np.float16).view(np.uint8)  # the last scales
+    spoiled = {name: Tiles(tiles.kind, tiles.outputs, tiles.inputs, memory)}
+    with raises(
+        ConfigError,
+        snapshot(
+            "The kernels' lm_head is nan% away from float32 on this machine, more than 0.1%. Delete the folder tiles in the cache and start again; if that does not help, give --execution float32, and report this with the model and the processor."
+        ),
+    ):
+        compare_with_float32(network, TiledWeights(weights.reader, spoiled))

@@ -1,0 +1,240 @@
+"""Rows of the level int8: the same bits alone, in trees, chunks and batches, on all variants and numbers of threads."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from moa_kernels import set_threads, threads
+from moa_kernels.library import VARIANT_VARIABLE, present, probe
+from moa_kernels.variants import LIBRARIES, variants_of
+from moa_server.verifier import Request, TargetOutput
+from moa_server.verifier.kernel_target import KernelTarget
+from moa_server.verifier.torch_target import TorchTarget
+from moa_shared.errors import InternalError, ModelSourceError
+from moa_shared.tree.arithmetic import path_to
+
+from tests.support.messages import raises
+from tests.support.tiny_models import FAMILIES, SIZES, tiny_kernel_target, tiny_model
+
+VARIANTS = [
+    variant.name
+    for variant in variants_of(platform.machine())
+    if variant.name in present(LIBRARIES) and probe(LIBRARIES) & variant.bit
+]
+THREADS = (1, 2, 3)
+TOKENS = st.integers(0, SIZES["vocab_size"] - 1)
+LAYER = 2  # whose state is compared
+
+pytestmark = pytest.mark.skipif(not VARIANTS, reason="there are no kernels for this CPU")
+drawn = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def _same_threads() -> Iterator[None]:
+    before = threads()
+    yield
+    set_threads(before)
+
+
+@pytest.fixture(params=VARIANTS)
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KernelTarget:
+    monkeypatch.setenv(VARIANT_VARIABLE, request.param)
+    return load(request.param, "llama")
+
+
+@lru_cache
+def load(variant: str, family: str) -> KernelTarget:
+    """With matrices in 4 and in 8 bits; `variant` is in force already."""
+    return tiny_kernel_target(tiny_model(family, max_position_embeddings=512))
+
+
+Row = tuple[bytes, ...]  # logits, hidden state, state of a layer, keys and values
+
+
+def rows_of(output: TargetOutput, kv: np.ndarray) -> list[Row]:
+    assert output.state is not None
+    parts = (output.logits, output.hidden, output.state, kv)
+    return [tuple(part[row].tobytes() for part in parts) for row in range(len(kv))]
+
+
+def alone(target: KernelTarget, text: Sequence[int]) -> list[Row]:
+    """Each token in a forward of its own, on one thread."""
+    set_threads(1)
+    cache, rows = target.new_cache(), []
+    for place, token in enumerate(text):
+        output = target.forward(cache, [token], want_state_layer=LAYER)
+        rows += rows_of(output, cache.lsa_input(place, place + 1))
+    return rows
+
+
+@st.composite
+def trees(draw: st.DrawFn, most: int = 20) -> tuple[list[int], list[int]]:
+    """Tokens and parents."""
+    count = draw(st.integers(1, most))
+    tokens = draw(st.lists(TOKENS, min_size=count, max_size=count))
+    return tokens, [draw(st.integers(-1, node - 1)) for node in range(count)]
+
+
+@given(st.lists(TOKENS, min_size=1, max_size=80), st.lists(st.integers(1, 70), max_size=4), st.sampled_from(THREADS))
+@drawn
+def test_chunks_have_the_bits_of_single_tokens(
+    target: KernelTarget, text: list[int], cuts: list[int], count: int
+) -> None:
+    expected = alone(target, text)
+    set_threads(count)
+    cache, start = target.new_cache(), 0
+    for size in [*cuts, len(text)]:
+        chunk = text[start : start + size]
+        if chunk:
+            output = target.forward(cache, chunk, want_state_layer=LAYER)
+            got = rows_of(output, cache.lsa_input(start, start + len(chunk)))
+            assert got == expected[start : start + len(chunk)]
+        start += len(chunk)
+
+
+@given(st.lists(TOKENS, max_size=70), trees(), st.sampled_from(THREADS))
+@drawn
+def test_a_tree_has_the_bits_of_its_paths(
+    target: KernelTarget, text: list[int], tree: tuple[list[int], list[int]], count: int
+) -> None:
+    tokens, parents = tree
+    set_threads(count)
+    cache = target.new_cache()
+    if text:
+        target.forward(cache, text)
+    output = target.forward(cache, tokens, parents, want_state_layer=LAYER)
+    got = rows_of(output, cache.lsa_input(len(text), len(text) + len(tokens)))
+    for node in range(len(tokens)):
+        path = path_to(parents, node)
+        assert got[node] == alone(target, [*text, *(tokens[step] for step in path)])[-1]
+
+
+@given(st.data(), st.sampled_from(THREADS))
+@drawn
+def test_what_follows_a_kept_path_has_the_bits_of_the_text(
+    target: KernelTarget, data: st.DataObject, count: int
+) -> None:
+    set_threads(count)
+    cache, text = target.new_cache(), data.draw(st.lists(TOKENS, min_size=1, max_size=66))
+    target.forward(cache, text)
+    for _ in range(2):
+        tokens, parents = data.draw(trees())
+        set_threads(count)
+        target.forward(cache, tokens, parents)
+        path = path_to(parents, data.draw(st.integers(-1, len(tokens) - 1)))
+        cache.keep(path)
+        text = text + [tokens[node] for node in path]
+        back = data.draw(st.integers(0, min(3, len(text) - 1)))
+        text = text[: len(text) - back]
+        cache.crop(len(text))
+    output = target.forward(cache, [7], want_state_layer=LAYER)
+    expected = alone(target, [*text, 7])
+    assert rows_of(output, cache.lsa_input(len(text), len(text) + 1)) == expected[-1:]
+    assert cache.lsa_input(0, cache.length).tobytes() == b"".join(row[3] for row in expected)
+
+
+@given(st.lists(st.tuples(st.lists(TOKENS, max_size=20), trees(10)), min_size=2, max_size=5), st.sampled_from(THREADS))
+@drawn
+def test_a_batch_has_the_bits_of_each_conversation(
+    target: KernelTarget, conversations: list[tuple[list[int], tuple[list[int], list[int]]]], count: int
+) -> None:
+    set_threads(count)
+    requests, expected = [], []
+    for number, (text, (tokens, parents)) in enumerate(conversations):
+        single, shared = target.new_cache(), target.new_cache()
+        for cache in (single, shared):
+            if text:
+                target.forward(cache, text)
+        own = None if number % 2 else parents  # trees and chains side by side
+        output = target.forward(single, tokens, own, want_state_layer=LAYER)
+        expected.append(rows_of(output, single.lsa_input(len(text), len(text) + len(tokens))))
+        requests.append(Request(shared, tokens, own, range(len(tokens)), (LAYER,)))
+    for request, output, rows in zip(requests, target.forward_all(requests), expected, strict=True):
+        stop = request.cache.length
+        assert rows_of(output, request.cache.lsa_input(stop - len(rows), stop)) == rows
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_variants_and_numbers_of_threads_give_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = [(31 * place + 7) % SIZES["vocab_size"] for place in range(200)]
+    parents = [-1, *((node - 1) // 3 for node in range(1, 62))]
+    seen: dict[bytes, list[str]] = {}
+    for variant in VARIANTS:
+        monkeypatch.setenv(VARIANT_VARIABLE, variant)
+        target = load(variant, family)
+        for count in THREADS:
+            set_threads(count)
+            caches = [target.new_cache(), target.new_cache()]
+            target.prefill(caches[0], text, chunk_tokens=70)
+            outputs = target.forward_all(
+                [Request(caches[0], text[:62], parents, range(62), (LAYER,)), Request(caches[1], text[:9], None, [8])]
+            )
+            arrays = [outputs[0].logits, outputs[0].hidden, outputs[0].state, outputs[1].logits]
+            arrays += [cache.lsa_input(0, cache.length) for cache in caches]
+            bits = b"".join(np.asarray(array).tobytes() for array in arrays)
+            seen.setdefault(bits, []).append(f"{variant} on {count}")
+    assert len(seen) == 1, list(seen.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quantised_rows_stay_close_to_those_of_torch(family: str) -> None:
+    text = [(31 * place + 7) % SIZES["vocab_size"] for place in range(40)]
+    reference = TorchTarget(tiny_model(family))
+    target = tiny_kernel_target(tiny_model(family), packed=())
+    expected = reference.forward(reference.new_cache(), text).logits
+    got = target.forward(target.new_cache(), text).logits
+    cosines = (got * expected).sum(-1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(expected, axis=-1)
+    assert cosines.min() > 0.995
+
+
+def test_no_memory_for_a_page_harms_nothing(target: KernelTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = [3, 1, 4, 1, 5]
+    cache = target.new_cache()
+    target.forward(cache, text)
+
+    def no_memory(nbytes: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("moa_kernels.transformer.page.aligned_zeros", no_memory)
+        with pytest.raises(MemoryError):
+            target.forward(cache, [9] * 64)
+    assert cache.length == len(text)
+    output = target.forward(cache, [9], want_state_layer=LAYER)
+    assert rows_of(output, cache.lsa_input(5, 6)) == alone(target, [*text, 9])[-1:]
+
+
+def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
+        ),
+    ) as caught:
+        tiny_kernel_target(tiny_model(head_dim=48), packed=())
+    assert "--execution float32" in caught.value.hint
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The int8 kernels do not compute this target: model.layers.0.mlp.down_proj: It has 40 inputs, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
+        ),
+    ):
+        tiny_kernel_target(tiny_model(intermediate_size=40), packed=())
+
+
+def test_another_backends_cache_is_refused() -> None:
+    target = tiny_kernel_target(tiny_model())
+    with raises(
+        InternalError,
+        snapshot(
+            "A forward of the kernels was given another backend's cache. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        target.forward(TorchTarget(tiny_model()).new_cache(), [1])

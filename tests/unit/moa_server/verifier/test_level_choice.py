@@ -1,0 +1,184 @@
+"""What is served: the list, plans, examinations and the start of a server give one answer, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_kernels.library import library
+from moa_server.capacity.planning import plan_capacity
+from moa_server.doctor.examination import ServerExamination
+from moa_server.settings import ServerSettings
+from moa_server.verifier.execution_level import load_execution
+from moa_server.verifier.level_choice import choose_level
+from moa_shared.errors import ConfigError, MoaError, ModelSourceError
+from moa_shared.models import resolve
+from moa_shared.models.library.examination import examine
+from moa_shared.models.library.local_model import LocalModel
+from moa_shared.models.network import served
+from moa_shared.programs.progress import SilentProgress
+from transformers import PreTrainedModel
+
+from tests.support.dense_families import tiny_dense
+from tests.support.dense_gguf import write_dense_gguf
+from tests.support.messages import raises
+from tests.support.mixtures import tiny_mixture
+from tests.support.tiny_models import save_tokenizer, tiny_model
+
+needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
+QWEN_3, MIXTRAL = partial(tiny_model, "qwen3"), partial(tiny_mixture, "mixtral")
+GEMMA, MINISTRAL = partial(tiny_dense, "gemma 2"), partial(tiny_dense, "ministral")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def save(model: PreTrainedModel, folder: Path, changes: dict[str, Any]) -> Path:
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def said(ask: Callable[[], object]) -> str:
+    with pytest.raises(MoaError) as caught:
+        ask()
+    return str(caught.value)
+
+
+def assert_all_refuse(path: Path, root: Path) -> str:
+    """What all of them say."""
+    settings = ServerSettings(model=str(path), drafter="none", threads=1)
+    listed = examine(LocalModel("tiny", "folder", path), root).refusal
+    files = resolve(str(path))
+    examined = next(iter(ServerExamination(settings, SilentProgress(), lambda _: None).run()))
+    assert examined.state == "fail"
+    told = {
+        str(listed),
+        said(lambda: load_execution(files, settings, SilentProgress())),
+        said(lambda: plan_capacity(settings, 10**10, SilentProgress())),
+        f"{examined.message}. {examined.hint}",
+    }
+    [one] = told
+    return one
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (
+            QWEN_3,
+            {"rms_norm_eps": None},
+            snapshot(
+                "tiny cannot be computed: The configuration does not set rms_norm_eps. Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            QWEN_3,
+            {"rope_parameters": {"rope_type": "new", "rope_theta": 1e4}},
+            snapshot(
+                "tiny cannot be computed: The rotary parameters {'rope_theta': 10000.0, 'rope_type': 'new'} cannot be used (KeyError('factor')). Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            QWEN_3,
+            {"hidden_act": "nothing"},
+            snapshot(
+                "tiny cannot be computed: The activation 'nothing' is not known. Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            GEMMA,
+            {"rope_parameters": {"rope_type": "yarn"}},
+            snapshot(
+                "tiny cannot be computed: The rotary parameters {'rope_theta': 10000.0, 'rope_type': 'yarn'} cannot be used (KeyError('factor')). Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            MINISTRAL,
+            {"hidden_act": "relu"},
+            snapshot(
+                "The int8 kernels do not compute this target: The activation 'relu' is not computed by the kernels. Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            MINISTRAL,
+            {"head_dim": 48},
+            snapshot(
+                "The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            MIXTRAL,
+            {"rms_norm_eps": None},
+            snapshot(
+                "The int8 kernels do not compute this target: The configuration does not set rms_norm_eps. Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            MIXTRAL,
+            {"intermediate_size": 40},
+            snapshot(
+                "The int8 kernels do not compute this target: The MLP width is 40, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+        (
+            MIXTRAL,
+            {"hidden_act": "gelu"},
+            snapshot(
+                "The int8 kernels do not compute this target: The activation 'gelu' is not computed by the kernels. Choose another model: `moa-server models` shows which are served."
+            ),
+        ),
+    ],
+)
+def test_what_no_level_computes_is_refused_alike_everywhere(
+    make: Callable[[], PreTrainedModel], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    assert assert_all_refuse(save(make(), tmp_path / "tiny", changes), tmp_path) == message
+
+
+@needs_kernels
+def test_a_gguf_file_too(tmp_path: Path) -> None:
+    model = tiny_dense("ministral 3", intermediate_size=48)
+    assert assert_all_refuse(write_dense_gguf(model, tmp_path / "tiny.gguf"), tmp_path) == snapshot(
+        "The int8 kernels do not compute this target: The MLP width is 48, which is no multiple of 32. Choose another model: `moa-server models` shows which are served."
+    )
+
+
+@needs_kernels
+@pytest.mark.parametrize("changes", [{"head_dim": 48}, {"hidden_act": "gelu"}, {"intermediate_size": 40}])
+def test_what_torch_alone_computes_is_served_where_torch_is(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(tiny_model("qwen3", **changes), tmp_path / "tiny", {})
+    assert examine(LocalModel("tiny", "folder", folder), tmp_path).refusal is None
+    config = resolve(str(folder)).config
+    level, reason = choose_level(ServerSettings(), config, "tiny")
+    assert level == "bf16"
+    assert reason.startswith("The int8 kernels do not compute this target: ")
+    assert load_execution(resolve(str(folder)), ServerSettings(threads=1), SilentProgress()).level == "bf16"
+    assert choose_level(ServerSettings(execution="float32"), config, "tiny") == ("float32", "")
+    with pytest.raises(ModelSourceError, match="which torch computes"):
+        choose_level(ServerSettings(execution="int8"), config, "tiny")
+    monkeypatch.setattr(served, "find_spec", lambda _: None)
+    assert assert_all_refuse(folder, tmp_path).startswith(reason)
+
+
+def test_levels_that_do_not_compute_a_family() -> None:
+    config = tiny_mixture("mixtral").config.to_dict()
+    with raises(
+        ModelSourceError,
+        snapshot("tiny is of the family mixtral, which the torch levels do not compute. Give --execution int8."),
+    ):
+        choose_level(ServerSettings(execution="bf16"), config, "tiny")
+    with raises(ConfigError, snapshot("The level int8 is computed on CPUs only. Leave --device out, or --execution.")):
+        choose_level(ServerSettings(execution="int8", device="cuda"), config, "tiny")

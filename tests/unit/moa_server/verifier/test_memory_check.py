@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_kernels import variant_name
+from moa_server.settings import ServerSettings
+from moa_server.verifier.execution_level import load_execution
+from moa_server.verifier.memory_check import require_memory
+from moa_server.verifier.weights_bytes import weights_nbytes
+from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.free_memory import FreeMemory
+from moa_shared.programs.progress import SilentProgress
+from structlog.testing import capture_logs
+
+from tests.support.messages import raises
+from tests.support.mixtures import tiny_mixture
+from tests.support.tiny_models import save_tiny_model, save_tokenizer
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    return resolve(str(save_tiny_model(tmp_path / "tiny")), tmp_path / "cache")
+
+
+def test_enough_memory_is_enough(files: ModelFiles) -> None:
+    require_memory(files, ServerSettings(), "int8", FreeMemory(160_000_000))
+
+
+def test_too_little_is_refused_with_the_figures(files: ModelFiles) -> None:
+    with raises(
+        ConfigError,
+        snapshot(
+            "tiny needs 150.2 MB of memory: 145.5 kB for its weights, 98.3 kB for keys and values, 150.0 MB for the program. 140.0 MB can be had here. End other programs, or take a smaller model or one with fewer bits a weight; --no-memory-check starts all the same, and reads weights from the disk again and again."
+        ),
+    ):
+        require_memory(files, ServerSettings(), "int8", FreeMemory(140_000_000))
+
+
+def test_the_limit_and_the_bytes_of_keys_and_values_are_named(files: ModelFiles) -> None:
+    settings = ServerSettings(kv_bytes=2_000_000_000)
+    with raises(
+        ConfigError,
+        snapshot(
+            "tiny needs 2.2 GB of memory: 145.5 kB for its weights, 2.0 GB for keys and values, 150.0 MB for the program. 1.0 GB can be had here, under a limit of 4.0 GB. End other programs, lower --kv-bytes, or take a smaller model or one with fewer bits a weight; --no-memory-check starts all the same, and reads weights from the disk again and again."
+        ),
+    ):
+        require_memory(files, settings, "int8", FreeMemory(1_000_000_000, 4_000_000_000))
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> ModelFiles:
+    """A model of 3.9 MB, of which a token reads 1.1 MB."""
+    folder = tmp_path / "mixture"
+    tiny_mixture("qwen 3", num_experts=64, moe_intermediate_size=96).save_pretrained(folder)
+    save_tokenizer(folder)
+    return resolve(str(folder), tmp_path / "cache")
+
+
+def test_of_experts_those_count_that_a_token_goes_to(mixture: ModelFiles) -> None:
+    found = weights_nbytes(mixture, "int8")
+    whole, least = found.total + 160_000_000, found.total - found.idle + 160_000_000
+    assert found.idle > found.total // 2
+    with capture_logs() as logs:
+        require_memory(mixture, ServerSettings(), "int8", FreeMemory(whole))
+    assert not logs
+    with capture_logs() as logs:
+        require_memory(mixture, ServerSettings(kv_bytes=10_000_000), "int8", FreeMemory(least))
+    [warning] = logs
+    assert warning == snapshot(
+        {
+            "weights_bytes": 3860676,
+            "read_each_step_bytes": 276804,
+            "free_bytes": 160276804,
+            "event": "memory does not hold all experts: the others are read from the disk when a token goes to them",
+            "log_level": "warning",
+        }
+    )
+    with raises(
+        ConfigError,
+        snapshot(
+            "mixture needs 160.3 MB of memory: 276.8 kB for its weights (of 3.9 MB: the experts that one token goes to, and all else), 10.0 MB for keys and values, 150.0 MB for the program. 160.3 MB can be had here. End other programs, lower --kv-bytes, or take a smaller model or one with fewer bits a weight; --no-memory-check starts all the same, and reads weights from the disk again and again."
+        ),
+    ):
+        require_memory(mixture, ServerSettings(kv_bytes=10_000_000), "int8", FreeMemory(least - 1))
+
+
+def test_all_experts_count_where_weights_are_not_mapped(mixture: ModelFiles) -> None:
+    whole = weights_nbytes(mixture, "int8").total + 160_000_000
+    settings = ServerSettings(kv_bytes=10_000_000, repack_cache=False)
+    require_memory(mixture, settings, "int8", FreeMemory(whole))
+    with raises(
+        ConfigError,
+        snapshot(
+            "mixture needs 163.9 MB of memory: 3.9 MB for its weights, 10.0 MB for keys and values, 150.0 MB for the program. 163.9 MB can be had here. End other programs, lower --kv-bytes, or take a smaller model or one with fewer bits a weight; --no-memory-check starts all the same, and reads weights from the disk again and again."
+        ),
+    ):
+        require_memory(mixture, settings, "int8", FreeMemory(whole - 1))
+
+
+def test_the_operator_may_start_all_the_same(files: ModelFiles) -> None:
+    require_memory(files, ServerSettings(memory_check=False), "int8", FreeMemory(1))
+
+
+@pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
+@pytest.mark.parametrize("level", ["auto", "int8"])
+def test_nothing_is_loaded_then(files: ModelFiles, level: Any, tmp_path: Path) -> None:
+    settings = ServerSettings(execution=level, kv_bytes=10**15, cache_dir=tmp_path / "cache")
+    with pytest.raises(ConfigError, match=r"tiny needs 1\.0 PB of memory"):
+        load_execution(files, settings, SilentProgress())
+    assert not list(tmp_path.glob("cache/tiles/*"))

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from moa_server.verifier import KVCache, Request, Target
+from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
+from moa_shared.tree.arithmetic import path_to
+from transformers import PreTrainedModel
+
+from tests.support.messages import raises
+from tests.support.tiny_models import FAMILIES, tiny_model
+from tests.unit.moa_server.verifier.conftest import TargetFactory
+
+PREFIX = [5, 17, 3, 88, 41, 41, 2]
+TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]  # root; several children; three levels; a late child of the root
+TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
+CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
+
+
+def bare(model: PreTrainedModel, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and last hidden state of transformers' own forward over the whole text."""
+    with torch.no_grad():
+        output = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False)
+    return output.logits[0], output.hidden_states[-1][0]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_chain_equals_transformers_own_forward(make_target: TargetFactory, family: str) -> None:
+    expected, hidden = bare(tiny_model(family), PREFIX + TREE_TOKENS)
+    target = make_target(family)
+    cache = target.new_cache()
+    first = target.forward(cache, PREFIX)
+    second = target.forward(cache, TREE_TOKENS)
+    np.testing.assert_allclose(np.concatenate([first.logits, second.logits]), expected, **CLOSE)
+    np.testing.assert_allclose(np.concatenate([first.hidden, second.hidden]), hidden, **CLOSE)
+    assert cache.length == len(PREFIX) + len(TREE_TOKENS)
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, []], ids=["behind a prefix", "from nothing"])
+def test_a_tree_equals_each_of_its_paths_alone(make_target: TargetFactory, family: str, prefix: list[int]) -> None:
+    model = tiny_model(family)
+    target = make_target(family)
+    cache = target.new_cache()
+    if prefix:
+        target.forward(cache, prefix)
+    output = target.forward(cache, TREE_TOKENS, TREE)
+    for node in range(len(TREE)):
+        path = path_to(TREE, node)
+        expected, hidden = bare(model, prefix + [TREE_TOKENS[step] for step in path])
+        np.testing.assert_allclose(output.logits[node], expected[-1], **CLOSE)
+        np.testing.assert_allclose(output.hidden[node], hidden[-1], **CLOSE)
+
+
+@given(st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_tree_then_any_path_then_more_text(make_target: TargetFactory, data: st.DataObject) -> None:
+    model, target = tiny_model(), make_target()
+    text = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=8))
+    cache = target.new_cache()
+    target.forward(cache, text)
+    for _ in range(2):
+        count = data.draw(st.integers(1, 9))
+        parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
+        tokens = data.draw(st.lists(st.integers(0, 96), min_size=count, max_size=count))
+        target.forward(cache, tokens, parents)
+        path = path_to(parents, data.draw(st.integers(-1, count - 1)))
+        cache.keep(path)
+        text = text + [tokens[node] for node in path]
+        assert cache.length == len(text)
+    after = target.forward(cache, [7, 8])
+    expected, _ = bare(model, [*text, 7, 8])
+    np.testing.assert_allclose(after.logits, expected[-2:], **CLOSE)
+
+
+def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target: TargetFactory, family: str) -> None:
+    model = tiny_model(family)
+    with torch.no_grad():
+        states = model(torch.tensor([PREFIX + TREE_TOKENS]), output_hidden_states=True).hidden_states
+    target = make_target(family)
+    for layer in range(target.layer_count):
+        cache = target.new_cache()
+        first = target.prefill(cache, PREFIX, want_state_layer=layer, chunk_tokens=3)
+        second = target.forward(cache, TREE_TOKENS, want_state_layer=layer)
+        assert first.state is not None
+        assert second.state is not None
+        np.testing.assert_allclose(np.concatenate([first.state, second.state]), states[layer][0], **CLOSE)
+    assert target.forward(target.new_cache(), PREFIX).state is None
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
+def test_prefill_in_chunks_equals_one_forward(make_target: TargetFactory, chunk: int) -> None:
+    expected, hidden = bare(tiny_model(), PREFIX)
+    target = make_target()
+    cache = target.new_cache()
+    output = target.prefill(cache, PREFIX, chunk_tokens=chunk)
+    assert output.logits.shape == (1, target.vocab_size)
+    np.testing.assert_allclose(output.logits, expected[-1:], **CLOSE)
+    np.testing.assert_allclose(output.hidden, hidden[-1:], **CLOSE)
+    assert cache.length == len(PREFIX)
+
+
+def test_logits_only_of_the_rows_asked_for(make_target: TargetFactory) -> None:
+    target = make_target()
+    whole = target.forward(target.new_cache(), PREFIX)
+    some = target.forward(target.new_cache(), PREFIX, logits_for=[4, 1])
+    np.testing.assert_allclose(some.logits, whole.logits[[4, 1]], **CLOSE)
+    np.testing.assert_allclose(some.hidden, whole.hidden[[4, 1]], **CLOSE)
+    none = target.forward(target.new_cache(), PREFIX, logits_for=[])
+    assert none.logits.shape == (0, target.vocab_size)
+
+
+def test_the_receiver_may_change_what_comes_out(make_target: TargetFactory, family: str) -> None:
+    target = make_target(family)
+    for layer in range(target.layer_count + 1):
+        cache = target.new_cache()
+        output = target.forward(cache, PREFIX, want_state_layer=layer)
+        assert output.state is not None
+        for array in (output.logits, output.hidden, output.state, cache.lsa_input(0, len(PREFIX))):
+            array += 1
+        again = target.forward(cache, [9])
+        expected, _ = bare(tiny_model(family), [*PREFIX, 9])
+        np.testing.assert_allclose(again.logits[-1], expected[-1], **CLOSE)
+
+
+@pytest.mark.parametrize("token", [-1, 97, 10**9])
+def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target: TargetFactory, token: int) -> None:
+    target = make_target()
+    cache = target.new_cache()
+    target.forward(cache, PREFIX)
+    with pytest.raises(TokenRangeError, match=f"{token} is outside the vocabulary of 97"):
+        target.forward(cache, [1, token, 2])
+    expected, _ = bare(tiny_model(), [*PREFIX, 9])
+    np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_no_tokens_are_refused(make_target: TargetFactory) -> None:
+    target = make_target()
+    with raises(TokenRangeError, snapshot("A forward needs at least one token, got none. Send at least one token.")):
+        target.forward(target.new_cache(), [])
+    with raises(TokenRangeError, snapshot("A forward needs at least one token, got none. Send at least one token.")):
+        target.prefill(target.new_cache(), [])
+
+
+@pytest.mark.parametrize("parents", [[0, 0, 1], [-1, 1, 0], [-1, 2, 0], [-2, 0, 0]])
+def test_parents_must_come_before_their_children(make_target: TargetFactory, parents: list[int]) -> None:
+    target = make_target()
+    cache = target.new_cache()
+    with pytest.raises(TreeError, match="of a draft tree has parent"):
+        target.forward(cache, [1, 2, 3], parents)
+    assert cache.length == 0
+
+
+def test_one_parent_a_token(make_target: TargetFactory) -> None:
+    target = make_target()
+    with raises(TreeError, snapshot("3 tokens came with 2 parents. Send one parent a token.")):
+        target.forward(target.new_cache(), [1, 2, 3], [-1, 0])
+
+
+def test_the_context_is_counted_by_position_not_by_node(make_target: TargetFactory) -> None:
+    target = make_target(context_length=len(PREFIX) + 2)
+    cache = target.new_cache()
+    target.forward(cache, PREFIX)
+    target.forward(cache, [1, 2, 3, 4], [-1, 0, 0, -1])  # four nodes on two levels fit
+    cache.keep([0])
+    with raises(
+        ContextLengthError,
+        snapshot(
+            "10 tokens do not fit into the context of 9. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+        ),
+    ):
+        target.forward(cache, [1, 2])
+    assert cache.length == len(PREFIX) + 1
+
+
+def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target: TargetFactory) -> None:
+    assert make_target(context_length=10**6).context_length == 128
+    assert make_target().context_length == 128
+    target = make_target()
+    cache = target.new_cache()
+    with raises(
+        ContextLengthError,
+        snapshot(
+            "129 tokens do not fit into the context of 128. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+        ),
+    ):
+        target.prefill(cache, [1] * 129)
+    assert cache.length == 0
+
+
+def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target: TargetFactory) -> None:
+    target = make_target()
+    with raises(
+        InternalError,
+        snapshot(
+            "Layer 4 was requested from a target with 3 layers. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        target.forward(target.new_cache(), PREFIX, want_state_layer=4)
+    with raises(
+        InternalError,
+        snapshot(
+            "Rows [7] were requested from a forward of 7 tokens. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        target.forward(target.new_cache(), PREFIX, logits_for=[7])
+
+
+def test_llama3_rotary_scaling_is_computed(make_target: TargetFactory) -> None:
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    }
+    expected, _ = bare(tiny_model(rope_parameters=rope), PREFIX)
+    plain, _ = bare(tiny_model(), PREFIX)
+    target = make_target(rope_parameters=rope)
+    output = target.prefill(target.new_cache(), PREFIX, chunk_tokens=3)
+    np.testing.assert_allclose(output.logits[0], expected[-1], **CLOSE)
+    assert not torch.allclose(plain, expected, atol=1e-3)
+
+
+# ---------------------------------------------------------------- several conversations
+
+
+def test_a_forward_for_several_conversations_gives_each_its_own(make_target: TargetFactory, family: str) -> None:
+    model, target = tiny_model(family), make_target(family)
+    texts = [[5, 17, 3, 88], [], [41, 2]]
+    caches = [target.new_cache() for _ in texts]
+    for cache, text in zip(caches, texts, strict=True):
+        if text:
+            target.forward(cache, text)
+    outputs = target.forward_all(
+        [
+            Request(caches[0], TREE_TOKENS, TREE, range(len(TREE))),
+            Request(caches[1], PREFIX, None, [6], state_layers=(2,)),
+            Request(caches[2], [7], None, [0], state_layers=(1,)),
+        ]
+    )
+    for node in range(len(TREE)):
+        path = [TREE_TOKENS[step] for step in path_to(TREE, node)]
+        np.testing.assert_allclose(outputs[0].logits[node], bare(model, [*texts[0], *path])[0][-1], **CLOSE)
+    np.testing.assert_allclose(outputs[1].logits[0], bare(model, PREFIX)[0][-1], **CLOSE)
+    np.testing.assert_allclose(outputs[2].logits[0], bare(model, [41, 2, 7])[0][-1], **CLOSE)
+    with torch.no_grad():
+        states = [model(torch.tensor([text]), output_hidden_states=True).hidden_states for text in (PREFIX, [41, 2, 7])]
+    assert outputs[0].state is None
+    assert outputs[1].state is not None
+    assert outputs[2].state is not None
+    np.testing.assert_allclose(outputs[1].state, states[0][2][0], **CLOSE)
+    np.testing.assert_allclose(outputs[2].state, states[1][1][0][-1:], **CLOSE)
+    assert [cache.length for cache in caches] == [14, 7, 3]
+
+
+def test_one_bad_request_harms_no_conversation(make_target: TargetFactory) -> None:
+    target = make_target()
+    caches = [target.new_cache(), target.new_cache()]
+    for cache in caches:
+        target.forward(cache, PREFIX)
+    with raises(
+        TokenRangeError, snapshot("The token id 97 is outside the vocabulary of 97. Use the server's tokenizer.")
+    ):
+        target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[1], [97], None, [0])])
+    with raises(
+        InternalError,
+        snapshot("A forward was given the same cache twice. This is a defect of moa: please report it with the log."),
+    ):
+        target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[0], [2], None, [0])])
+    assert_unharmed(target, caches)
+
+
+def test_a_cache_that_cannot_grow_harms_no_conversation(
+    make_target: TargetFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = make_target()
+    caches = [target.new_cache(), target.new_cache()]
+    for cache in caches:
+        target.forward(cache, PREFIX)
+
+    def no_memory(rows: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caches[1], "reserve", no_memory)
+        with pytest.raises(MemoryError):
+            target.forward_all([Request(cache, TREE_TOKENS, TREE, [0]) for cache in caches])
+    assert_unharmed(target, caches)
+
+
+def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
+    expected, _ = bare(tiny_model(), [*PREFIX, 9])
+    for cache in caches:
+        assert cache.length == len(PREFIX)
+        np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_a_tree_must_be_cut_before_its_conversation_continues(make_target: TargetFactory) -> None:
+    target = make_target()
+    cache = target.new_cache()
+    target.forward(cache, TREE_TOKENS, TREE)
+    with raises(
+        InternalError,
+        snapshot(
+            "The rows of a draft tree were not cut to a path before the next forward. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        target.forward(cache, [1])
+    cache.keep([0, 1])
+    expected, _ = bare(tiny_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])
+    np.testing.assert_allclose(target.forward(cache, [1]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_the_final_norm_is_the_one_before_the_head(make_target: TargetFactory, family: str) -> None:
+    target = make_target(family)
+    output = target.forward(target.new_cache(), PREFIX, want_state_layer=target.layer_count)
+    assert output.state is not None
+    np.testing.assert_allclose(target.normed(output.state), output.hidden, **CLOSE)

@@ -1,0 +1,98 @@
+"""Where a level is computed, and by which library; loading itself is in test_execution_level.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from inline_snapshot import snapshot
+from moa_server.verifier import torch_loading
+from moa_server.verifier.paged.flash_infer import FlashInferAttention
+from moa_server.verifier.paged.flex import FlexAttention
+from moa_server.verifier.torch_loading import choose_attention, choose_device, warm_up
+from moa_shared.errors import ConfigError
+from structlog.testing import capture_logs
+
+from tests.support.messages import raises
+from tests.support.paged_targets import paged_target
+from tests.support.tiny_models import tiny_model
+
+
+@pytest.mark.parametrize(
+    ("named", "level", "sees", "device"),
+    [
+        ("auto", "bf16", True, "cuda"),
+        ("auto", "bf16", False, "cpu"),
+        ("auto", "float32", True, "cpu"),
+        ("cuda", "float32", True, "cuda"),
+        ("cpu", "bf16", True, "cpu"),
+    ],
+)
+def test_the_device(monkeypatch: pytest.MonkeyPatch, named: str, level: str, sees: bool, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: sees)
+    assert choose_device(named, level) == device
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (
+            None,
+            snapshot(
+                "Torch sees no CUDA device: this build of torch has no CUDA. Install torch with CUDA and check nvidia-smi, or give --device cpu."
+            ),
+        ),
+        (
+            "12.8",
+            snapshot(
+                "Torch sees no CUDA device: no device is visible to it. Install torch with CUDA and check nvidia-smi, or give --device cpu."
+            ),
+        ),
+    ],
+    ids=["no build", "no device"],
+)
+def test_cuda_that_is_not_there(monkeypatch: pytest.MonkeyPatch, version: str | None, message: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    with raises(ConfigError, message):
+        choose_device("cuda", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("installed", "dtype", "head_dim", "reason"),
+    [
+        (False, torch.bfloat16, 64, "flashinfer is not installed: pip install 'moa[cuda]'"),
+        (True, torch.float32, 64, "FlashInfer does not compute in float32"),
+        (True, torch.bfloat16, 96, "FlashInfer has no kernels for heads of 96"),
+    ],
+)
+def test_flex_attention_is_taken_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, dtype: torch.dtype, head_dim: int, reason: str
+) -> None:
+    monkeypatch.setattr(torch_loading, "find_spec", lambda _: object() if installed else None)
+    with capture_logs() as logs:
+        assert choose_attention(dtype, head_dim) is FlexAttention
+    [entry] = logs
+    assert entry["reason"] == reason
+
+
+def test_flashinfer_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_loading, "find_spec", lambda _: object())
+    assert choose_attention(torch.bfloat16, 128) is FlashInferAttention
+
+
+def test_the_shapes_of_the_first_forwards_are_recorded_and_leave_no_pages() -> None:
+    target = paged_target(tiny_model(max_position_embeddings=40), "flashinfer")
+    warm_up(target)
+    cache = target.new_cache()
+    cache.reserve(target.kv_bytes() // cache.most_nbytes(1) * 64)  # all pages
+
+
+def test_a_cpu_loads_neither_library() -> None:
+    script = "import sys, moa_server.verifier.torch_loading; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "moa_server.verifier.torch_target" in loaded
+    assert {"flashinfer", "moa_server.verifier.paged.flash_infer", "moa_server.verifier.paged.flex"}.isdisjoint(loaded)

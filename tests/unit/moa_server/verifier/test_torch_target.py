@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from inline_snapshot import snapshot
+from moa_server.verifier import torch_target
+from moa_server.verifier.torch_target import TorchTarget
+from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
+from moa_shared.errors import InternalError, ModelSourceError
+from transformers import PreTrainedModel
+
+from tests.support.messages import raises
+from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
+
+PREFIX = [5, 17, 3, 88, 41, 41, 2]
+TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]
+TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
+CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
+
+
+def bare(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    """Logits of transformers' own forward over the whole text."""
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0]
+    return logits
+
+
+def test_bfloat16_stays_close_and_comes_out_as_it_is() -> None:
+    expected = bare(tiny_model(), PREFIX)
+    target = TorchTarget(tiny_model(dtype=torch.bfloat16))
+    cache = target.new_cache()
+    output = target.forward(cache, PREFIX, want_state_layer=1)
+    assert output.state is not None
+    for array in (output.logits, output.hidden, output.state, cache.lsa_input(0, 3)):
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(widen_bfloat16(round_to_bfloat16(array)), array)
+    np.testing.assert_allclose(output.logits, expected, atol=0.15, rtol=0.05)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_weights_give_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this CPU packs bfloat16 weights; elsewhere both are plain, and equal all the same."""
+    packed = TorchTarget(tiny_model(family, torch.bfloat16))
+    monkeypatch.setattr(torch_target, "pack_linears", lambda _: 0)
+    plain = TorchTarget(tiny_model(family, torch.bfloat16))
+    for tokens, parents in ((PREFIX, None), (TREE_TOKENS, TREE), ([3], None)):
+        got = packed.forward(packed.new_cache(), tokens, parents)
+        expected = plain.forward(plain.new_cache(), tokens, parents)
+        np.testing.assert_array_equal(got.logits, expected.logits)
+        np.testing.assert_array_equal(got.hidden, expected.hidden)
+
+
+def test_generate_still_works_on_a_model_whose_attention_is_ours() -> None:
+    prompt = torch.tensor([PREFIX])
+    expected = tiny_model().generate(prompt, max_new_tokens=12, do_sample=False)
+    target = TorchTarget(tiny_model())
+    assert target.model.generate(prompt, max_new_tokens=12, do_sample=False).tolist() == expected.tolist()
+
+
+def test_a_forward_that_fails_half_way_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TorchTarget(tiny_model())
+    cache = target.new_cache()
+    target.forward(cache, PREFIX)
+
+    def out_of_memory(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target.model.model.layers[1].mlp, "forward", out_of_memory)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            target.forward(cache, TREE_TOKENS, TREE)
+    assert cache.length == len(PREFIX)
+    expected = bare(tiny_model(), [*PREFIX, 9])
+    np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_rotary_scaling_that_depends_on_the_length_is_refused() -> None:
+    model = tiny_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "LlamaForCausalLM uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn, llama3 or longrope rotary scaling."
+        ),
+    ):
+        TorchTarget(model)
+
+
+def test_rotary_scaling_that_torch_chooses_again_as_a_text_grows_is_refused() -> None:
+    model = tiny_model()
+    factors = [1.0] * (model.config.head_dim // 2)
+    model.config.rope_parameters = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
+        "short_factor": factors, "long_factor": [2 * factor for factor in factors],
+    }  # fmt: skip
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "LlamaForCausalLM uses 'longrope' rotary scaling, which the torch levels choose again as a text grows. Give --execution int8."
+        ),
+    ):
+        TorchTarget(model)
+
+
+def test_the_kernels_cache_is_refused() -> None:
+    with raises(
+        InternalError,
+        snapshot(
+            "A forward of torch was given another backend's cache. This is a defect of moa: please report it with the log."
+        ),
+    ):
+        TorchTarget(tiny_model()).forward(tiny_kernel_target(tiny_model()).new_cache(), PREFIX)
+
+
+def test_forwards_of_several_threads_do_not_mix() -> None:
+    target = TorchTarget(tiny_model())
+    texts = [[seed, *range(seed, seed + 20)] for seed in range(4)]
+
+    def read(text: list[int]) -> np.ndarray:
+        cache = target.new_cache()
+        return np.concatenate([target.forward(cache, [token]).logits for token in text])
+
+    with ThreadPoolExecutor(len(texts)) as threads:
+        for text, logits in zip(texts, threads.map(read, texts), strict=True):
+            np.testing.assert_allclose(logits, bare(tiny_model(), text), **CLOSE)
