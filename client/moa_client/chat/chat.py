@@ -16,7 +16,7 @@ from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.ask import Asker
 from moa_client.chat.commands.handler import CommandHandler
-from moa_client.chat.json_events import error_line, event_line
+from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
     LEFT_WORDS,
@@ -34,8 +34,8 @@ from moa_client.chat.messages import (
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import LinkChanged, LinkState, Notice
-from moa_client.conversation.updates import Failed, NotKept, Update
+from moa_client.conversation.events import Failed, LinkChanged, LinkState, Notice, NotKept
+from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 
@@ -203,7 +203,8 @@ class Chat:
     def _tell(self, update: Update) -> None:
         """Reports an update between questions."""
         about, event = self._asker.take(update), update.event
-        if self.settings.json_events and (line := event_line(update, about)):
+        line = event_line(update, None) if about is None else earlier_line(update, about)
+        if line and self.settings.json_events:
             self._out(line + "\n")
         if isinstance(event, Failed):
             self._fail(event.error)

@@ -19,9 +19,11 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     Notice,
+    NotKept,
     Outcome,
     Refused,
     Settled,
+    SurfaceEvent,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
-    from moa_client.conversation.updates import Happening, NotKept
     from moa_client.surface.open_conversation import Facts
 
 HELD_BACK_WORDS = (
@@ -224,7 +225,7 @@ def settled_words(event: Settled | Refused, earlier: AnswerText) -> str:
     return f"(The server has {verb} the answer to {about}{f'; {share}' if event.written else ''}.)"
 
 
-def settled_remark(event: Happening, earlier: AnswerText) -> str:
+def settled_remark(event: SurfaceEvent, earlier: AnswerText) -> str:
     """The same where nothing can be changed in its place, with what differs from the text shown; may be empty."""
     if not isinstance(event, Settled | Refused):
         return ""

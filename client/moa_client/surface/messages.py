@@ -93,6 +93,8 @@ def _answer_fields(answer: AnswerText) -> Fields:
         "question": answer.question,
         "committed": answer.committed,
         "provisional": answer.provisional,
+        "tokens": answer.tokens,
+        "decided": answer.decided,
         "waiting": answer.waiting,
         "ended": answer.ended,
         "finish": answer.finish.name.lower(),
@@ -103,12 +105,20 @@ def _answer_fields(answer: AnswerText) -> Fields:
 
 
 def _answer_of(fields: Mapping[str, Any]) -> AnswerText:
-    answer = AnswerText(fields["question"], fields["number"], options_from(fields["options"]))
-    answer.committed, answer.provisional = fields["committed"], fields["provisional"]
-    answer.waiting, answer.ended = fields["waiting"], fields["ended"]
-    answer.finish = Finish[fields["finish"].upper()]
-    answer.is_running, answer.is_unsettled = fields["running"], fields["unsettled"]
-    return answer
+    return AnswerText(
+        fields["question"],
+        fields["number"],
+        options_from(fields["options"]),
+        Finish[fields["finish"].upper()],
+        fields["committed"],
+        fields["provisional"],
+        fields["ended"],
+        fields["tokens"],
+        fields["decided"],
+        tuple(fields["waiting"]),
+        is_running=fields["running"],
+        is_unsettled=fields["unsettled"],
+    )
 
 
 def options_of(fields: Mapping[str, Any]) -> AnswerOptions:

@@ -19,19 +19,22 @@ from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    Asked,
     Committed,
     Corrected,
     Earlier,
     Ended,
     Event,
+    Failed,
     LinkChanged,
     LinkState,
     Outcome,
     Provisional,
     Refused,
+    Rewound,
     Settled,
 )
-from moa_client.conversation.updates import Asked, Failed, Rewound, Update
+from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import OpenConversation
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
@@ -331,8 +334,8 @@ class Failing(Conversation):
 
 
 async def test_why_an_answer_ends_early_is_an_error_and_its_text_is_shown() -> None:
-    begun = Update(Asked("why?"), 1), Update(Committed((0,)), 1, "a")
-    asked = OnAPipe(Failing(*begun, Update(Failed(TOO_LONG), 1, "b")))
+    begun = Update(Asked("why?"), 1), Update(Committed((0,), text="a"), 1)
+    asked = OnAPipe(Failing(*begun, Update(Failed(TOO_LONG, text="b"), 1)))
     with raises(ContextLengthError, TOO_LONG_WORDS):
         await asked.answer("why?")
     assert asked.text == "ab\n"
@@ -348,7 +351,7 @@ async def test_a_question_that_is_refused_is_an_error_before_and_after_it_began(
 
 
 async def test_what_failed_before_the_question_is_only_said() -> None:
-    ended = Update(Committed((0,)), 1, "a"), Update(Ended(Finish.STOP), 1)
+    ended = Update(Committed((0,), text="a"), 1), Update(Ended(Finish.STOP), 1)
     asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), Update(Asked("why?"), 1), *ended))
     assert await asked.answer("why?")
     assert asked.text == "a\n"
@@ -356,8 +359,12 @@ async def test_what_failed_before_the_question_is_only_said() -> None:
 
 
 async def test_answers_that_another_surface_asked_for_are_not_this_one() -> None:
-    other = Update(Asked("else"), 1), Update(Committed((0,)), 1, "a"), Update(Ended(Finish.STOP), 1, figures=Figures())
-    mine = Update(Asked("why?"), 2), Update(Committed((1,)), 2, "b"), Update(Ended(Finish.STOP), 2)
+    other = (
+        Update(Asked("else"), 1),
+        Update(Committed((0,), text="a"), 1),
+        Update(Ended(Finish.STOP), 1, figures=Figures()),
+    )
+    mine = Update(Asked("why?"), 2), Update(Committed((1,), text="b"), 2), Update(Ended(Finish.STOP), 2)
     asked = OnAPipe(Failing(*other, *mine))
     assert await asked.answer("why?")
     assert (asked.text, asked.remarks) == ("b\n", [])

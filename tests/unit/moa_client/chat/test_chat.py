@@ -11,8 +11,8 @@ from moa_client.chat.chat import Chat
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Committed, Ended, LinkState
-from moa_client.conversation.updates import Asked, Update
+from moa_client.conversation.events import Asked, Committed, Ended, LinkState
+from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import Facts, OpenConversation
 from moa_shared.errors import UnavailableError
@@ -42,7 +42,7 @@ class Conversation:
         if self.is_offline and not self.writes:
             yield Update(Ended(Finish.UNFINISHED, provisional=True), number)
             return
-        yield Update(Committed((0,)), number, "a")
+        yield Update(Committed((0,), text="a"), number)
         yield Update(Ended(Finish.STOP), number)
 
     def go_offline(self) -> None:

@@ -21,6 +21,7 @@ from moa_client.conversation.events import (
     Earlier,
     Ended,
     Event,
+    Failed,
     LinkChanged,
     LinkState,
     Outcome,
@@ -29,7 +30,7 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_client.conversation.updates import Failed, Update
+from moa_client.conversation.updates import Update
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 

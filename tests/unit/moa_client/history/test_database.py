@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Committed
 from moa_client.history import database, writers
@@ -136,7 +137,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     ):
         for _ in range(1000):
             conversation.keep([2], Finish.UNFINISHED)
-            recorder.on_event(Committed((2,)), "word " * 100)
+            recorder.on_event(Committed((2,), text="word " * 100), AnswerText(number=1))
             said += "word " * 100
     assert said
     store.close()

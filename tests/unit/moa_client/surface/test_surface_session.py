@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.events import LinkState
-from moa_client.conversation.updates import Titled, Update
+from moa_client.conversation.events import LinkState, Titled
+from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import Facts
 from moa_client.surface.subscription import Subscription
 from moa_client.surface.surface_session import serve_surface
