@@ -15,7 +15,6 @@ from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.ask import Asker
-from moa_client.chat.commands.handler import CommandHandler
 from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
@@ -85,7 +84,6 @@ class Chat:
         self._asker = Asker(conversation, settle_seconds)
         self._wished_offline = settings.offline
         self._told_offline = False
-        self._commands = CommandHandler(self)
 
     def greet(self) -> None:
         """Names the model and the server."""
@@ -207,7 +205,7 @@ class Chat:
         if line and self.settings.json_events:
             self._out(line + "\n")
         if isinstance(event, Failed):
-            self._fail(event.error)
+            self.fail(event.error)
         elif self.settings.json_events:
             return
         elif about is not None:
@@ -226,24 +224,11 @@ class Chat:
             if words and not (self._told_offline and self._wished_offline):
                 self._err(words)
 
-    def _fail(self, error: MoaError) -> None:
+    def fail(self, error: MoaError) -> None:
+        """Says what has failed."""
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
         self._err(error_words(error))
-
-    async def on_line(self, line: str) -> bool:
-        """Handles a line from the user, a question or a command; False to leave."""
-        if not line.strip():
-            return True
-        try:
-            if line.startswith("/") and not line.startswith("//"):
-                return await self._commands.run(line[1:])
-            await self.put(line.removeprefix("/"))
-        except CancelledAnswerError:
-            self._err("(stopped)")
-        except MoaError as error:
-            self._fail(error)
-        return True
 
     # ------------------------------------------------------------ for commands
 

@@ -19,6 +19,7 @@ from prompt_toolkit.styles import Style
 
 from moa_client.chat.chat import Chat
 from moa_client.chat.commands.editor import edit_text
+from moa_client.chat.commands.handler import CommandHandler
 from moa_client.chat.commands.kept import kept_names
 from moa_client.chat.commands.table import values_of
 from moa_client.chat.display.layout import fit
@@ -169,7 +170,7 @@ async def converse(chat: Chat) -> None:
         bottom_toolbar=status,
         style=Style.from_dict({"bottom-toolbar": "noreverse"}),
     )
-    lines, begun_line = Lines(), ""
+    commands, lines, begun_line = CommandHandler(chat), Lines(), ""
     while True:
         try:
             line = await _prompt(chat, session, "... " if lines.unfinished else "> ", begun_line)
@@ -192,7 +193,7 @@ async def converse(chat: Chat) -> None:
             question = await _edit(chat, begun)
             history.keep(question)
         with quiet_keys(chat.conversation.write_alone):
-            if not await chat.on_line(question):
+            if not await commands.on_line(question):
                 return
 
 
