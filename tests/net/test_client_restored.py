@@ -16,8 +16,8 @@ from moa_client.conversation.events import Committed, Ended, Event, LinkChanged,
 from moa_client.conversation.jobs import Turn
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.history.recorder import Recorder
-from moa_client.history.records import Origin, StoredConversation
+from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.records import ConversationOrigin, StoredConversation
 from moa_client.history.restoring import restored
 from moa_client.history.store import HistoryStore
 from moa_client.host.publisher import Publisher
@@ -54,7 +54,7 @@ def expected(target: Target, *questions: str, options: AnswerOptions = OPTIONS) 
 class Program:
     """A client that keeps its conversation."""
 
-    def __init__(self, engine: ClientEngine, recorder: Recorder, stored: StoredConversation) -> None:
+    def __init__(self, engine: ClientEngine, recorder: HistoryRecorder, stored: StoredConversation) -> None:
         self.engine = engine
         self.events: list[Event] = []
         self._publisher = Publisher(engine, recorder)
@@ -92,7 +92,7 @@ class Life:
         self.store = HistoryStore(folder)
         self.running = running
         self._target = target
-        self._identifier = self.store.create(Origin("tiny"))
+        self._identifier = self.store.create(ConversationOrigin("tiny"))
 
     @asynccontextmanager
     async def program(
@@ -103,7 +103,7 @@ class Life:
         async with talking(self._target, address, settings, offline=offline, held=held) as engine:
             stored = self.store.reopen(self._identifier)
             engine.restore(restored(stored, turn_of))
-            yield Program(engine, Recorder(self.store, self._identifier, engine.conversation, stored), stored)
+            yield Program(engine, HistoryRecorder(self.store, self._identifier, engine.conversation, stored), stored)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, apply_update
 from moa_client.conversation.events import Asked, Continued, Ended, LinkChanged, LinkState, Rewound, Titled
 from moa_client.conversation.updates import Update
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_shared.protocol.finish_rule import Finish
 
@@ -28,7 +28,9 @@ class FakeConversation:
         cross: tells who watches the link.
     """
 
-    def __init__(self, facts: Facts, status: LinkStatus, play: Play, cross: Cross, updated: float = 0.0) -> None:
+    def __init__(
+        self, facts: ConversationFacts, status: LinkStatus, play: Play, cross: Cross, updated: float = 0.0
+    ) -> None:
         self.facts = facts
         self.status = status
         self.updated = updated
@@ -147,7 +149,7 @@ class FakeSurface:
         self.set_title = conversation.set_title
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         return self._conversation.facts
 
     @property

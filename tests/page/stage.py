@@ -12,6 +12,7 @@ from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
     AnswerEvent,
+    AnswerOutcome,
     Committed,
     Corrected,
     Ended,
@@ -19,7 +20,6 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Settled,
 )
@@ -103,7 +103,7 @@ class Stage:
         self.figures.undecided = len(self.waiting.split())
         self.tell(Ended(finish, provisional=not verified))
 
-    def settle(self, text: str, outcome: Outcome, written: int, kept: int) -> None:
+    def settle(self, text: str, outcome: AnswerOutcome, written: int, kept: int) -> None:
         """An answer that ended without the server has been decided."""
         self.waiting = ""
         rest = text[len(self.conversation.answers[self.number - 1].committed) :]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from moa_client.conversation.events import Asked
 from moa_client.conversation.updates import Update
 from moa_client.surface.messages import opened_fields
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import Fields, fields_of
 
 from tests.page.conftest import Open, Serve
@@ -38,7 +38,7 @@ def conversations() -> tuple[list[Fields], list[Texts]]:
     @given(st.lists(st.text("añ€😀", max_size=12), max_size=3), st.data())
     def converse(answers: list[str], data: st.DataObject) -> None:
         told: list[Told] = []
-        facts = Facts("", "", "", "", online=True)
+        facts = ConversationFacts("", "", "", "", online=True)
         send(opened_fields(facts, good_status(), []), told)
         for number, text in enumerate(answers, 1):
             told.append(Told(decode_bytes, "why?", number))

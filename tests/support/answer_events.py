@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from moa_client.conversation.events import (
     AnswerEvent,
+    AnswerOutcome,
     Committed,
     Corrected,
     Earlier,
     Ended,
-    Outcome,
     Provisional,
     Settled,
 )
@@ -66,4 +66,4 @@ def events_of(draw: st.DrawFn, text: str) -> list[AnswerEvent | Earlier]:
     events.append(Ended(Finish.MAX_TOKENS, provisional=True))
     while done < told:
         events += [Earlier(each) for each in commit(told)]
-    return [*events, Settled(tuple(whole[ended:]), Outcome.CORRECTED, Finish.MAX_TOKENS)]
+    return [*events, Settled(tuple(whole[ended:]), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS)]

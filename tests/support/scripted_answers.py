@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     Ended,
@@ -16,7 +17,6 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Settled,
     SurfaceEvent,
@@ -96,7 +96,7 @@ class ScriptedAnswer:
         """The answer is over."""
         self._tell(Ended(finish, provisional))
 
-    def settle(self, outcome: Outcome, finish: Finish = Finish.END_OF_TEXT) -> None:
+    def settle(self, outcome: AnswerOutcome, finish: Finish = Finish.END_OF_TEXT) -> None:
         """The server has decided an answer that ended without it."""
         self._written = []
         self._tell(Settled((), outcome, finish))

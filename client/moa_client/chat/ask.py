@@ -30,11 +30,11 @@ from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import OpenConversation
 
 
-class Asker:
-    """Asks one question after another.
+class AnswerFollower:
+    """Asks one question after another, and follows each answer to its end.
 
     Args:
-        conversation: as it is when the asker begins.
+        conversation: with the answers that it has.
         settle_seconds: how long an answer waits for the server that is away before it ends without it; 0: it is decided
             later.
     """
@@ -207,7 +207,7 @@ class Asker:
             view.show_earlier(update, about)
 
 
-async def interruptible(asker: asyncio.Future[None], stop: Callable[[], None], abandon: Callable[[], None]) -> bool:
+async def interruptible(answering: asyncio.Future[None], stop: Callable[[], None], abandon: Callable[[], None]) -> bool:
     """Waits for an answer; False if it was interrupted.
 
     The first Ctrl-C asks the server, which ends the answer cleanly; a second one does not wait for it.
@@ -222,15 +222,15 @@ async def interruptible(asker: asyncio.Future[None], stop: Callable[[], None], a
             stop()
         else:
             abandon()
-            asker.cancel()
+            answering.cancel()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        await asker
+        await answering
     except asyncio.CancelledError:
         if interrupts < 2:
-            asker.cancel()
-            await asyncio.gather(asker, return_exceptions=True)
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
             raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)

@@ -14,7 +14,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
-from moa_client.chat.ask import Asker
+from moa_client.chat.ask import AnswerFollower
 from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
@@ -39,7 +39,7 @@ from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 
 if TYPE_CHECKING:
-    from moa_client.chat.display.page import Page
+    from moa_client.chat.display.page import TerminalPage
 
 SHOWN_ANSWERS = 20  # of a conversation that is continued
 
@@ -71,7 +71,7 @@ class Chat:
         open_it: Opener | None = None,
         unverified: bool = True,
         settle_seconds: float = 0.0,
-        page: Page | None = None,
+        page: TerminalPage | None = None,
     ) -> None:
         self.settings = settings
         self.conversation = conversation
@@ -81,7 +81,7 @@ class Chat:
         self._out = out
         self._err = err
         self._unverified = unverified
-        self._asker = Asker(conversation, settle_seconds)
+        self._follower = AnswerFollower(conversation, settle_seconds)
         self._wished_offline = settings.offline
         self._told_offline = False
 
@@ -108,7 +108,7 @@ class Chat:
         """
         if self.conversation.is_gone:
             await self._open_again()
-        text, finished = await self._asker.answer(question, self.settings.options, self._view())
+        text, finished = await self._follower.answer(question, self.settings.options, self._view())
         return self._ended(text, finished=finished, is_only=is_only)
 
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
@@ -125,7 +125,7 @@ class Chat:
 
     async def attend(self) -> AsyncGenerator[None, None]:
         """Reports what happens between questions; yields after each update."""
-        async with self._asker.updates() as updates:
+        async with self._follower.updates() as updates:
             async for update in updates:
                 self._tell(update)
                 yield
@@ -140,13 +140,13 @@ class Chat:
             json_events=self.settings.json_events,
             unverified=self._unverified,
             page=self.page,
-            unsettled=lambda: self._asker.unsettled,
+            unsettled=lambda: self._follower.unsettled,
         )
 
     @property
     def status(self) -> str:
         """The status line."""
-        unsettled = self._asker.unsettled
+        unsettled = self._follower.unsettled
         return status_line(
             self.conversation.status, unchecked([text.provisional for text in unsettled], len(unsettled))
         )
@@ -157,10 +157,10 @@ class Chat:
 
     def show_answers(self, *, most: int = SHOWN_ANSWERS) -> None:
         """Shows the newest questions and answers of before, as if they were asked here."""
-        if hidden := max(0, len(self._asker.texts) - most):
+        if hidden := max(0, len(self._follower.texts) - most):
             identifier = self.conversation.facts.identifier
             self._err(f"({hidden} earlier questions: moa-client history show {identifier})")
-        for answer in self._asker.texts[hidden:]:
+        for answer in self._follower.texts[hidden:]:
             view = self._view()
             self._err(f"> {without_controls(answer.question)}")
             view.begin()
@@ -178,29 +178,29 @@ class Chat:
         await self.conversation.close()
         self._forget(0)
         self.conversation = opened
-        self._asker = Asker(opened, self._settle_seconds)
+        self._follower = AnswerFollower(opened, self._settle_seconds)
 
     async def _open_again(self) -> None:
         """Opens the conversation again after the process that ran it has gone; says what has become of its answers."""
-        before = {text.number: text.committed for text in self._asker.texts}
+        before = {text.number: text.committed for text in self._follower.texts}
         await self.switch(self.conversation.facts.identifier or None)
-        for text in self._asker.texts:
+        for text in self._follower.texts:
             if text.committed != before.get(text.number) and not text.is_unsettled:
                 self._err(f"(The answer to {text.question!r} has been completed meanwhile:)\n{text.committed}")
 
     @property
     def figures(self) -> Figures | None:
         """Of the newest answer that has ended; None before one has."""
-        return self._asker.figures
+        return self._follower.figures
 
     @property
     def unsettled(self) -> Sequence[AnswerText]:
         """The answers that ended without the server and are not decided yet, oldest first."""
-        return self._asker.unsettled
+        return self._follower.unsettled
 
     def _tell(self, update: Update) -> None:
         """Reports an update between questions."""
-        about, event = self._asker.take(update), update.event
+        about, event = self._follower.take(update), update.event
         line = event_line(update, None) if about is None else earlier_line(update, about)
         if line and self.settings.json_events:
             self._out(line + "\n")
@@ -256,7 +256,7 @@ class Chat:
             await self._open_again()
         if (last := self.last_answer) is None:
             raise ConflictError("There is no answer to continue.", hint="Ask something first.")
-        text, finished = await self._asker.continue_answer(last, self.settings.max_tokens, self._view())
+        text, finished = await self._follower.continue_answer(last, self.settings.max_tokens, self._view())
         self._say_left(self._ended(text, finished=finished))
 
     def _say_left(self, answer: AnswerText) -> None:
@@ -268,7 +268,7 @@ class Chat:
     @property
     def last_answer(self) -> AnswerText | None:
         """The newest answer; None: nothing was asked."""
-        texts = self._asker.texts
+        texts = self._follower.texts
         return texts[-1] if texts else None
 
     @property
@@ -308,6 +308,6 @@ class Chat:
 
     def _forget(self, answers: int) -> None:
         """No answer after the first `answers` will be decided any more."""
-        dropped = self._asker.forget(answers)
+        dropped = self._follower.forget(answers)
         if self.page is not None:
             self.page.forget_earlier(dropped)

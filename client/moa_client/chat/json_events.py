@@ -21,7 +21,7 @@ from moa_client.conversation.events import (
     Titled,
 )
 from moa_client.conversation.updates import Update
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import fields_of
 
 SURFACES_ONLY = ("answer", "status", "added")  # a program gets all provisional text instead of what is added to it
@@ -54,7 +54,7 @@ def error_line(error: MoaError) -> str:
     return _line("error", code=error.code, message=error.message, hint=error.hint)
 
 
-def ready_line(facts: Facts) -> str:
+def ready_line(facts: ConversationFacts) -> str:
     """The line that says that the program is ready for questions."""
     level = {"level": facts.level, "exact": facts.exact} if facts.level else None
     drafter = None

@@ -23,7 +23,7 @@ from moa_client.chat.commands.handler import CommandHandler
 from moa_client.chat.commands.kept import kept_names
 from moa_client.chat.commands.table import values_of
 from moa_client.chat.display.layout import fit
-from moa_client.chat.display.page import Page
+from moa_client.chat.display.page import TerminalPage
 from moa_client.chat.input.completer import CommandCompleter
 from moa_client.chat.input.question_history import QuestionHistory, default_path
 from moa_client.chat.keys import quiet_keys
@@ -97,7 +97,7 @@ class AbovePrompt:
         session: whose prompt is shown.
     """
 
-    def __init__(self, page: Page, session: PromptSession[str]) -> None:
+    def __init__(self, page: TerminalPage, session: PromptSession[str]) -> None:
         self._page = page
         self._app = session.app
         self._buffer = session.default_buffer
@@ -236,7 +236,7 @@ async def _prompt(chat: Chat, session: PromptSession[str], mark: str, begun: str
 
 
 @contextmanager
-def _drawn_above(page: Page | None, session: PromptSession[str], mark: str) -> Iterator[None]:
+def _drawn_above(page: TerminalPage | None, session: PromptSession[str], mark: str) -> Iterator[None]:
     """While a line is read, the page is drawn above it; then the line is part of the page."""
     if page is None:
         yield

@@ -44,7 +44,7 @@ from moa_client.conversation.events import (
 from moa_client.conversation.updates import Update
 
 if TYPE_CHECKING:
-    from moa_client.chat.display.page import Page
+    from moa_client.chat.display.page import TerminalPage
     from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
 
@@ -77,7 +77,7 @@ class TerminalView:
     """
 
     def __init__(
-        self, page: Page, status: Callable[[str, str], str], clock: Callable[[], float] = time.monotonic
+        self, page: TerminalPage, status: Callable[[str, str], str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._page = page
         self._status = status
@@ -209,7 +209,7 @@ def make_view(
     *,
     json_events: bool,
     unverified: bool,
-    page: Page | None = None,
+    page: TerminalPage | None = None,
     unsettled: Callable[[], Sequence[AnswerText]] = list,
 ) -> View:
     """Makes the view for standard output.

@@ -113,7 +113,7 @@ class Earlier:
     event: Committed | Corrected
 
 
-class Outcome(Enum):
+class AnswerOutcome(Enum):
     """What has become of an answer that ended without the server."""
 
     CONFIRMED = "confirmed"  # it is what was shown
@@ -133,7 +133,7 @@ class Settled:
     """
 
     tokens: tuple[int, ...]
-    outcome: Outcome
+    outcome: AnswerOutcome
     finish: Finish
     written: int = 0
     kept: int = 0
@@ -142,7 +142,7 @@ class Settled:
     @property
     def changed(self) -> bool:
         """Whether the answer differs from what was shown."""
-        return self.outcome in (Outcome.COMPLETED, Outcome.CORRECTED)
+        return self.outcome in (AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED)
 
 
 @dataclass(frozen=True, slots=True)

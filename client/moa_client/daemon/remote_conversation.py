@@ -22,7 +22,7 @@ from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Fai
 from moa_client.conversation.updates import Update
 from moa_client.failures import told
 from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_client.surface.update_codec import update_of
 
@@ -49,7 +49,7 @@ class RemoteConversation:
         self._reading = asyncio.create_task(self._read(reader))
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         status = self.status
         return replace(self._facts, server=status.server, online=status.state is not LinkState.OFFLINE)
 

@@ -10,12 +10,12 @@ from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Corrected,
     Ended,
     Failed,
     LinkChanged,
     LinkState,
-    Outcome,
     Refused,
     Settled,
 )
@@ -85,7 +85,7 @@ class AnswerProgress:
             case Ended(finish, provisional=False):
                 self._end(finish, is_verified=True)
             case Settled(finish=finish, outcome=outcome):
-                self._end(finish, is_verified=outcome is not Outcome.KEPT)
+                self._end(finish, is_verified=outcome is not AnswerOutcome.KEPT)
             case Refused(error=error):
                 self.give_up(error)
 

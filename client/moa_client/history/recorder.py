@@ -18,7 +18,7 @@ from moa_client.history.records import StoredConversation
 from moa_client.history.store import HistoryStore
 
 
-class Recorder:
+class HistoryRecorder:
     """Records the events of a conversation.
 
     Args:

@@ -10,7 +10,7 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import AnswerEvent
 
 
-class Journal(Protocol):
+class ConversationJournal(Protocol):
     """Keeps a conversation as it happens. All calls may raise MoaError: nothing of what was to be kept is kept then."""
 
     def begin(self, question: str, options: AnswerOptions) -> None:

@@ -38,7 +38,7 @@ from moa_client.conversation.updates import Update
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.records import StoredConversation
-from moa_client.host.journal import Journal
+from moa_client.host.journal import ConversationJournal
 from moa_client.host.reopening import reopened
 from moa_client.link.log import log_link_change
 from moa_client.surface.subscription import Subscription
@@ -53,7 +53,7 @@ class Publisher:
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
     """
 
-    def __init__(self, engine: ClientEngine, journal: Journal | None) -> None:
+    def __init__(self, engine: ClientEngine, journal: ConversationJournal | None) -> None:
         self.answers: list[AnswerText] = []
         self.link_reason = ""  # why the link is as it is; empty: it is there
         self.subscriptions: list[Subscription] = []
@@ -189,7 +189,7 @@ class Publisher:
         for subscription in self.subscriptions:
             subscription.push(update)
 
-    def _keep(self, write: Callable[[Journal], None]) -> None:
+    def _keep(self, write: Callable[[ConversationJournal], None]) -> None:
         """Keeps what happens; if that fails, it is said once, and nothing more of the conversation is kept."""
         if self._journal is None:
             return

@@ -27,9 +27,9 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.records import StoredConversation
 from moa_client.history.restoring import restored
-from moa_client.host.journal import Journal
+from moa_client.host.journal import ConversationJournal
 from moa_client.host.publisher import Publisher
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 
 MOST_WAITING = 16  # questions behind the one that is answered
@@ -50,10 +50,10 @@ class TextConversation:
     def __init__(
         self,
         engine: ClientEngine,
-        facts: Facts,
+        facts: ConversationFacts,
         system: str | None = None,
         after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
-        journal: Journal | None = None,
+        journal: ConversationJournal | None = None,
         idle_seconds: float = 0.0,
     ) -> None:
         self.engine = engine
@@ -75,7 +75,7 @@ class TextConversation:
     # ------------------------------------------------------------ for surfaces
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         """What it is, now."""
         device, status = self.engine.device, self.status
         choice = device.choice

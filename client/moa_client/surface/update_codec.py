@@ -15,6 +15,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import options_from
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Asked,
     Committed,
     Continued,
@@ -27,7 +28,6 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     NotKept,
-    Outcome,
     Provisional,
     Refused,
     Rewound,
@@ -70,7 +70,7 @@ def update_of(fields: Mapping[str, Any]) -> Update:
     )
 
 
-class _Kind(Generic[E]):
+class _EventKind(Generic[E]):
     """How one kind of event is written as JSON, and read.
 
     Args:
@@ -98,14 +98,14 @@ def _finish_of(fields: Mapping[str, Any]) -> Finish:
     return Finish[str(fields["finish"]).upper()]
 
 
-_KINDS: tuple[_Kind[Any], ...] = (
-    _Kind(
+_KINDS: tuple[_EventKind[Any], ...] = (
+    _EventKind(
         Committed,
         "committed",
         lambda event: {"text": event.text, "tokens": event.tokens, "confirmed": event.confirmed},
         lambda fields: Committed(tuple(fields["tokens"]), int(fields["confirmed"]), str(fields["text"])),
     ),
-    _Kind(
+    _EventKind(
         Provisional,
         "provisional",
         lambda event: {
@@ -115,19 +115,19 @@ _KINDS: tuple[_Kind[Any], ...] = (
         },
         lambda fields: Provisional(tuple(fields["tokens"]), tuple(fields["chances"]), str(fields["added"])),
     ),
-    _Kind(
+    _EventKind(
         HeldBack,
         "held_back",
         lambda event: {"unread": event.unread},
         lambda fields: HeldBack(bool(fields["unread"])),
     ),
-    _Kind(
+    _EventKind(
         Corrected,
         "corrected",
         lambda event: {"dropped": event.dropped},
         lambda fields: Corrected(int(fields["dropped"])),
     ),
-    _Kind(
+    _EventKind(
         Ended,
         "ended",
         lambda event: {
@@ -143,7 +143,7 @@ _KINDS: tuple[_Kind[Any], ...] = (
             added=str(fields["added"]),
         ),
     ),
-    _Kind(
+    _EventKind(
         Settled,
         "settled",
         lambda event: {
@@ -157,15 +157,15 @@ _KINDS: tuple[_Kind[Any], ...] = (
         },
         lambda fields: Settled(
             tuple(fields["tokens"]),
-            Outcome(fields["outcome"]),
+            AnswerOutcome(fields["outcome"]),
             _finish_of(fields),
             int(fields["written_alone"]),
             int(fields["kept"]),
             str(fields["text"]),
         ),
     ),
-    _Kind(Refused, "refused", lambda event: _error_fields(event.error), lambda fields: Refused(_error_of(fields))),
-    _Kind(
+    _EventKind(Refused, "refused", lambda event: _error_fields(event.error), lambda fields: Refused(_error_of(fields))),
+    _EventKind(
         LinkChanged,
         "link",
         lambda event: {
@@ -177,50 +177,52 @@ _KINDS: tuple[_Kind[Any], ...] = (
             LinkState(fields["state"]), str(fields["reason"]), float(fields.get("retry_seconds", 0.0))
         ),
     ),
-    _Kind(
+    _EventKind(
         ExecutionChanged,
         "execution",
         lambda event: {"level": event.level, "exact": event.exact},
         lambda fields: ExecutionChanged(str(fields["level"]), bool(fields["exact"])),
     ),
-    _Kind(
+    _EventKind(
         ServerChanged,
         "server",
         lambda event: {"what": event.what, "message": event.message},
         lambda fields: ServerChanged(fields["what"], str(fields["message"])),
     ),
-    _Kind(
+    _EventKind(
         DrafterChanged,
         "drafter",
         lambda event: {"name": event.name, "reason": event.reason, "alone": event.alone or event.name},
         lambda fields: DrafterChanged(str(fields["name"]), str(fields["reason"]), str(fields["alone"])),
     ),
-    _Kind(
+    _EventKind(
         Asked,
         "asked",
         lambda event: {"question": event.question, "options": event.options.fields()},
         lambda fields: Asked(str(fields["question"]), options_from(fields["options"])),
     ),
-    _Kind(
+    _EventKind(
         Continued,
         "continued",
         lambda event: {"options": event.options.fields()},
         lambda fields: Continued(options_from(fields["options"])),
     ),
-    _Kind(
+    _EventKind(
         Failed,
         "failed",
         lambda event: {"text": event.text, "taken_back": event.taken_back, **_error_fields(event.error)},
         lambda fields: Failed(_error_of(fields), bool(fields["taken_back"]), str(fields["text"])),
     ),
-    _Kind(NotKept, "not_kept", lambda event: _error_fields(event.error), lambda fields: NotKept(_error_of(fields))),
-    _Kind(
+    _EventKind(
+        NotKept, "not_kept", lambda event: _error_fields(event.error), lambda fields: NotKept(_error_of(fields))
+    ),
+    _EventKind(
         Rewound,
         "rewound",
         lambda event: {"answers": event.answers},
         lambda fields: Rewound(int(fields["answers"])),
     ),
-    _Kind(Titled, "titled", lambda event: {"title": event.title}, lambda fields: Titled(str(fields["title"]))),
+    _EventKind(Titled, "titled", lambda event: {"title": event.title}, lambda fields: Titled(str(fields["title"]))),
 )
 _BY_TYPE = {kind.type: kind for kind in _KINDS}
 _BY_NAME = {kind.name: kind for kind in _KINDS}

@@ -12,13 +12,14 @@ from typing import cast
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.chat.ask import Asker, interruptible
+from moa_client.chat.ask import AnswerFollower, interruptible
 from moa_client.chat.messages import unverified_words
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Asked,
     Committed,
     Corrected,
@@ -28,7 +29,6 @@ from moa_client.conversation.events import (
     Failed,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Refused,
     Rewound,
@@ -180,7 +180,7 @@ class Conversation:
 
 
 ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
-SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS)
+SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS)
 TOO_LONG = ContextLengthError("Too long.")
 TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
 
@@ -191,11 +191,11 @@ class OnAPipe:
     def __init__(self, conversation: Conversation, settle_seconds: float = 0.0) -> None:
         self.out: list[str] = []
         self.remarks: list[str] = []
-        self.asker = Asker(cast("OpenConversation", conversation), settle_seconds)
+        self.follower = AnswerFollower(cast("OpenConversation", conversation), settle_seconds)
 
     async def answer(self, question: str = "") -> bool:
         view = PipeView(self.out.append, self.remarks.append, unverified=True)
-        _, finished = await self.asker.answer(question, AnswerOptions(max_tokens=8), view)
+        _, finished = await self.follower.answer(question, AnswerOptions(max_tokens=8), view)
         return finished
 
     @property
@@ -204,7 +204,7 @@ class OnAPipe:
 
     @property
     def unsettled(self) -> list[str]:
-        return [text.question for text in self.asker.unsettled]
+        return [text.question for text in self.follower.unsettled]
 
 
 async def test_a_single_answer_waits_until_the_server_has_verified_it() -> None:
@@ -279,7 +279,7 @@ async def test_in_a_chat_it_is_decided_later() -> None:
     assert await asked.answer("second")
     assert asked.unsettled == ["first", "second"]
     for number, question in ((1, "first"), (2, "second")):
-        earlier = asked.asker.take(conversation.settle(number))
+        earlier = asked.follower.take(conversation.settle(number))
         assert earlier is not None
         assert (earlier.question, earlier.committed) == (question, "abd")
     assert asked.unsettled == []
@@ -316,7 +316,7 @@ async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
     conversation = Conversation()
     asked = OnAPipe(conversation)
     await asked.answer("first")
-    earlier = asked.asker.take(conversation.told[0].tell(Refused(TOO_LONG)))
+    earlier = asked.follower.take(conversation.told[0].tell(Refused(TOO_LONG)))
     assert earlier is not None
     assert (earlier.question, earlier.committed + earlier.provisional) == ("first", "abc")
     assert asked.unsettled == []
@@ -377,9 +377,9 @@ async def test_of_a_conversation_that_goes_on_the_earlier_answers_are_known() ->
     conversation.answers = [copy(told.text) for told in conversation.told]
     asked = OnAPipe(conversation)
     assert asked.unsettled == ["first", "second"]
-    earlier = asked.asker.take(conversation.settle(1))
+    earlier = asked.follower.take(conversation.settle(1))
     assert earlier is not None
     assert earlier.committed == "abd"
-    assert asked.asker.take(Update(Rewound(1))) is None
+    assert asked.follower.take(Update(Rewound(1))) is None
     assert asked.unsettled == []
-    assert asked.asker.take(conversation.settle(2)) is None
+    assert asked.follower.take(conversation.settle(2)) is None

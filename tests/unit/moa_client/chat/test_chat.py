@@ -15,7 +15,7 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import Asked, Committed, Ended, LinkState
 from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import Facts, OpenConversation
+from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -26,7 +26,7 @@ class Conversation:
     """Answers every question with `a`, until the process that runs it has gone."""
 
     def __init__(self, system: str | None = None, *, is_gone: bool = False) -> None:
-        self.facts = Facts("id", "", "tiny", "host:1", online=True, system=system)
+        self.facts = ConversationFacts("id", "", "tiny", "host:1", online=True, system=system)
         self.status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
         self.answers: list[AnswerText] = []
         self.is_gone = is_gone

@@ -10,6 +10,7 @@ from moa_client.chat.json_events import earlier_line, error_line, event_line, re
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     DrafterChanged,
@@ -18,7 +19,6 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Refused,
     Rewound,
@@ -28,7 +28,7 @@ from moa_client.conversation.events import (
     Titled,
 )
 from moa_client.conversation.updates import Update
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -51,7 +51,7 @@ EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
     (ServerChanged("model", "why"), {"event": "server", "what": "model", "message": "why"}),
     (DrafterChanged("deep", "why"), {"event": "drafter", "name": "deep", "reason": "why", "alone": "deep"}),
     (
-        Settled((5,), Outcome.CORRECTED, Finish.STOP, 24, 15),
+        Settled((5,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
         {
             "event": "settled",
             "text": "é\n",
@@ -115,20 +115,24 @@ def test_the_guide_names_every_line_and_field() -> None:
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
     lines = [line_of(event) for event, _ in EVENTS]
     lines += [line_of(Ended(Finish.CANCELLED))]
-    lines += [ready_line(Facts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why"))]
+    lines += [
+        ready_line(ConversationFacts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why"))
+    ]
     lines += [error_line(UnavailableError("why"))]
     objects = [json.loads(line) for line in lines]
     names = {str(line["event"]) for line in objects} | {name for line in objects for name in line}
     names |= {name for line in objects for name in (line.get("figures") or line.get("execution") or {})} | {
         finish.name.lower() for finish in Finish
     }
-    names |= {state.value for state in LinkState} | {outcome.value for outcome in Outcome}
+    names |= {state.value for state in LinkState} | {outcome.value for outcome in AnswerOutcome}
     missing = names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
     assert not missing
 
 
 def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
-    facts = Facts("", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", alone="deep")
+    facts = ConversationFacts(
+        "", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", alone="deep"
+    )
     assert json.loads(ready_line(facts)) == {
         "event": "ready",
         "target": "tiny",
@@ -137,5 +141,5 @@ def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
         "execution": None,
         "drafter": {"name": "online", "reason": "why", "alone": "deep"},
     }
-    bare = json.loads(ready_line(Facts("", "", "tiny", "host:1", online=False, level="int8", exact=False)))
+    bare = json.loads(ready_line(ConversationFacts("", "", "tiny", "host:1", online=False, level="int8", exact=False)))
     assert (bare["drafter"], bare["execution"]) == (None, {"level": "int8", "exact": False})

@@ -12,11 +12,11 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerEvent,
+    AnswerOutcome,
     Committed,
     Corrected,
     Earlier,
     Ended,
-    Outcome,
     Provisional,
     Settled,
 )
@@ -65,7 +65,7 @@ def test_an_answer_that_ended_standalone_is_settled_from_where_it_was_committed(
     assert take(decoder, Ended(Finish.MAX_TOKENS, provisional=True)) == ""
     assert (decoder.text.committed, decoder.text.provisional) == ("a", "zcd")
     finishes = [decoder.text.finish]
-    assert take(decoder, Settled((2, 5), Outcome.CORRECTED, Finish.END_OF_TEXT)) == "zcf"
+    assert take(decoder, Settled((2, 5), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT)) == "zcf"
     assert [*finishes, decoder.text.finish] == [Finish.MAX_TOKENS, Finish.END_OF_TEXT]
     assert (decoder.text.committed, decoder.text.provisional, decoder.text.waiting) == ("azcf", "", ())
 
@@ -80,7 +80,7 @@ def test_what_is_decided_after_the_end_comes_piece_by_piece() -> None:
     decoder.take(Earlier(Corrected(1)))
     assert take(decoder, Earlier(Committed((5,)))) == "f"
     assert (decoder.text.committed, decoder.text.provisional, decoder.text.ended) == ("acf", "", "acd")
-    assert take(decoder, Settled((2, 5, 6), Outcome.CORRECTED, Finish.STOP)) == "g"
+    assert take(decoder, Settled((2, 5, 6), AnswerOutcome.CORRECTED, Finish.STOP)) == "g"
 
 
 @given(st.lists(st.lists(st.sampled_from(list("aéz€".encode())), min_size=1)), st.lists(TOKEN), st.data())
@@ -115,7 +115,7 @@ def test_a_kept_answer_continues_wherever_its_program_ended(
         after.take(Earlier(event))
     rest = tuple(token for tokens in verdicts[decided_from:] for token in tokens)
     for decoder in (whole, after):
-        decoder.take(Settled((*rest, 0x61), Outcome.CORRECTED, Finish.MAX_TOKENS))
+        decoder.take(Settled((*rest, 0x61), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS))
     assert after.text.committed == whole.text.committed
 
 
@@ -124,7 +124,7 @@ def test_a_settled_answer_ends_before_its_stop_string() -> None:
     decoder.take(Committed((0, 25)))
     decoder.take(Provisional((2,)))
     decoder.take(Ended(Finish.MAX_TOKENS, provisional=True))
-    decoder.take(Settled((25,), Outcome.CORRECTED, Finish.STOP))
+    decoder.take(Settled((25,), AnswerOutcome.CORRECTED, Finish.STOP))
     assert decoder.text.committed == "a"
 
 
@@ -146,7 +146,7 @@ def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: l
     if alone:
         decoder.take(Provisional(tuple(alone)))
     decoder.take(Ended(Finish.CANCELLED, provisional=True))
-    decoder.take(Settled(tuple(then), Outcome.CORRECTED, Finish.CANCELLED))
+    decoder.take(Settled(tuple(then), AnswerOutcome.CORRECTED, Finish.CANCELLED))
     assert decoder.text.committed == decode([*first, *then]).split("ab")[0]
     assert decoder.text.tokens == len(first) + len(then)
 
@@ -174,7 +174,7 @@ def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finis
     left.take(Ended(finish, provisional=True))
     ended.take(Ended(finish))
     assert broken.text.committed == left.text.committed + left.text.provisional == ended.text.committed == "né"
-    left.take(Settled(tuple("€".encode()[-1:]), Outcome.CORRECTED, Finish.END_OF_TEXT))
+    left.take(Settled(tuple("€".encode()[-1:]), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT))
     assert left.text.committed == "né€"
 
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Committed, Ended, Failed, HeldBack, Outcome, Provisional, Refused, Settled
+from moa_client.conversation.events import (
+    AnswerOutcome,
+    Committed,
+    Ended,
+    Failed,
+    HeldBack,
+    Provisional,
+    Refused,
+    Settled,
+)
 from moa_client.surface.update_codec import fields_of, update_of
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
@@ -41,7 +50,7 @@ def test_an_answer_runs_until_it_ends_and_is_unsettled_until_it_is_decided() -> 
     for event in ALONE:
         told.tell(event)
     assert (told.text.is_running, told.text.is_unsettled, told.text.ended) == (False, True, "abc")
-    told.tell(Settled((4,), Outcome.CORRECTED, Finish.STOP))
+    told.tell(Settled((4,), AnswerOutcome.CORRECTED, Finish.STOP))
     assert (told.text.is_unsettled, told.text.finish) == (False, Finish.STOP)
     assert (told.text.committed, told.text.ended) == ("ae", "abc")
     assert not Told(letters, "", 1, Committed((0,)), Ended(Finish.STOP)).text.is_unsettled

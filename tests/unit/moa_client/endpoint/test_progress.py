@@ -4,6 +4,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     Ended,
@@ -11,7 +12,6 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Refused,
     Settled,
@@ -78,8 +78,8 @@ def test_an_answer_that_somebody_else_has_stopped_is_none() -> None:
     assert str(progress.failure) == snapshot("The answer was stopped before its end. Ask again.")
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CONFIRMED, Outcome.COMPLETED, Outcome.CORRECTED])
-def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [AnswerOutcome.CONFIRMED, AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED])
+def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: AnswerOutcome) -> None:
     progress = begun()
     tell(progress, *ENDED)
     assert not progress.is_over
@@ -90,7 +90,7 @@ def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: Outcome) 
 
 def test_text_that_was_kept_without_the_server_is_not_verified() -> None:
     progress = begun()
-    tell(progress, Settled((1,), Outcome.KEPT, Finish.END_OF_TEXT, text="Hi"))
+    tell(progress, Settled((1,), AnswerOutcome.KEPT, Finish.END_OF_TEXT, text="Hi"))
     assert (progress.reason, progress.is_verified, shown(progress)) == ("stop", False, ("Hi", ""))
 
 

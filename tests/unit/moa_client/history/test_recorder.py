@@ -25,8 +25,8 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.jobs import Job, Turn
-from moa_client.history.recorder import Recorder
-from moa_client.history.records import Origin, StoredAnswer
+from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.records import ConversationOrigin, StoredAnswer
 from moa_client.history.restoring import restored
 from moa_client.history.store import HistoryStore
 from moa_shared.protocol.finish_rule import Finish
@@ -50,8 +50,8 @@ class AnyOrderKept(AnyOrder):
         super().__init__()
         self.folder = TemporaryDirectory()
         self.store = HistoryStore(Path(self.folder.name))
-        self.identifier = self.store.create(Origin("toy"))
-        self.recorder = Recorder(self.store, self.identifier, self.conversation)
+        self.identifier = self.store.create(ConversationOrigin("toy"))
+        self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation)
 
     def teardown(self) -> None:
         self.store.close()
@@ -105,7 +105,7 @@ class AnyOrderKept(AnyOrder):
     def begin_again(self) -> None:
         super().begin_again()
         self.store.rewind(self.identifier, 0)
-        self.recorder = Recorder(self.store, self.identifier, self.conversation)
+        self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation)
 
     def keep_answers(self, answers: int) -> bool:
         cropped = super().keep_answers(answers)
@@ -130,7 +130,7 @@ class AnyOrderKept(AnyOrder):
         self.conversation = Conversation(VOCAB)
         self.queue = AnswerQueue(self.conversation, self.queue.end_rule)
         self.queue.restore(restored(stored, turn_of))
-        self.recorder = Recorder(self.store, self.identifier, self.conversation, stored)
+        self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation, stored)
         after = self.conversation
         assert (after.tokens, after.provenance, after.turns) == (before.tokens, before.provenance, before.turns)
         assert after.phase is before.phase

@@ -15,6 +15,7 @@ from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerEvent,
+    AnswerOutcome,
     Asked,
     Committed,
     Continued,
@@ -27,7 +28,6 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     NotKept,
-    Outcome,
     Provisional,
     Refused,
     Rewound,
@@ -38,7 +38,7 @@ from moa_client.conversation.events import (
 from moa_client.conversation.updates import Update
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import MOST_WAITING, TextConversation
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import (
     CheckpointError,
     ConfigError,
@@ -58,11 +58,11 @@ from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
 
 OPTIONS = AnswerOptions(max_tokens=8, seed=3)
 DECIDED = OPTIONS.decided(CHAT_DEFAULTS)
-FACTS = Facts("id", "", "", "", online=False)
+FACTS = ConversationFacts("id", "", "", "", online=False)
 STOP = Ended(Finish.STOP)
 ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
 CORRECTED = (Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3,))))
-SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
+SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
 
 
 @dataclass
@@ -525,7 +525,7 @@ async def test_earlier_answers_are_decided_while_another_one_is_written() -> Non
         for question in ("one", "two"):
             await talk.answer(question, *ALONE)
         talk.surface.updates.clear()
-        kept = Settled((1, 2), Outcome.KEPT, Finish.MAX_TOKENS)
+        kept = Settled((1, 2), AnswerOutcome.KEPT, Finish.MAX_TOKENS)
         link = LinkChanged(LinkState.BACK)
         await talk.answer("three", link, Committed((4,)), *CORRECTED, SETTLED, kept, Committed((5,)), STOP)
         assert talk.surface.events == [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Asked,
     Committed,
     Continued,
@@ -23,7 +24,6 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     NotKept,
-    Outcome,
     Provisional,
     Refused,
     Rewound,
@@ -96,7 +96,7 @@ OF_AN_ANSWER = st.one_of(
             st.builds(Committed, TOKENS, COUNT, TEXT),
             st.builds(Provisional, TOKENS, CHANCES, TEXT),
             st.builds(Corrected, COUNT),
-            st.builds(Settled, TOKENS, st.sampled_from(Outcome), FINISH, COUNT, COUNT, TEXT),
+            st.builds(Settled, TOKENS, st.sampled_from(AnswerOutcome), FINISH, COUNT, COUNT, TEXT),
             st.builds(Failed, ERRORS, st.booleans(), TEXT),
             st.builds(HeldBack, st.booleans()),
             st.builds(Refused, ERRORS),
