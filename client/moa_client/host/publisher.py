@@ -133,7 +133,7 @@ class Publisher:
         text = answer.text
         if not text.is_running:
             if isinstance(event, Failed):
-                self.publish(event)  # what fails after an answer's end is not about it
+                self.publish(replace(event, taken_back=False))  # what fails after an answer's end is not about it
             return
         try:
             event = answer.break_off(event)
