@@ -6,6 +6,7 @@ only the engine knows (times of single forwards).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -45,14 +46,14 @@ E = TypeVar("E", bound=SurfaceEvent)
 def fields_of(update: Update) -> Fields:
     """The JSON object of an update."""
     kind = _BY_TYPE[type(update.event)]
-    fields = {"event": kind.name, **kind.encode(update.event)}
+    message: Fields = {"event": kind.name, **kind.encode(update.event)}
     if update.figures is not None:
-        fields["figures"] = figures_fields(update.figures)
+        message["figures"] = figures_fields(update.figures)
     if update.answer:
-        fields["answer"] = update.answer
+        message["answer"] = update.answer
     if update.status is not None:
-        fields["status"] = status_fields(update.status)
-    return fields
+        message["status"] = status_fields(update.status)
+    return message
 
 
 def update_of(fields: Mapping[str, Any]) -> Update:
@@ -70,20 +71,25 @@ def update_of(fields: Mapping[str, Any]) -> Update:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _EventKind(Generic[E]):
-    """How one kind of event is written as JSON, and read.
+    """How one kind of event is written as JSON, and read."""
 
-    Args:
-        name: of the kind.
-    """
+    type: type[E]
+    name: str
+    encode: Callable[[E], Fields]
+    decode: Callable[[Mapping[str, Any]], E]
 
-    def __init__(
-        self, kind: type[E], name: str, encode: Callable[[E], Fields], decode: Callable[[Mapping[str, Any]], E]
-    ) -> None:
-        self.type = kind
-        self.name = name
-        self.encode = encode
-        self.decode = decode
+
+def _plain(kind: type[E], name: str) -> _EventKind[E]:
+    """A kind whose fields in JSON are those of its class."""
+
+    def decode(fields: Mapping[str, Any]) -> E:
+        values: Fields = {each.name: fields[each.name] for each in dataclasses.fields(kind)}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return kind(**values)
+
+    return _EventKind(kind, name, dataclasses.asdict, decode)
 
 
 def _error_fields(error: MoaError) -> Fields:
@@ -99,12 +105,7 @@ def _finish_of(fields: Mapping[str, Any]) -> Finish:
 
 
 _KINDS: tuple[_EventKind[Any], ...] = (
-    _EventKind(
-        Committed,
-        "committed",
-        lambda event: {"text": event.text, "tokens": event.tokens, "confirmed": event.confirmed},
-        lambda fields: Committed(tuple(fields["tokens"]), int(fields["confirmed"]), str(fields["text"])),
-    ),
+    _plain(Committed, "committed"),
     _EventKind(
         Provisional,
         "provisional",
@@ -115,18 +116,8 @@ _KINDS: tuple[_EventKind[Any], ...] = (
         },
         lambda fields: Provisional(tuple(fields["tokens"]), tuple(fields["chances"]), str(fields["added"])),
     ),
-    _EventKind(
-        HeldBack,
-        "held_back",
-        lambda event: {"unread": event.unread},
-        lambda fields: HeldBack(bool(fields["unread"])),
-    ),
-    _EventKind(
-        Corrected,
-        "corrected",
-        lambda event: {"dropped": event.dropped},
-        lambda fields: Corrected(int(fields["dropped"])),
-    ),
+    _plain(HeldBack, "held_back"),
+    _plain(Corrected, "corrected"),
     _EventKind(
         Ended,
         "ended",
@@ -177,18 +168,8 @@ _KINDS: tuple[_EventKind[Any], ...] = (
             LinkState(fields["state"]), str(fields["reason"]), float(fields.get("retry_seconds", 0.0))
         ),
     ),
-    _EventKind(
-        ExecutionChanged,
-        "execution",
-        lambda event: {"level": event.level, "exact": event.exact},
-        lambda fields: ExecutionChanged(str(fields["level"]), bool(fields["exact"])),
-    ),
-    _EventKind(
-        ServerChanged,
-        "server",
-        lambda event: {"what": event.what, "message": event.message},
-        lambda fields: ServerChanged(fields["what"], str(fields["message"])),
-    ),
+    _plain(ExecutionChanged, "execution"),
+    _plain(ServerChanged, "server"),
     _EventKind(
         DrafterChanged,
         "drafter",
@@ -216,13 +197,8 @@ _KINDS: tuple[_EventKind[Any], ...] = (
     _EventKind(
         NotKept, "not_kept", lambda event: _error_fields(event.error), lambda fields: NotKept(_error_of(fields))
     ),
-    _EventKind(
-        Rewound,
-        "rewound",
-        lambda event: {"answers": event.answers},
-        lambda fields: Rewound(int(fields["answers"])),
-    ),
-    _EventKind(Titled, "titled", lambda event: {"title": event.title}, lambda fields: Titled(str(fields["title"]))),
+    _plain(Rewound, "rewound"),
+    _plain(Titled, "titled"),
 )
 _BY_TYPE = {kind.type: kind for kind in _KINDS}
 _BY_NAME = {kind.name: kind for kind in _KINDS}
