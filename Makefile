@@ -38,6 +38,7 @@ lint: $(VENV)/.dev ## Style, types, import rules, freshness of what is generated
 	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
 	$(BIN)/python docs/options.py --check
+	$(BIN)/python docs/floors.py --check
 	$(BIN)/python deploy/helm/schema.py --check
 
 check: lint test-all ## What CI runs
@@ -45,8 +46,10 @@ check: lint test-all ## What CI runs
 proto: $(VENV)/.dev ## Generate the wire code from proto/moa/v1/moa.proto
 	$(BIN)/python proto/regenerate.py
 
-docs: $(VENV)/.dev ## Write the tables of options into docs/, and the settings into the chart's schema, from the settings models
+docs: $(VENV)/.dev ## Write what docs/ and the chart's schema have from the code: tables of options, the house of packages, the list of results, settings
 	$(BIN)/python docs/options.py
+	$(BIN)/python docs/floors.py
+	$(BIN)/moa-bench report
 	$(BIN)/python deploy/helm/schema.py
 
 man: $(VENV)/.dev ## Write manual pages of all programs into build/man; to read one: MANPATH=build/man man moa-client-chat

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 DOCS = Path(__file__).resolve().parent
-CAST = DOCS / "recordings" / "daemon-through-a-cut.cast"
+CAST = DOCS / "recordings" / "chat-through-a-cut.cast"
 PICTURE = DOCS / "img" / "chat.svg"
 DIM, BLINK = 2, 5  # pyte knows no dim: it blinks instead
 

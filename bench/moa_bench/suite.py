@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import click
 from moa_shared.protocol.levels import INT8, LEVELS
 
+from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.shapes import FORMATS, SHAPES
 from moa_bench.options import option
 from moa_bench.report.journal import Keep, measure_afresh
@@ -36,7 +37,12 @@ class Inputs:
     model: str = option("default", "Target: default, hub id, folder or .gguf.")
     level: str = option(INT8, "Arithmetic of the target.", choices=LEVELS)
     pin: bool = option(False, "Pin the server to one core and everything else to another.")
-    questions: Path | None = option(None, "Ask these instead: JSON lines, or a folder of such files.", metavar="PATH")
+    questions: Path = option(
+        PACKAGED,
+        "Ask these: JSON lines, or a folder of such files.",
+        shown="40 each of MT-bench, GSM8K and HumanEval, which are in the package",
+        metavar="PATH",
+    )
     drafters: Mapping[str, Path] = option(
         {}, "Measure this checkpoint too, under that name (repeat).", "--drafter", metavar="NAME=PATH|ID"
     )

@@ -262,7 +262,7 @@ class ClientSettings(SettingsBase):
         "SECONDS",
         ge=0,
     )
-    history: bool = setting(True, "Keep conversations on this device (docs/history.md).")
+    history: bool = setting(True, "Keep conversations on this device (docs/device.md).")
     history_dir: Path | None = setting(None, "Where conversations are kept.", "FOLDER", shown="the user's data folder")
     daemon: bool = setting(True, "Chat through the daemon, which is started where it does not run (docs/device.md).")
     daemon_dir: Path | None = setting(

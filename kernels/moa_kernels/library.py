@@ -23,7 +23,7 @@ WITHOUT = "Kernels: numpy, many times slower than compiled ones"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     """What was chosen.
 
     Attributes:
@@ -56,21 +56,21 @@ def explain() -> str:
     return chosen().reason
 
 
-def chosen() -> Choice:
+def chosen() -> KernelChoice:
     """The choice for the environment as it is now."""
     return choose(os.environ.get(VARIANT_VARIABLE, ""), os.environ.get(FOLDER_VARIABLE, ""))
 
 
 @functools.cache
-def choose(forced: str, other_folder: str) -> Choice:
+def choose(forced: str, other_folder: str) -> KernelChoice:
     """Takes the variant that is forced, else the fastest that this CPU runs and that is there."""
     folder = Path(other_folder or LIBRARIES)
     if forced == NUMPY:
-        return Choice(NUMPY, None, f"{WITHOUT}, because {VARIANT_VARIABLE} says so.")
+        return KernelChoice(NUMPY, None, f"{WITHOUT}, because {VARIANT_VARIABLE} says so.")
     return force(forced, folder) if forced else choose_fastest(folder)
 
 
-def force(name: str, folder: Path) -> Choice:
+def force(name: str, folder: Path) -> KernelChoice:
     """The variant of that name or a KernelError."""
     variant = next((variant for variant in VARIANTS if variant.name == name), None)
     if variant is None:
@@ -95,27 +95,27 @@ def force(name: str, folder: Path) -> Choice:
             f" Unset {VARIANT_VARIABLE} to take what it can run."
         )
     reason = f"Kernels: {name} ({variant.instructions}), because {VARIANT_VARIABLE} says so."
-    return Choice(name, declare(open_library(path)), reason)
+    return KernelChoice(name, declare(open_library(path)), reason)
 
 
-def choose_fastest(folder: Path) -> Choice:
+def choose_fastest(folder: Path) -> KernelChoice:
     """The first variant, fastest first, that the probe allows and whose file is there; else numpy."""
     there, machine = present(folder), platform.machine()
     if not variants_of(machine):
-        return Choice(NUMPY, None, f"{WITHOUT}, because there are none for {machine} processors.")
+        return KernelChoice(NUMPY, None, f"{WITHOUT}, because there are none for {machine} processors.")
     if not there:
         why = f"because none were compiled when moa was installed ({folder}); install a C compiler, then moa again"
-        return Choice(NUMPY, None, f"{WITHOUT}, {why}.")
+        return KernelChoice(NUMPY, None, f"{WITHOUT}, {why}.")
     runs = [variant for variant in variants_of(machine) if variant.bit & probe(folder)]
     usable = [variant for variant in runs if variant.name in there]
     if not usable:
         needed = " or ".join(variant.instructions for variant in variants_of(machine) if variant.name in there)
-        return Choice(NUMPY, None, f"{WITHOUT}, because this CPU or its operating system lacks {needed}.")
+        return KernelChoice(NUMPY, None, f"{WITHOUT}, because this CPU or its operating system lacks {needed}.")
     best, fastest = usable[0], runs[0]
     reason = f"Kernels: {best.name} ({best.instructions}), the fastest that this CPU runs"
     if best is not fastest:
         reason += f" of those compiled; {fastest.name} would be faster, but was left out when moa was installed"
-    return Choice(best.name, declare(open_library(folder / library_file(best.name))), reason + ".")
+    return KernelChoice(best.name, declare(open_library(folder / library_file(best.name))), reason + ".")
 
 
 def present(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels import reference
+from moa_kernels import arithmetic
 from moa_kernels.bindings import LANES, CLinear, CPart, address
 from moa_kernels.blocks import QuantisedMatrix, Rows, quantised
 from moa_kernels.errors import KernelError
@@ -101,7 +101,7 @@ def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
     """Root-mean-square norm of [rows, width] float32, over a weight [width]."""
     loaded = library()
     if loaded is None:
-        return reference.norm(rows, weight, eps)
+        return arithmetic.norm(rows, weight, eps)
     if rows.shape[1] != len(weight) or len(weight) % LANES:
         raise KernelError(f"A norm of {len(weight)} numbers cannot take rows of the shape {rows.shape}.")
     rows, weight = vector(rows), vector(weight)
@@ -114,7 +114,7 @@ def cap(rows: Rows, most: float) -> Rows:
     """most tanh(x / most) of each number; a new array."""
     loaded = library()
     if loaded is None:
-        return reference.capped(rows, most)
+        return arithmetic.capped(rows, most)
     out = np.array(rows, np.float32, order="C", copy=True)
     loaded.moa_cap(out.size, most, address(out))
     return out

@@ -361,18 +361,6 @@ def test_alone_compares_drafters_with_a_client_that_has_none(measure: Measure, t
     assert "| API client | 0.5 |" in done.stdout
 
 
-def test_alone_needs_questions() -> None:
-    done = moa_bench("alone")
-    assert (done.returncode, done.stderr) == snapshot(
-        (
-            66,
-            """\
-moa-bench: There are no questions to answer. Name a file or a folder: --questions PATH.
-""",
-        )
-    )
-
-
 @pytest.mark.timeout(120)
 def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> None:
     script = (

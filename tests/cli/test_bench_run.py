@@ -45,7 +45,7 @@ sys.modules["tiny"].__path__ = []
 sys.modules["tiny.measure"].measure = measure
 sys.modules["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\\n"
 suite = Suite("tiny", "", "tiny", "none.md", Effort(), Effort(5), ("model",), lambda effort: effort.cells * 2.0)
-registry.CHAPTERS = (Chapter("tiny", "Tiny", "What?", (Part(suite),)),)
+registry.CHAPTERS = (Chapter("tiny", (Part(suite),)),)
 main()
 """
 

@@ -1,4 +1,4 @@
-"""All commands of docs/bring-your-own-model.md, as they are there, with few tokens on the default model."""
+"""All commands of docs/drafters.md, as they are there, with few tokens on the default model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from moa_shared.models import ModelFiles
 from tests.support.programs import CHECKOUT, environment, started
 from tests.support.published_drafters import EAGLE_CONFIG, eagle_layer, publish
 
-PAGE = CHECKOUT / "docs" / "bring-your-own-model.md"
+PAGE = CHECKOUT / "docs" / "drafters.md"
 BLOCK = re.compile(r"^```sh ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FEW = {
     "MODEL": "default", "LEVEL": "int8", "ANSWERS": "4", "ANSWER_TOKENS": "12", "SLOTS": "4", "TOKENS": "256", "ROWS": "1",

@@ -15,7 +15,7 @@ from moa_shared.drafter import load_checkpoint
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 from moa_training.fit.curves import read_points
-from moa_training.fit.fit import DRAFTER, Run
+from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.run_state import NAME as STATE
 from moa_training.settings import load_fit_settings
 
@@ -64,7 +64,7 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
         text = path.read_text().replace("checkpoint_minutes = 1000.0", "checkpoint_minutes = 0.0")
         text = text.replace("report_steps = 2", "report_steps = 1")  # no mean over what was lost
         path.write_text(text if folder == two else text.replace("batch_rows = 2", "batch_rows = 4"))
-    Run(load_fit_settings(one / "fit.toml"), SilentProgress()).train()
+    TrainingRun(load_fit_settings(one / "fit.toml"), SilentProgress()).train()
 
     with start_two(two / "fit.toml", tmp_path / "cache") as interrupted:
         assert interrupted.stderr is not None
@@ -84,5 +84,5 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
     assert "Warning" not in errors
     require_same_training(two / "out", one / "out")
 
-    Run(load_fit_settings(continued / "fit.toml"), SilentProgress()).train()  # on one node what two have begun
+    TrainingRun(load_fit_settings(continued / "fit.toml"), SilentProgress()).train()  # on one node what two have begun
     require_same_training(continued / "out", one / "out")

@@ -17,7 +17,7 @@ from pathlib import Path
 from moa_shared.models import resolve
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_training.cluster.on_ray import open_runner
-from moa_training.cluster.parts import Advance, Job, Part, Work
+from moa_training.cluster.parts import Advance, ClusterJob, ClusterPart, Work
 from moa_training.cluster.run import Runner
 from moa_training.evaluation.evaluation import evaluate
 from moa_training.evaluation.measuring.job import EvaluationOptions
@@ -28,7 +28,7 @@ from moa_training.teacher.rewrite import RewriteOptions, rewrite
 class DiesOnce:
     """A job whose first part kills the worker's process."""
 
-    job: Job
+    job: ClusterJob
     mark: Path
 
     def start(self, progress: Progress) -> Work:
@@ -52,7 +52,7 @@ class DyingWorkers:
     runner: Runner
     mark: Path
 
-    def run(self, job: Job, parts: Sequence[Part], advance: Advance) -> Iterator[tuple[str, str]]:
+    def run(self, job: ClusterJob, parts: Sequence[ClusterPart], advance: Advance) -> Iterator[tuple[str, str]]:
         return self.runner.run(DiesOnce(job, self.mark), parts, advance)
 
 

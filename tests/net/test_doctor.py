@@ -71,7 +71,7 @@ async def test_a_server_without_a_drafter(target: Target, tmp_path: Path) -> Non
     assert shown(checks[-4:]) == snapshot("""\
   ok    upload       N B/s (N B in N s)
   warn  drafter      the server has none for its model
-                     Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. See docs/bring-your-own-model.md, or try --drafter lookup.
+                     Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. See docs/drafters.md, or try --drafter lookup.
 """)
     assert exit_code(checks) == 0
 

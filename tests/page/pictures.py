@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/page.md, of scripted answers: python -m tests.page.pictures"""
+"""Takes the pictures of docs/device.md, of scripted answers: python -m tests.page.pictures"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages: links and named files exist, lines are short, and every decision has its place in the index."""
+"""The pages: few, with short lines and contents; links and named files exist; decisions have their place in the index."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "training" /
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
 FOLDERS = "bench|client|deploy|docs|kernels|netsim|proto|server|shared|tests|training"
 MOST_CHARACTERS = 160
+MOST_PAGES, README_LINES, LINES_WITHOUT_CONTENTS, LATEST_CONTENTS = 16, 120, 200, 15
 SECTIONS = ["Status", "Context", "Decision", "Consequences"]
 
 for_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -32,8 +33,11 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
 
 def anchors(page: Path) -> set[str]:
     """What links to headings of a page end in, as GitHub makes them."""
-    titles = [line.lstrip("# ") for line in page.read_text("utf-8").splitlines() if line.startswith("#")]
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {anchor(line) for line in page.read_text("utf-8").splitlines() if line.startswith("#")}
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lstrip("# ").lower()).replace(" ", "-")
 
 
 @for_every_page
@@ -41,17 +45,30 @@ def test_links_lead_somewhere_in_the_repository(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if re.match(r"https?://", target):
             continue
-        path, _, anchor = target.partition("#")
+        path, _, section = target.partition("#")
         linked = (page.parent / path).resolve() if path else page
         assert linked.is_relative_to(ROOT), target
         assert linked.exists(), target
-        assert not anchor or anchor in anchors(linked), target
+        assert not section or section in anchors(linked), target
 
 
 @for_every_page
 def test_files_that_are_named_exist(page: Path) -> None:
     for name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*(?:/|\.\w+))`", page.read_text("utf-8")):
         assert (ROOT / name).exists(), name
+
+
+def test_where_to_look_first_names_what_is_there() -> None:
+    section = (
+        (ROOT / "docs/architecture.md").read_text("utf-8").split("\n## Where to look first\n")[1].split("\n## ")[0]
+    )
+    named = re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", section)
+    assert len(named) > 5
+    for name, path in named:
+        words = re.findall(
+            r"^ *(?:async )?(?:class|def) (\w+)|^(\w+) = ", (ROOT / path).read_text("utf-8"), re.MULTILINE
+        )
+        assert set(name.split(".")) <= {one or other for one, other in words}, name
 
 
 def test_pages_that_deploy_names_exist() -> None:
@@ -64,8 +81,40 @@ def test_pages_that_deploy_names_exist() -> None:
         for found in re.findall(r"\b(docs/[\w/.-]+\.md)(?:#([\w-]+))?", path.read_text("utf-8"))
     }
     assert len(named) > 10
-    assert [(page, anchor) for page, anchor in named if not (ROOT / page).exists()] == []
-    assert [(page, anchor) for page, anchor in named if anchor and anchor not in anchors(ROOT / page)] == []
+    assert [page for page, _ in named if not (ROOT / page).exists()] == []
+    assert [(page, section) for page, section in named if section and section not in anchors(ROOT / page)] == []
+
+
+def test_pages_that_code_names_exist() -> None:
+    """Hints and comments lead somewhere."""
+    sources = [path for folder in FOLDERS.split("|") for path in (ROOT / folder).rglob("*.py")]
+    named = {page for path in sources for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text("utf-8"))}
+    assert len(named) > 10
+    assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
+
+
+@for_every_page
+def test_nothing_points_outside_the_repository(page: Path) -> None:
+    assert "../shared/data" not in page.read_text("utf-8")
+    assert "../shared/traces" not in page.read_text("utf-8")
+
+
+def test_there_are_few_pages_and_a_short_readme() -> None:
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name not in {"adr", "measurements"}]
+    assert len(pages) <= MOST_PAGES
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES
+
+
+@for_every_page
+def test_a_long_page_begins_with_its_contents(page: Path) -> None:
+    lines = page.read_text("utf-8").splitlines()
+    if len(lines) <= LINES_WITHOUT_CONTENTS:
+        return
+    headings = [line for line in lines if line.startswith("## ")]
+    first = lines.index("**Contents:**")
+    listed = lines[first + 1 : lines.index("", first)]
+    assert first < LATEST_CONTENTS
+    assert [re.sub(r".*\]\((#.*)\)", r"\1", line) for line in listed] == [f"#{anchor(line)}" for line in headings]
 
 
 @for_every_page

@@ -1,4 +1,4 @@
-"""The table of exit codes against the catalogues of errors."""
+"""The tables of exit codes against the catalogues of errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from moa_client.commands.daemon import NOT_RUNNING
 from moa_shared.errors import CATALOGUE
 from netsim.errors import NetsimError
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/exit-codes.md").read_text("utf-8")
-OURS, NETSIM = PAGE.split("\n## netsim\n")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+OURS, NETSIM = (
+    (DOCS / page).read_text("utf-8").split("\n## Exit codes\n")[1].split("\n## ")[0]
+    for page in ("client.md", "netsim.md")
+)
 WITHOUT_AN_ERROR = {0, 1, NOT_RUNNING, 128 + 1, 128 + 15}
 
 

@@ -1,4 +1,4 @@
-"""The computed figures of docs/bring-your-own-model.md are what its formulas say of each model's sizes."""
+"""The computed figures of docs/drafters.md are what its formulas say of each model's sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import expected_shapes
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "bring-your-own-model.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "drafters.md"
 BANDWIDTH, FLOPS, REACHED = 2.039e12, 312e12, 0.4  # of an A100, and the share of its arithmetic that is assumed
 EAGER_S = 0.5e-3  # of a layer in transformers, assumed
 SLOTS, ANSWER_TOKENS, TRAINED_TOKENS = 256, 15e6, 100e6

@@ -125,7 +125,7 @@ def fit(config: Path) -> None:
     """Train a drafter as CONFIG (TOML or YAML) says; started again, it continues from its last checkpoint.
 
     For several GPUs start it with `accelerate launch -m moa_training.cli fit CONFIG`, for several processes on a CPU
-    with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`; docs/fleet/batch.md has
+    with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`; docs/drafters.md has
     several machines.
     """
     from moa_training.settings import load_fit_settings
@@ -133,9 +133,9 @@ def fit(config: Path) -> None:
     settings = load_fit_settings(config)
     from moa_shared.programs.progress import make_progress
 
-    from moa_training.fit.fit import Run
+    from moa_training.fit.fit import TrainingRun
 
-    run = Run(settings, make_progress())
+    run = TrainingRun(settings, make_progress())
     path = run.train()
     if run.is_main:
         click.echo(path)

@@ -18,13 +18,13 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
-class SettingsBase(BaseModel):
+class TrainingSettings(BaseModel):
     """Base of all settings: frozen, and unknown names are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
 
 
-class DrafterSettings(SettingsBase):
+class DrafterSettings(TrainingSettings):
     """The drafter's network. Sizes left out are the target's own, which a warm start needs."""
 
     kind: Literal["moa", "eagle2", "independent"] = Field(default="moa", description="the others are baselines")
@@ -64,7 +64,7 @@ class DrafterSettings(SettingsBase):
         return self
 
 
-class BlockSettings(SettingsBase):
+class BlockSettings(TrainingSettings):
     """How far beyond its memory the drafter predicts."""
 
     shortest: int = Field(default=5, ge=2, description="authors: 6")
@@ -93,7 +93,7 @@ class BlockSettings(SettingsBase):
         return self
 
 
-class LossSettings(SettingsBase):
+class LossSettings(TrainingSettings):
     """Weights of the losses."""
 
     cross_entropy: float = Field(default=1.0, ge=0, description="authors: 0.1")
@@ -102,7 +102,7 @@ class LossSettings(SettingsBase):
     inject_true_state: bool = Field(default=False, description="authors' form for N > 0")
 
 
-class OptimiserSettings(SettingsBase):
+class OptimiserSettings(TrainingSettings):
     """The settings of AdamW."""
 
     learning_rate: float = Field(default=1.5e-3, gt=0, description="authors: 6e-4")
@@ -119,7 +119,7 @@ class OptimiserSettings(SettingsBase):
     )
 
 
-class BudgetSettings(SettingsBase):
+class BudgetSettings(TrainingSettings):
     """When training ends: at the first of these limits."""
 
     tokens: int = Field(gt=0)
@@ -131,7 +131,7 @@ DEFAULTS_VERSION = 1
 _NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
 
 
-class CacheSettings(SettingsBase):
+class CacheSettings(TrainingSettings):
     """What the target computed, kept for later epochs."""
 
     gigabytes: float = Field(
@@ -142,7 +142,7 @@ class CacheSettings(SettingsBase):
     )
 
 
-class FitSettings(SettingsBase):
+class FitSettings(TrainingSettings):
     """The settings of a training run."""
 
     @model_validator(mode="after")

@@ -62,9 +62,9 @@ is good to keep something that floats for the ones that one does not.
 """
 
 
-def questions_of(path: Path | None) -> Sequence[str]:
-    """First turns of the questions of a file or folder, see `read_all`, which says what it raises; None: our own."""
-    return QUESTIONS if path is None else [question.text for question in read_all(path)]
+def questions_of(path: Path) -> Sequence[str]:
+    """First turns of the questions of a file or folder, see `read_all`, which says what it raises."""
+    return [question.text for question in read_all(path)]
 
 
 def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:

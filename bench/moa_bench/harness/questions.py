@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
 
 from moa_shared.errors import DataError, NotFoundError
 
+PACKAGED = Path(str(files("moa_bench") / "questions"))  # asked unless a user names others; LICENCES.md beside them
 EXAMPLE = 'A line is {"turns": ["text"]}.'
 # Spec-Bench puts the eight kinds of MT-bench next to five tasks of its own, and reports them as one.
 OF_MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}

@@ -62,27 +62,16 @@ def with_section(page: Path, name: str, text: str) -> str:
         NotFoundError: no such page.
         DataError: the page lacks the two markers, in this order.
     """
-    before, _, after = _split(page, name)
-    return f"{before}<!-- {name} -->\n" + text.rstrip("\n") + f"\n<!-- /{name} -->{after}"
-
-
-def section_of(page: Path, name: str) -> str:
-    """What is between the lines `<!-- name -->` and `<!-- /name -->` of a page; raises as `with_section`."""
-    return _split(page, name)[1]
-
-
-def _split(page: Path, name: str) -> tuple[str, str, str]:
-    """What is before, in and after a section."""
     try:
         old = page.read_text("utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"The page {page} does not exist.") from None
     opening, closing = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     before, found_opening, rest = old.partition(opening)
-    inside, found_closing, after = rest.partition(closing)
+    _, found_closing, after = rest.partition(closing)
     if not found_opening or not found_closing:
         raise DataError(f"{page} lacks the lines {opening.strip()} and {closing}.", hint="Put both back.")
-    return before, inside, after
+    return before + opening + text.rstrip("\n") + f"\n{closing}{after}"
 
 
 def facts_line(result: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""One harness for all suites: run them, compare two results, and write the page of results."""
+"""One harness for all suites: run them, compare two results, and list the results that there are."""

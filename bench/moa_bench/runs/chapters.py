@@ -1,4 +1,4 @@
-"""The chapters of the page of results, and the parts that are measured for each.
+"""What `moa-bench run` takes by name: chapters, and the parts that are measured for each.
 
 Invariant: a part's name is that of its file in bench/results and of its section in a page of docs/.
 """
@@ -42,16 +42,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What answers one question.
+    """Measurements that answer one question together.
 
     Args:
-        answers: the question, one sentence.
-        parts: in the order in which they are run and shown.
+        parts: in the order in which they are run.
     """
 
     name: str
-    title: str
-    answers: str
     parts: tuple[Part, ...]
 
 

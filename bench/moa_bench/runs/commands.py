@@ -84,10 +84,10 @@ def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None
     """
     from moa_bench.runs import registry
     from moa_bench.runs.chapters import choose_parts
-    from moa_bench.runs.run import RunRequest, default_questions, journal_folder, run_parts
+    from moa_bench.runs.run import RunRequest, journal_folder, run_parts
 
     parts = choose_parts(registry.CHAPTERS, suites)
-    inputs = with_given(Inputs(questions=default_questions()), flags)
+    inputs = with_given(Inputs(), flags)
     inputs = replace(inputs, pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin)
     run_parts("-".join(suites), parts, RunRequest(inputs, quick, out, journal_folder(out), afresh))
 
@@ -103,28 +103,18 @@ def compare(a: Path, b: Path) -> None:
 
 
 @click.command()
-@click.option("--mixed", is_flag=True, help="Take results of several commits or machines, and mark each table.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
-    help="Write the page there (- for standard output) instead of to docs/results.md.",
-)  # fmt: skip
-def report(mixed: bool, out: Path | None) -> None:
-    """Write docs/results.md, whole, from the results in the checkout."""
+def report() -> None:
+    """Write the table of all results, with where and when each was measured, into docs/measurements/index.md."""
     from moa_shared.errors import ConfigError
 
-    from moa_bench.report.report import checkout_root, write_text
-    from moa_bench.runs.page import build_page
-    from moa_bench.runs.registry import CHAPTERS
+    from moa_bench.report.report import checkout_root, replace_section
+    from moa_bench.runs.page import PAGE, SECTION, results_table
 
     root = checkout_root()
     if root is None:
         raise ConfigError(
             "Results and pages are in a checkout, and this is none.", hint="Clone moa; install it with make."
         )
-    page = build_page(CHAPTERS, root / "bench" / "results", root / "docs", mixed=mixed)
-    if str(out) == "-":
-        click.echo(page, nl=False)
-        return
-    written = out or root / "docs" / "results.md"
-    write_text(written, page)
-    click.echo(written)
+    docs = root / "docs"
+    replace_section(docs / PAGE, SECTION, results_table(root / "bench" / "results", docs))
+    click.echo(docs / PAGE)

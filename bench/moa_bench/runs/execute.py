@@ -74,6 +74,6 @@ def run_header(inputs: Inputs, *, quick: bool) -> dict[str, Any]:
     return facts | {
         **vars(inputs),
         "quick": quick,
-        "questions": None if inputs.questions is None else str(inputs.questions.absolute()),
+        "questions": str(inputs.questions.absolute()),
         "drafters": {name: str(path.absolute()) for name, path in inputs.drafters.items()},
     }

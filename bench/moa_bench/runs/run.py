@@ -118,10 +118,3 @@ def tell_resumed(journal: Journal, name: str, estimate_s: float) -> None:
     if journal.resumed:
         left = duration(max(0.0, estimate_s - journal.resumed_s))
         note(f"{name}: {journal.resumed} cells are there already ({duration(journal.resumed_s)}); about {left} left.")
-
-
-def default_questions() -> Path | None:
-    """The evaluation set next to the checkout, where there is one; None: each suite asks its own questions."""
-    root = checkout_root()
-    path = None if root is None else root.parent / "shared" / "data" / "eval"
-    return path if path is not None and path.is_dir() else None

@@ -14,7 +14,7 @@ from itertools import count
 from moa_shared.errors import InternalError
 from netsim.core.conditions import Conditions
 from netsim.core.link import Direction, LinkModel, Release
-from netsim.core.schedule import Schedule
+from netsim.core.schedule import ConditionSchedule
 
 PACKET_HEADER_BYTES = 52  # of TCP and IP, as netsim's stream proxy counts
 
@@ -52,7 +52,7 @@ class OneWay:
     def __init__(self, loop: EventLoop, conditions: Conditions, seed: int, direction: Direction) -> None:
         self.bytes = 0  # of the frames, without the packets' headers
         self._loop = loop
-        self._model = LinkModel(Schedule([(0.0, conditions)]), seed, direction)
+        self._model = LinkModel(ConditionSchedule([(0.0, conditions)]), seed, direction)
 
     def send(self, nbytes: int, deliver: Callable[[], object]) -> None:
         """Sends a frame.

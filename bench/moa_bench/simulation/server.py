@@ -39,7 +39,7 @@ class ForwardCosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts take, in ms; the defaults are those of the default target on one core (docs/bench.md).
+    """What the parts take, in ms; the defaults are those of the default target (docs/measurements/parts.md).
 
     Args:
         plain_ms: a forward of one token, the encoding of its memory row included.

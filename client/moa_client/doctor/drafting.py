@@ -14,7 +14,7 @@ from moa_client.settings import ClientSettings
 
 WITHOUT_DRAFTER = (
     "Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. "
-    "See docs/bring-your-own-model.md, or try --drafter lookup."
+    "See docs/drafters.md, or try --drafter lookup."
 )
 
 

@@ -11,7 +11,7 @@ from moa_client.device.drafter_choice import Candidate, ServerPace, speedup
 SOON_DAYS = 14  # a certificate that ends within so many should be renewed now
 FAR_MS = 150.0  # a round trip that a reader notices at each correction
 FULL = 0.9  # beyond it, a server may refuse
-DOWN_BYTES = 550.0  # a token, with memory for both planes in int4 (docs/link.md)
+DOWN_BYTES = 550.0  # a token, with memory for both planes in int4 (docs/architecture.md)
 UP_BYTES = 120.0  # a token, with drafts as trees
 NOTICEABLE = 1.05  # times plain streaming
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moa_kernels import reference
 from moa_kernels.bindings import KV_FORMATS, LANES, CHeads, CLayer, CSegment, CStack, address
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
@@ -21,6 +20,8 @@ from moa_kernels.rotary import Rotary
 from moa_kernels.threads import threads
 from moa_kernels.transformer.cache import Cache
 from moa_kernels.transformer.layer import ACTIVATIONS, Layer, StackShape
+from moa_kernels.transformer.reference import ReferenceStack
+from moa_kernels.transformer.reference_cache import ReferenceCache
 from moa_kernels.transformer.segment import Segment
 
 
@@ -74,12 +75,8 @@ class Stack:
 
     def new_cache(self, *, kv: str) -> Cache:
         """An empty cache for one session; `kv` as `Cache` takes it."""
-        kind = Cache if self.compiled else reference.ReferenceCache
+        kind = Cache if self.compiled else ReferenceCache
         return kind(self.cached_heads, kv=kv)
-
-    def writes(self, layer: Layer) -> bool:
-        """Whether a layer computes keys and values of its own."""
-        return not self.shape.reads_memory and layer.reads_layer is None
 
     def run(
         self,
@@ -136,7 +133,8 @@ class Stack:
         factors = self.rotary.query_factors(positions)
         loaded = library()
         if loaded is None or not self.compiled:
-            return reference.run(self, rows, embeddings, segments, positions, tables, factors, state_layers, only_fills)
+            reference = ReferenceStack(self.shape, self.layers, self.cached)
+            return reference.run(rows, embeddings, segments, positions, tables, factors, state_layers, only_fills)
         pointers = ct.c_void_p * len(tables)
         out = np.array(rows, np.float32, order="C", copy=True)
         own = None if embeddings is None else vector(embeddings)
@@ -202,7 +200,7 @@ class Stack:
             cache = segment.cache
             if cache.heads != self.cached_heads:
                 raise KernelError("A segment's cache belongs to another stack.")
-            if isinstance(cache, reference.ReferenceCache) == self.compiled:
+            if isinstance(cache, ReferenceCache) == self.compiled:
                 kinds = ("A cache in numpy", "with") if self.compiled else ("A cache of the kernels", "without")
                 raise KernelError(f"{kinds[0]} was used {kinds[1]} kernels.")
             if cache.kv != segments[0].cache.kv:

@@ -26,8 +26,8 @@ from netsim.errors import AddressError, ControlError
 from netsim.profile.scenario import Scenario
 from netsim.run.address import Address, parse_address
 from netsim.run.command import await_listening, start_command
-from netsim.run.session import Options, Session
-from netsim.trace.files import Format, read_trace
+from netsim.run.session import LinkRun, Options
+from netsim.trace.files import TraceFormat, read_trace
 
 # Options end at the first word of the command, whose own options are not ours.
 _BEFORE_A_COMMAND = {"allow_interspersed_args": False}
@@ -94,7 +94,7 @@ def replay(
     The profile fills in what the trace leaves blank. Options come before or after the trace, then the command; see
     `netsim run`.
     """
-    read = read_trace(trace, Format(form) if form else None, ignored).since(start_s)
+    read = read_trace(trace, TraceFormat(form) if form else None, ignored).since(start_s)
     print_remarks(read)
     scenario = make_scenario(profile, seed, events, read, loop)
     _play(scenario, backend, upstream, serve, port, _options(out, control, ready_file, seconds, name), words)
@@ -122,7 +122,7 @@ def proxy(
     """
     scenario = make_scenario(profile, seed, events)
     at, server = parse_address(listen, "--listen"), parse_address(upstream, "--upstream")
-    session = Session(
+    session = LinkRun(
         scenario,
         lambda loop, recorder: ProxyBackend(loop, scenario, recorder, at, server),
         _options(out, control, ready_file, seconds, name),
@@ -163,7 +163,7 @@ def _play(
                 "The proxy backend needs --upstream.", hint="Start the server and name it with --upstream."
             )
         at = Address("127.0.0.1", port or 0)
-        session = Session(scenario, lambda loop, recorder: ProxyBackend(loop, scenario, recorder, at, server), options)
+        session = LinkRun(scenario, lambda loop, recorder: ProxyBackend(loop, scenario, recorder, at, server), options)
         if not words:
             _announce(session)
         status, summary = session.run(words)
@@ -186,7 +186,7 @@ def _play_tun(
         made.append(TunBackend(loop, scenario, recorder, at, upstream))
         return made[0]
 
-    session = Session(scenario, make, options)
+    session = LinkRun(scenario, make, options)
     tun = made[0]
     if tun.leftovers:
         click.echo(f"netsim: removed what a killed run had left: {', '.join(tun.leftovers)}", err=True)
@@ -206,7 +206,7 @@ def _play_tun(
         session.control.close()
 
 
-def _announce(session: Session) -> None:
+def _announce(session: LinkRun) -> None:
     click.echo(
         f"netsim carries to {session.backend.endpoint()} ({session.backend.name}, control {session.control.path})"
     )

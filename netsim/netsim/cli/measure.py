@@ -21,7 +21,7 @@ from netsim.measure.outcome import to_profile, to_trace
 from netsim.profile import catalogue
 from netsim.run.address import Address, listen, parse_address
 from netsim.trace.csv_format import format_csv
-from netsim.validate.check import ATTEMPTS, Outcome, Plan, Verdict, carry_out
+from netsim.validate.check import ATTEMPTS, CheckOutcome, CheckPlan, CheckVerdict, carry_out
 from netsim.validate.checks import document, find_checks
 from netsim.validate.statistics import scipy_stats
 
@@ -104,7 +104,7 @@ def validate(
     scipy_stats()  # before the first check: it would be missed minutes later
     if any(check.needs_root for check in checks):
         require_root()
-    plan = Plan(quick=quick, planted=plant, seed=seed)
+    plan = CheckPlan(quick=quick, planted=plant, seed=seed)
     width = max(len(check.name) for check in checks)
     outcomes = []
     for check in checks:
@@ -115,14 +115,14 @@ def validate(
             json_path.write_text(json.dumps(document(outcomes, plan), indent=2) + "\n")
         except OSError as error:
             raise NetsimError(f"{json_path} cannot be written: {error.strerror}.") from error
-    bad = {Verdict.FAIL, Verdict.BUSY} if strict else {Verdict.FAIL}
+    bad = {CheckVerdict.FAIL, CheckVerdict.BUSY} if strict else {CheckVerdict.FAIL}
     failed = [outcome for outcome in outcomes if outcome.verdict in bad]
-    busy = sum(outcome.verdict is Verdict.BUSY for outcome in outcomes)
+    busy = sum(outcome.verdict is CheckVerdict.BUSY for outcome in outcomes)
     click.echo(f"{len(outcomes) - len(failed)} of {len(outcomes)} without failure" + (f", {busy} busy" if busy else ""))
     sys.exit(1 if failed else 0)
 
 
-def _print_outcome(outcome: Outcome, width: int) -> None:
+def _print_outcome(outcome: CheckOutcome, width: int) -> None:
     tries = f" (attempt {outcome.attempts} of {ATTEMPTS})" if outcome.attempts > 1 else ""
     click.echo(f"{outcome.verdict:4}  {outcome.check.name:{width}}  {outcome.value}{tries}")
     click.echo(f"      {'':{width}}  aim: {outcome.check.aim}")

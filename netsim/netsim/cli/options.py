@@ -11,7 +11,7 @@ import click
 from netsim.core.timeline import EventKind, parse_timed_event
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
-from netsim.trace.files import Format
+from netsim.trace.files import TraceFormat
 from netsim.trace.trace import Trace
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -96,7 +96,7 @@ backend_options = _together(
 
 def format_option(flag: str, name: str, help_text: str, default: str | None = None) -> Decorator:
     """An option whose value is the format of a trace."""
-    choice = click.Choice([str(form) for form in Format])
+    choice = click.Choice([str(form) for form in TraceFormat])
     return click.option(flag, name, type=choice, default=default, show_default=default is not None, help=help_text)
 
 

@@ -14,7 +14,7 @@ from netsim.errors import ProfileError, TraceError
 from netsim.profile import catalogue
 from netsim.profile.netem import tc_commands
 from netsim.profile.reference import fields_markdown
-from netsim.trace.files import Format, format_trace, read_trace
+from netsim.trace.files import TraceFormat, format_trace, read_trace
 
 
 @click.command("profiles")
@@ -78,9 +78,9 @@ def convert(
 
     Mahimahi, Pensieve and netem-trace files hold a single rate; reading one fills down_mbps.
     """
-    trace = read_trace(source, Format(source_form) if source_form else None, ignored)
+    trace = read_trace(source, TraceFormat(source_form) if source_form else None, ignored)
     print_remarks(trace)
-    text = format_trace(trace, Format(target_form), "up_mbps" if up else "down_mbps")
+    text = format_trace(trace, TraceFormat(target_form), "up_mbps" if up else "down_mbps")
     try:
         target.write_text(text)
     except OSError as error:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from netsim.core.delay import DelayProcess
 from netsim.core.loss import LossProcess
-from netsim.core.schedule import Schedule
+from netsim.core.schedule import ConditionSchedule
 
 
 class Direction(StrEnum):
@@ -54,7 +54,9 @@ Observer = Callable[[Direction, float, int, Verdict], None]
 class LinkModel:
     """One direction of a link; owns its queue, its delay and loss processes, and the time of the last arrival."""
 
-    def __init__(self, schedule: Schedule, seed: int, direction: Direction, observer: Observer | None = None) -> None:
+    def __init__(
+        self, schedule: ConditionSchedule, seed: int, direction: Direction, observer: Observer | None = None
+    ) -> None:
         self.schedule = schedule
         self.direction = direction
         self.observer = observer

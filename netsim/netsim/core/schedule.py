@@ -1,7 +1,7 @@
 """How a direction's conditions change with time, and when it is cut or held.
 
-`Schedule` owns the break points (from a profile, a trace, a ramp, a change while running) and the intervals of outage
-and hold. Invariant: break points are sorted and the first is at minus infinity, so every time has conditions.
+`ConditionSchedule` owns the break points (from a profile, a trace, a ramp, a change while running) and the intervals
+of outage and hold. Invariant: break points are sorted and the first is at minus infinity, so every time has conditions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RAMP_STEP_S = 0.1  # finer than a packet-scale rate estimator looks, coarse enou
 Interval = tuple[float, float]
 
 
-class Schedule:
+class ConditionSchedule:
     """Conditions over virtual time. With `period_s`, the break points given at the start repeat forever."""
 
     def __init__(self, points: Sequence[tuple[float, Conditions]], *, period_s: float | None = None) -> None:

@@ -32,7 +32,7 @@ Row = tuple[float, Direction, int, Verdict]
 BOTH_WAYS = b"PRI * HTTP/2"
 
 
-class Recorder:
+class RunRecorder:
     """Counts a run's packets and writes its files."""
 
     def __init__(self, folder: Path | None) -> None:

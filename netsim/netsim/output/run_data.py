@@ -18,7 +18,7 @@ OUTAGES = ("blackhole", "hold", "refuse")
 
 
 @dataclass(slots=True)
-class Traffic:
+class PacketTraffic:
     """Packets of one direction: those released, column by column, and the times of those dropped, by reason."""
 
     entered_s: list[float] = field(default_factory=list)
@@ -35,7 +35,7 @@ class RunData:
 
     summary: dict[str, Any]
     events: list[dict[str, Any]]
-    traffic: dict[Direction, Traffic]
+    traffic: dict[Direction, PacketTraffic]
 
     def of_kind(self, *kinds: str) -> list[dict[str, Any]]:
         """Events of these kinds, in order of time."""
@@ -70,7 +70,7 @@ def read_run(folder: Path) -> RunData:
     try:
         summary = json.loads((folder / SUMMARY).read_text())
         events = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
-        traffic = {direction: Traffic() for direction in Direction}
+        traffic = {direction: PacketTraffic() for direction in Direction}
         with gzip.open(folder / PACKETS, "rt") as stream:
             for row in csv.DictReader(stream):
                 _add(traffic[Direction(row["direction"])], row)
@@ -84,7 +84,7 @@ def read_run(folder: Path) -> RunData:
     return RunData(summary, events, traffic)
 
 
-def _add(traffic: Traffic, row: dict[str, str]) -> None:
+def _add(traffic: PacketTraffic, row: dict[str, str]) -> None:
     t = float(row["t_s"])
     if row["verdict"] != "released":
         traffic.drops_s.setdefault(row["verdict"], []).append(t)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from netsim.core.conditions import Conditions
 from netsim.core.link import Direction, LinkModel, Observer
-from netsim.core.schedule import Schedule
+from netsim.core.schedule import ConditionSchedule
 from netsim.core.timeline import Event, EventKind
 from netsim.profile import catalogue
 from netsim.profile.profile import Profile
@@ -46,11 +46,13 @@ class Scenario:
             plan(event, links)
         return links
 
-    def _schedule(self, direction: Direction) -> Schedule:
+    def _schedule(self, direction: Direction) -> ConditionSchedule:
         base = self.profile.conditions(direction)
         if self.trace is None:
-            return Schedule([(0.0, base)])
-        return Schedule(self.trace.points(direction, base), period_s=self.trace.duration_s if self.loop else None)
+            return ConditionSchedule([(0.0, base)])
+        return ConditionSchedule(
+            self.trace.points(direction, base), period_s=self.trace.duration_s if self.loop else None
+        )
 
 
 def plan(event: Event, links: dict[Direction, LinkModel], lookup: Callable[[str], Profile] = catalogue.load) -> None:

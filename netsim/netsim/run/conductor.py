@@ -15,7 +15,7 @@ from netsim.core.conditions import Conditions
 from netsim.core.loss import Bernoulli
 from netsim.core.timeline import LASTING, Event, EventKind, parse_directions
 from netsim.errors import ControlError
-from netsim.output.recorder import Recorder
+from netsim.output.recorder import RunRecorder
 from netsim.profile import catalogue
 from netsim.profile.changes import change_of, check_setting
 from netsim.profile.scenario import Scenario, plan
@@ -29,7 +29,7 @@ IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is 
 class Conductor:
     """Plays one run's timeline; owns its timers."""
 
-    def __init__(self, loop: Loop, backend: Backend, scenario: Scenario, recorder: Recorder) -> None:
+    def __init__(self, loop: Loop, backend: Backend, scenario: Scenario, recorder: RunRecorder) -> None:
         self._loop = loop
         self._backend = backend
         self._scenario = scenario

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from netsim.errors import AddressError
-from netsim.output.recorder import Recorder
+from netsim.output.recorder import RunRecorder
 from netsim.profile.scenario import Scenario
 from netsim.run import control
 from netsim.run.backend import Backend
@@ -24,7 +24,7 @@ from netsim.run.command import end_command, start_command
 from netsim.run.conductor import Conductor
 from netsim.run.loop import Loop
 
-MakeBackend = Callable[[Loop, Recorder], Backend]
+MakeBackend = Callable[[Loop, RunRecorder], Backend]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Options:
     name: str | None = None
 
 
-class Session:
+class LinkRun:
     """One run; owns everything that lives as long as it."""
 
     def __init__(self, scenario: Scenario, make_backend: MakeBackend, options: Options) -> None:
         self.scenario = scenario
         self.loop = Loop()
-        self.recorder = Recorder(options.out)
+        self.recorder = RunRecorder(options.out)
         self._options = options
         self._scheduling = punctual()
         self.backend = make_backend(self.loop, self.recorder)

@@ -13,7 +13,7 @@ from netsim.trace.pensieve import format_pensieve, parse_pensieve
 from netsim.trace.trace import Trace
 
 
-class Format(StrEnum):
+class TraceFormat(StrEnum):
     """The formats of trace files."""
 
     CSV = "csv"
@@ -22,17 +22,17 @@ class Format(StrEnum):
     NETEM_TRACE = "netem-trace"
 
 
-def detect(text: str) -> Format:
+def detect(text: str) -> TraceFormat:
     """Format by the first line: JSON, a header, two numbers or one."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     if first.lstrip().startswith(("{", "[")):
-        return Format.NETEM_TRACE
+        return TraceFormat.NETEM_TRACE
     if "," in first or any(character.isalpha() for character in first):
-        return Format.CSV
-    return Format.PENSIEVE if len(first.split()) > 1 else Format.MAHIMAHI
+        return TraceFormat.CSV
+    return TraceFormat.PENSIEVE if len(first.split()) > 1 else TraceFormat.MAHIMAHI
 
 
-def read_trace(path: Path, form: Format | None = None, ignored: tuple[str, ...] = ()) -> Trace:
+def read_trace(path: Path, form: TraceFormat | None = None, ignored: tuple[str, ...] = ()) -> Trace:
     """The trace in a file; raises TraceError."""
     try:
         text = path.read_text()
@@ -42,24 +42,24 @@ def read_trace(path: Path, form: Format | None = None, ignored: tuple[str, ...] 
     if not text.strip():
         raise TraceError(f"{path} is empty.")
     match form or detect(text):
-        case Format.CSV:
+        case TraceFormat.CSV:
             return parse_csv(text, str(path), ignored)
-        case Format.MAHIMAHI:
+        case TraceFormat.MAHIMAHI:
             return parse_mahimahi(text, str(path))
-        case Format.PENSIEVE:
+        case TraceFormat.PENSIEVE:
             return parse_pensieve(text, str(path))
-        case Format.NETEM_TRACE:
+        case TraceFormat.NETEM_TRACE:
             return parse_netem_trace(text, str(path))
 
 
-def format_trace(trace: Trace, form: Format, column: str = "down_mbps") -> str:
+def format_trace(trace: Trace, form: TraceFormat, column: str = "down_mbps") -> str:
     """The trace as text; formats other than our CSV carry only the rate in `column`. Raises TraceError."""
     match form:
-        case Format.CSV:
+        case TraceFormat.CSV:
             return format_csv(trace)
-        case Format.MAHIMAHI:
+        case TraceFormat.MAHIMAHI:
             return format_mahimahi(trace, column)
-        case Format.PENSIEVE:
+        case TraceFormat.PENSIEVE:
             return format_pensieve(trace, column)
-        case Format.NETEM_TRACE:
+        case TraceFormat.NETEM_TRACE:
             return format_netem_trace(trace, column)

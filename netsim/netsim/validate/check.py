@@ -16,7 +16,7 @@ from netsim.validate.machine import MachineProbe
 ATTEMPTS = 3
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """A check's verdict."""
 
     PASS = "pass"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CheckPlan:
     """How to check: with shorter runs or not, and whether the check's error is planted."""
 
     quick: bool = False
@@ -42,32 +42,32 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the table. `plant` says which error `Plan.planted` puts in."""
+class LinkCheck:
+    """One line of the table. `plant` says which error `CheckPlan.planted` puts in."""
 
     name: str
     aim: str
     plant: str
-    measure: Callable[[Plan], Measured]
+    measure: Callable[[CheckPlan], Measured]
     real_time: bool = False
     needs_root: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """A check's result."""
 
-    check: Check
-    verdict: Verdict
+    check: LinkCheck
+    verdict: CheckVerdict
     value: str
     attempts: int
 
 
-def carry_out(check: Check, plan: Plan) -> Outcome:
+def carry_out(check: LinkCheck, plan: CheckPlan) -> CheckOutcome:
     """Tries the check as often as its kind allows."""
     if not check.real_time:
         measured = check.measure(plan)
-        return Outcome(check, Verdict.PASS if measured.passed else Verdict.FAIL, measured.value, 1)
+        return CheckOutcome(check, CheckVerdict.PASS if measured.passed else CheckVerdict.FAIL, measured.value, 1)
     # A planted error is tried once: a check that finds it would find it again.
     attempts = 1 if plan.planted else ATTEMPTS
     calm_failure: str | None = None
@@ -75,9 +75,11 @@ def carry_out(check: Check, plan: Plan) -> Outcome:
         with MachineProbe() as machine:
             measured = check.measure(plan)
         if measured.passed:
-            return Outcome(check, Verdict.PASS, measured.value, attempt)
+            return CheckOutcome(check, CheckVerdict.PASS, measured.value, attempt)
         if plan.planted or not machine.busy:
             calm_failure = measured.value
     if calm_failure is not None:
-        return Outcome(check, Verdict.FAIL, calm_failure, attempts)
-    return Outcome(check, Verdict.BUSY, f"{measured.value}; the machine was busy: {machine.description}", attempts)
+        return CheckOutcome(check, CheckVerdict.FAIL, calm_failure, attempts)
+    return CheckOutcome(
+        check, CheckVerdict.BUSY, f"{measured.value}; the machine was busy: {machine.description}", attempts
+    )

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from netsim.errors import NetsimError
 from netsim.validate import compare, real, virtual
-from netsim.validate.check import Check, Outcome, Plan
+from netsim.validate.check import CheckOutcome, CheckPlan, LinkCheck
 
-CHECKS: tuple[Check, ...] = (*virtual.CHECKS, *real.CHECKS, *compare.CHECKS)
+CHECKS: tuple[LinkCheck, ...] = (*virtual.CHECKS, *real.CHECKS, *compare.CHECKS)
 
 
-def find_checks(names: Sequence[str]) -> list[Check]:
+def find_checks(names: Sequence[str]) -> list[LinkCheck]:
     """The checks of these names, or all; raises NetsimError for an unknown name."""
     unknown = set(names) - {check.name for check in CHECKS}
     if unknown:
@@ -23,7 +23,7 @@ def find_checks(names: Sequence[str]) -> list[Check]:
     return [check for check in CHECKS if not names or check.name in names]
 
 
-def document(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, object]:
+def document(outcomes: Sequence[CheckOutcome], plan: CheckPlan) -> dict[str, object]:
     """The results as plain values, for --json."""
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

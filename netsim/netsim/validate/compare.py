@@ -6,14 +6,14 @@ import threading
 from statistics import median, quantiles
 from typing import Any
 
-from netsim.validate.check import Check, Measured, Plan
+from netsim.validate.check import CheckPlan, LinkCheck, Measured
 from netsim.validate.links import open_checked_link
 from netsim.validate.traffic import bulk_mbps, request_latencies_ms
 
 LIMITS = {"median": 0.10, "95 %": 0.20, "bulk": 0.25}
 
 
-def compare(plan: Plan) -> Measured:
+def compare(plan: CheckPlan) -> Measured:
     """Proxy against tun, both at once: the same requests and the same bulk over the same profile."""
     seconds = 12.0 if plan.quick else 40.0
     # 4g, its delay forgetting faster than the default 50 ms: the same distribution from more independent draws.
@@ -54,7 +54,7 @@ def compare(plan: Plan) -> Measured:
 
 
 CHECKS = (
-    Check(
+    LinkCheck(
         "proxy-against-tun",
         "request median within 10 %, 95 % within 20 %, bulk within 25 %",
         "12 ms more delay in the proxy",

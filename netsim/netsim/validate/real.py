@@ -19,7 +19,7 @@ from typing import Any
 from netsim.core.delay import DelaySpec
 from netsim.core.window import HEADER, MSS
 from netsim.output.lateness import MEDIAN_LIMIT_S, P99_LIMIT_S
-from netsim.validate.check import Check, Measured, Plan
+from netsim.validate.check import CheckPlan, LinkCheck, Measured
 from netsim.validate.links import CheckedLink, open_checked_link
 from netsim.validate.statistics import KS_D_300, kolmogorov_smirnov
 from netsim.validate.traffic import bulk_mbps, flood, stamped_delays_ms, ticks
@@ -29,7 +29,7 @@ NO_DELAY = {"delay": {"mean_ms": 0}}
 SAMPLES = 300
 
 
-def real_delays(plan: Plan, backend: str) -> Measured:
+def real_delays(plan: CheckPlan, backend: str) -> Measured:
     spec = DelaySpec(12.0, 9.0, correlation_ms=0.0)
     mean = spec.mean_ms + (4.0 if plan.planted else 0.0)
     count = 100 if plan.planted else SAMPLES  # such a large error shows in fewer samples
@@ -49,7 +49,7 @@ def _ends(link: CheckedLink, backend: str) -> tuple[socket.socket, socket.socket
     return link.datagrams() if backend == "tun" else link.pair()
 
 
-def rate(plan: Plan, backend: str) -> Measured:
+def rate(plan: CheckPlan, backend: str) -> Measured:
     configured, limit = 20.0, 0.03 if backend == "tun" else 0.05
     fields = {"delay": {"mean_ms": 5}, "rate_mbps": configured * (0.9 if plan.planted else 1.0)}
     with open_checked_link(backend, fields, plan.seed) as link:
@@ -60,7 +60,7 @@ def rate(plan: Plan, backend: str) -> Measured:
     )
 
 
-def replay(plan: Plan) -> Measured:
+def replay(plan: CheckPlan) -> Measured:
     seconds = 6 if plan.quick else 20
     source = random.Random(plan.seed)
     rates = [round(source.uniform(4.0, 24.0), 1) for _ in range(seconds)]
@@ -81,7 +81,7 @@ def replay(plan: Plan) -> Measured:
     return Measured(fmean(errors) <= 0.05, f"mean error a second {fmean(errors):.1%}, overall {overall:+.1%}")
 
 
-def outage_edges(plan: Plan) -> Measured:
+def outage_edges(plan: CheckPlan) -> Measured:
     start, length = 1.5, 0.7
     shift = 0.03 if plan.planted else 0.0
     with open_checked_link("tun", NO_DELAY, plan.seed, events=[f"{start + shift}:blackhole:{length}:up"]) as link:
@@ -116,7 +116,7 @@ def _stutter(pid: int, active: bool) -> Iterator[None]:
             thread.join()
 
 
-def lateness(plan: Plan, backend: str) -> Measured:
+def lateness(plan: CheckPlan, backend: str) -> Measured:
     fields = {"delay": {"mean_ms": 10, "deviation_ms": 5}, "rate_mbps": 20}
     with open_checked_link(backend, fields, plan.seed) as link:
         ends = link.pair()
@@ -132,7 +132,7 @@ def lateness(plan: Plan, backend: str) -> Measured:
     )
 
 
-def single_loss(plan: Plan) -> Measured:
+def single_loss(plan: CheckPlan) -> Measured:
     one_way_ms = 21.3
     costs, rtts = [], []
     with open_checked_link("tun", {"delay": {"mean_ms": one_way_ms}}, plan.seed) as link:
@@ -170,7 +170,7 @@ def _ask(sock: socket.socket) -> float:
     return (time.monotonic() - start) * 1e3
 
 
-def bytes_intact(plan: Plan) -> Measured:
+def bytes_intact(plan: CheckPlan) -> Measured:
     content = random.Random(plan.seed).randbytes(2_000_000 if plan.quick else 8_000_000)
     fields = {
         "delay": {"mean_ms": 5, "deviation_ms": 4},
@@ -194,7 +194,7 @@ def bytes_intact(plan: Plan) -> Measured:
     return Measured(passed, f"sha256 {wanted[:12]}, {len(content):,} bytes over each backend")
 
 
-def capacity(plan: Plan, backend: str) -> Measured:
+def capacity(plan: CheckPlan, backend: str) -> Measured:
     wanted = 400.0 if backend == "tun" else 1000.0
     fields: dict[str, Any] = {**NO_DELAY, **({"rate_mbps": wanted / 2} if plan.planted else {})}
     with open_checked_link(backend, fields, plan.seed) as link:
@@ -202,8 +202,10 @@ def capacity(plan: Plan, backend: str) -> Measured:
     return Measured(seen >= wanted, f"{seen:.0f} Mbit/s")
 
 
-def _check(name: str, aim: str, plant: str, measure: Callable[[Plan], Measured], *, root: bool = True) -> Check:
-    return Check(name, aim, plant, measure, real_time=True, needs_root=root)
+def _check(
+    name: str, aim: str, plant: str, measure: Callable[[CheckPlan], Measured], *, root: bool = True
+) -> LinkCheck:
+    return LinkCheck(name, aim, plant, measure, real_time=True, needs_root=root)
 
 
 CHECKS = (
@@ -222,7 +224,7 @@ CHECKS = (
         lambda p: lateness(p, "proxy"), root=False,
     ),
     _check("single-loss", "costs SRTT + 200 ms, within 25 ms", "the first retransmission lost too", single_loss),
-    Check("bytes-intact", "sha256 equal, over a lossy link", "one bit turned", bytes_intact, needs_root=True),
+    LinkCheck("bytes-intact", "sha256 equal, over a lossy link", "one bit turned", bytes_intact, needs_root=True),
     _check("capacity-tun", "400 Mbit/s", "a limit of 200 Mbit/s", lambda p: capacity(p, "tun")),
     _check("capacity-proxy", "1 Gbit/s", "a limit of 500 Mbit/s", lambda p: capacity(p, "proxy"), root=False),
 )  # fmt: skip

@@ -9,11 +9,11 @@ from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec, Truncation
 from netsim.core.link import Direction, Drop, LinkModel, Release, Verdict
 from netsim.core.loss import Bernoulli, GilbertElliott, LossSpec
-from netsim.core.schedule import Schedule
+from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import StreamSender
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
-from netsim.validate.check import Check, Measured, Plan
+from netsim.validate.check import CheckPlan, LinkCheck, Measured
 from netsim.validate.statistics import KS_D_300, RUNS_LIMIT, binomial_interval, kolmogorov_smirnov, runs_z
 
 DRAWS = 100_000
@@ -38,12 +38,12 @@ def virtual_log(seed: int) -> str:
     return digest.hexdigest()
 
 
-def determinism(plan: Plan) -> Measured:
+def determinism(plan: CheckPlan) -> Measured:
     first, second = virtual_log(plan.seed), virtual_log(plan.seed + plan.planted)
     return Measured(first == second, f"sha256 {first[:12]} and {second[:12]}")
 
 
-def delay_draws(plan: Plan) -> Measured:
+def delay_draws(plan: CheckPlan) -> Measured:
     worst = 1.0
     for spec in (
         replace(FOUR_G, correlation_ms=0.0),
@@ -58,10 +58,10 @@ def delay_draws(plan: Plan) -> Measured:
     return Measured(worst > 0.01, f"least p {worst:.3g} of 4 distributions")
 
 
-def jitter_control(plan: Plan) -> Measured:
+def jitter_control(plan: CheckPlan) -> Measured:
     spec = replace(FOUR_G, correlation_ms=0.0)
     spacing_s = 0.5 if plan.planted else 0.005
-    link = LinkModel(Schedule([(0.0, Conditions(delay=spec))]), plan.seed, Direction.UP)
+    link = LinkModel(ConditionSchedule([(0.0, Conditions(delay=spec))]), plan.seed, Direction.UP)
     values = []
     for i in range(300):
         verdict = link.admit(100, i * spacing_s)
@@ -71,7 +71,7 @@ def jitter_control(plan: Plan) -> Measured:
     return Measured(distance >= KS_D_300, f"D {distance:.3f}, mean {sum(values) / len(values):.1f} ms against 25.75")
 
 
-def loss_count(plan: Plan) -> Measured:
+def loss_count(plan: CheckPlan) -> Measured:
     passed, parts = True, []
     for p, n in ((0.001, 200_000), (0.02, 50_000)):
         low, high = binomial_interval(n, p)
@@ -81,7 +81,7 @@ def loss_count(plan: Plan) -> Measured:
     return Measured(passed, "; ".join(parts))
 
 
-def loss_runs(plan: Plan) -> Measured:
+def loss_runs(plan: CheckPlan) -> Measured:
     # The same share of losses, in bursts of five.
     spec: LossSpec = GilbertElliott(0.2 * 0.05 / 0.95, 0.2) if plan.planted else Bernoulli(0.05)
     z = runs_z(_losses(spec, DRAWS, plan.seed))
@@ -89,25 +89,25 @@ def loss_runs(plan: Plan) -> Measured:
 
 
 def _losses(spec: LossSpec, n: int, seed: int) -> list[bool]:
-    link = LinkModel(Schedule([(0.0, Conditions(loss=spec))]), seed, Direction.UP)
+    link = LinkModel(ConditionSchedule([(0.0, Conditions(loss=spec))]), seed, Direction.UP)
     return [isinstance(link.admit(100, i * 1e-3), Drop) for i in range(n)]
 
 
 def _delays_ms(spec: DelaySpec, n: int, spacing_s: float, seed: int) -> list[float]:
-    link = LinkModel(Schedule([(0.0, Conditions(delay=spec))]), seed, Direction.UP)
+    link = LinkModel(ConditionSchedule([(0.0, Conditions(delay=spec))]), seed, Direction.UP)
     verdicts = (link.admit(100, i * spacing_s) for i in range(n))
     return [verdict.delay_s * 1e3 for verdict in verdicts if isinstance(verdict, Release)]
 
 
 CHECKS = (
-    Check("determinism", "same seed, same virtual-time log", "another seed", determinism),
-    Check("delay-draws", "KS p > 0.01 at n = 100,000", "a deviation 3 % larger", delay_draws),
-    Check(
+    LinkCheck("determinism", "same seed, same virtual-time log", "another seed", determinism),
+    LinkCheck("delay-draws", "KS p > 0.01 at n = 100,000", "a deviation 3 % larger", delay_draws),
+    LinkCheck(
         "jitter-control",
         "independent jitter, FIFO, 5 ms apart: KS must fail, D >= 0.094",
         "packets 0.5 s apart",
         jitter_control,
     ),
-    Check("loss-count", "inside the 99 % binomial interval", "half as many losses again", loss_count),
-    Check("loss-runs", "runs test, z within 2.58", "losses in bursts of five", loss_runs),
+    LinkCheck("loss-count", "inside the 99 % binomial interval", "half as many losses again", loss_count),
+    LinkCheck("loss-runs", "runs test, z within 2.58", "losses in bursts of five", loss_runs),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa_shared.errors import ConfigError
-from moa_shared.programs.config import Origin, load_settings_and_origins
+from moa_shared.programs.config import SettingOrigin, load_settings_and_origins
 
 from moa_server.settings import SECTION, ServerSettings
 
@@ -16,7 +16,7 @@ class NamedFile:
     """A file of keys, and what names it."""
 
     path: Path
-    origin: Origin
+    origin: SettingOrigin
 
     def words(self) -> str:
         """For people."""

@@ -20,7 +20,7 @@ def pull(model: str) -> None:
     from moa_shared.models.library.places import hub_models
     from moa_shared.models.library.pull import HubModel
     from moa_shared.models.library.pull import pull as fetch
-    from moa_shared.models.sources.hub import hub_cache
+    from moa_shared.models.sources.hub_client import hub_cache
     from moa_shared.programs.progress import make_progress
 
     wanted = HubModel.parse(model)

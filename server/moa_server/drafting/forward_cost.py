@@ -17,7 +17,7 @@ FADE = 0.97  # of older forwards with each new one: about 30 count, so that a lo
 PRIOR_NODES = (1, 32)
 PRIOR_WEIGHT = 1.0  # of each point, in forwards
 DRAFT_SHARE = 0.035
-NODE_SHARE = 0.0145  # of torch in bf16 (one core; ../docs/bench.md); the test at the start measures that of the kernels
+NODE_SHARE = 0.0145  # of torch in bf16 (docs/measurements/parts.md); the test at the start measures the kernels
 FEW_NODES = 4  # which are verified together, when nodes are at all
 OUTLIER = 2.0  # times the expected time is the most that counts: the machine did something else meanwhile
 

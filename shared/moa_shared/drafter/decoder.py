@@ -130,7 +130,10 @@ class DraftDecoder:
         """The reused layers of one conversation; None: there are none."""
         if self.reused is None:
             return None
-        return ReusedLayers(self, self.reused) if self.bridge is None else BridgedLayers(self, self.reused, self.bridge)
+        kv = self.arithmetic.kv
+        if self.bridge is None:
+            return ReusedLayers(self.reused, kv=kv)
+        return BridgedLayers(self.reused, self.bridge, kv=kv)
 
     def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
         """Appends wire rows, [rows, memory width], to those that cross-attention reads; keys are rotated here."""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
-from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from moa_shared.models.weights.packed_linear import pack_linears
 
 
@@ -33,7 +33,7 @@ class MemoryEncoder(nn.Module):
         inner = config.ca_kv_heads * config.target_head_dim
         self.memory_keys = nn.Linear(config.hidden_size, inner, bias=False)
         self.memory_values = nn.Linear(config.hidden_size, inner, bias=False)
-        self._rotary = Rotary(head_dim, config.memory_rope)
+        self._rotary = TorchRotary(head_dim, config.memory_rope)
 
     def over_layers(self, kv: torch.Tensor) -> torch.Tensor:
         """Layer self-attention; [..., layers, KV width] in and out. Positions are the layers' numbers."""

@@ -13,8 +13,8 @@ import click
 
 from moa_shared.programs.config import (
     CONFIG_VARIABLE,
-    Origin,
     Setting,
+    SettingOrigin,
     SettingsBase,
     load_settings_and_origins,
     settings_of,
@@ -149,7 +149,7 @@ def _words(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _as_table(settings: SettingsBase, origins: dict[str, Origin]) -> str:
+def _as_table(settings: SettingsBase, origins: dict[str, SettingOrigin]) -> str:
     rows = [("setting", "value", "from")]
     for name, about in settings_of(type(settings)).items():
         given, origin = getattr(settings, name), origins[name]
@@ -158,7 +158,7 @@ def _as_table(settings: SettingsBase, origins: dict[str, Origin]) -> str:
     return table(rows)
 
 
-def _as_json(settings: SettingsBase, origins: dict[str, Origin]) -> str:
+def _as_json(settings: SettingsBase, origins: dict[str, SettingOrigin]) -> str:
     import json
 
     shown = {

@@ -139,7 +139,7 @@ def settings_of(cls: type[SettingsBase]) -> Mapping[str, Setting]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SettingOrigin:
     """Where the value of a setting comes from.
 
     Args:
@@ -151,7 +151,7 @@ class Origin:
     name: str = ""
 
 
-DEFAULT = Origin("default")
+DEFAULT = SettingOrigin("default")
 
 
 def load_settings(
@@ -185,32 +185,32 @@ def load_settings_and_origins(
     config_file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
     shown: Callable[[str], str] | None = None,
-) -> tuple[Settings, dict[str, Origin]]:
+) -> tuple[Settings, dict[str, SettingOrigin]]:
     """As `load_settings`; also where the value of each field comes from."""
     known = settings_of(cls)
     given: dict[str, Any] = {}
-    origins: dict[str, Origin] = {}
+    origins: dict[str, SettingOrigin] = {}
     for name, about in known.items():
         if environment.get(about.variable):
-            given[name], origins[name] = environment[about.variable], Origin("environment", about.variable)
+            given[name], origins[name] = environment[about.variable], SettingOrigin("environment", about.variable)
     path = config_file or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
     if path is not None:
         for name, value in _read_section(path, section).items():
-            given[name], origins[name] = value, Origin("file", str(path))
+            given[name], origins[name] = value, SettingOrigin("file", str(path))
     prefix = f"MOA_{section.upper()}_"
     for variable, text in environment.items():
         if variable.startswith(prefix):
             name = variable[len(prefix) :].lower()
-            given[name], origins[name] = _from_text(known.get(name), text), Origin("environment", variable)
+            given[name], origins[name] = _from_text(known.get(name), text), SettingOrigin("environment", variable)
     for name, value in flags.items():
         if value is not None and value != ():
             label = shown(name) if shown is not None else known[name].flag_of(value) if name in known else name
-            given[name], origins[name] = value, Origin("command line", label)
+            given[name], origins[name] = value, SettingOrigin("command line", label)
     values = {name: _read(known, section, name, value, origins[name]) for name, value in given.items()}
     return cls(**values), {name: origins.get(name, DEFAULT) for name in known}
 
 
-def _read(known: Mapping[str, Setting], section: str, name: str, value: object, origin: Origin) -> object:
+def _read(known: Mapping[str, Setting], section: str, name: str, value: object, origin: SettingOrigin) -> object:
     """A value that was given for a setting.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from netsim.validate import compare, real
-from netsim.validate.check import Check, Plan, Verdict, carry_out
+from netsim.validate.check import CheckPlan, CheckVerdict, LinkCheck, carry_out
 
 ALL = (*real.CHECKS, *compare.CHECKS)
 CHECKS = [
@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_grou
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_check_finds_its_planted_error(check: Check) -> None:
-    assert carry_out(check, Plan(quick=True, planted=True)).verdict is Verdict.FAIL
+def test_check_finds_its_planted_error(check: LinkCheck) -> None:
+    assert carry_out(check, CheckPlan(quick=True, planted=True)).verdict is CheckVerdict.FAIL
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_check_does_not_fail(check: Check) -> None:
-    outcome = carry_out(check, Plan(quick=True))
-    assert outcome.verdict is not Verdict.FAIL, outcome.value
+def test_check_does_not_fail(check: LinkCheck) -> None:
+    outcome = carry_out(check, CheckPlan(quick=True))
+    assert outcome.verdict is not CheckVerdict.FAIL, outcome.value

@@ -19,7 +19,7 @@ from typing import Any
 from moa_shared.errors import ConfigError, MoaError, UnavailableError
 from moa_shared.programs.progress import Progress, SilentProgress
 
-from moa_training.cluster.parts import Advance, Job, Part, Work
+from moa_training.cluster.parts import Advance, ClusterJob, ClusterPart, Work
 from moa_training.cluster.run import InProcess, Runner
 
 LOCAL = "local"
@@ -113,7 +113,7 @@ class RayRunner:
         self._workers = workers
         self._cpus = cpus
 
-    def run(self, job: Job, parts: Sequence[Part], advance: Advance) -> Iterator[tuple[str, str]]:
+    def run(self, job: ClusterJob, parts: Sequence[ClusterPart], advance: Advance) -> Iterator[tuple[str, str]]:
         import ray
         import ray.data
         from ray.data import ActorPoolStrategy, DataContext
@@ -155,7 +155,7 @@ class PartWorker:
     repeat.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClusterJob) -> None:
         self._job = job
         self._work: Work | None = None
 

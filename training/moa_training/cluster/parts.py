@@ -18,7 +18,7 @@ Advance = Callable[[int], None]  # told how many more items are done
 Work = Callable[[str, Advance], str]  # from a part's items to its result, both as JSON
 
 
-class Job(Protocol):
+class ClusterJob(Protocol):
     """What is done with every part. Jobs are pickled for workers of other machines."""
 
     def start(self, progress: Progress) -> Work:
@@ -31,7 +31,7 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ClusterPart:
     """A piece of work.
 
     Args:
@@ -45,7 +45,7 @@ class Part:
     size: int
 
 
-def plan_parts(basis: Any, items: Sequence[Any], size: int) -> list[Part]:
+def plan_parts(basis: Any, items: Sequence[Any], size: int) -> list[ClusterPart]:
     """Parts of `size` items, in order; the last one may be smaller.
 
     Args:
@@ -56,5 +56,5 @@ def plan_parts(basis: Any, items: Sequence[Any], size: int) -> list[Part]:
     for start in range(0, len(items), size):
         chosen = items[start : start + size]
         text = json.dumps(chosen, separators=(",", ":"))
-        parts.append(Part(hashlib.sha256(f"{root} {text}".encode()).hexdigest()[:32], text, len(chosen)))
+        parts.append(ClusterPart(hashlib.sha256(f"{root} {text}".encode()).hexdigest()[:32], text, len(chosen)))
     return parts

@@ -8,13 +8,13 @@ from typing import Protocol
 from moa_shared.programs.progress import Progress
 
 from moa_training.cluster.finished import FinishedParts
-from moa_training.cluster.parts import Advance, Job, Part
+from moa_training.cluster.parts import Advance, ClusterJob, ClusterPart
 
 
 class Runner(Protocol):
     """Where parts are worked on."""
 
-    def run(self, job: Job, parts: Sequence[Part], advance: Advance) -> Iterator[tuple[str, str]]:
+    def run(self, job: ClusterJob, parts: Sequence[ClusterPart], advance: Advance) -> Iterator[tuple[str, str]]:
         """(part's name, result), in whatever order they end; `advance` hears of items that are done.
 
         Raises:
@@ -29,15 +29,20 @@ class InProcess:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def run(self, job: Job, parts: Sequence[Part], advance: Advance) -> Iterator[tuple[str, str]]:
+    def run(self, job: ClusterJob, parts: Sequence[ClusterPart], advance: Advance) -> Iterator[tuple[str, str]]:
         work = job.start(self._progress)
         for part in parts:
             yield part.name, work(part.items, advance)
 
 
 def run_parts(
-    job: Job, parts: Sequence[Part], finished: FinishedParts, runner: Runner, title: str, progress: Progress
-) -> Iterator[tuple[Part, str]]:
+    job: ClusterJob,
+    parts: Sequence[ClusterPart],
+    finished: FinishedParts,
+    runner: Runner,
+    title: str,
+    progress: Progress,
+) -> Iterator[tuple[ClusterPart, str]]:
     """Each part with its result, in the order of `parts`, as soon as it and all before it are finished.
 
     Raises:

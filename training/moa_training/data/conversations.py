@@ -18,7 +18,7 @@ ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TrainingConversation:
     """A conversation in words.
 
     Args:
@@ -48,7 +48,7 @@ class RowCounts:
 
 def read_conversations(
     lines: Iterable[str], counts: RowCounts, vocab_size: int, name: str = ""
-) -> Iterator[Conversation | TokenRow]:
+) -> Iterator[TrainingConversation | TokenRow]:
     """Good rows, in order; the others are counted in `counts` by their reason."""
     for number, line in enumerate(lines):
         if not line.strip():
@@ -67,7 +67,7 @@ def read_conversations(
             yield row
 
 
-def parse_row(content: Any, key: str, vocab_size: int) -> Conversation | TokenRow | str:
+def parse_row(content: Any, key: str, vocab_size: int) -> TrainingConversation | TokenRow | str:
     """A row, or the reason why it is not valid."""
     if not isinstance(content, dict):
         return "not an object"
@@ -85,7 +85,7 @@ def parse_row(content: Any, key: str, vocab_size: int) -> Conversation | TokenRo
     if not any(message["role"] == "user" and message["content"].strip() for message in messages):
         return "without a user's message"
     kept = tuple({"role": message["role"], "content": message["content"]} for message in messages)
-    return Conversation(kept, source, key)
+    return TrainingConversation(kept, source, key)
 
 
 def _parse_tokens(content: dict[str, Any], source: str, key: str, vocab_size: int) -> TokenRow | str:

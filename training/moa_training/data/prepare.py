@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import Progress
 
-from moa_training.data.conversations import Conversation, RowCounts, read_conversations
+from moa_training.data.conversations import RowCounts, TrainingConversation, read_conversations
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_lines
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def token_rows(files: ModelFiles, sources: Iterable[Path], counts: RowCounts, ma
     vocab = int(files.config["vocab_size"])
     for path in sources:
         for row in read_conversations(read_lines(path), counts, vocab, path.name):
-            if isinstance(row, Conversation):
+            if isinstance(row, TrainingConversation):
                 if tokenizer is None:
                     from moa_shared.models import load_tokenizer
 
@@ -58,7 +58,7 @@ def token_rows(files: ModelFiles, sources: Iterable[Path], counts: RowCounts, ma
             yield TokenRow(list(row.ids)[:max_tokens], cut, row.source, row.temperature, row.key)
 
 
-def tokenize(tokenizer: Tokenizer, conversation: Conversation) -> TokenRow:
+def tokenize(tokenizer: Tokenizer, conversation: TrainingConversation) -> TokenRow:
     """Tokens of a conversation by the target's chat template, and where its answers lie."""
     messages = list(conversation.messages)
     answers: list[tuple[int, int]] = []

@@ -21,7 +21,7 @@ from moa_training.data.task_results import reference_result
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TaskQuestion:
     """A question with its tokens (chat template, opening of the answer included)."""
 
     category: str
@@ -29,7 +29,9 @@ class Question:
     result: Decimal | None = None  # the number that the reference names
 
 
-def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_prompt: int) -> tuple[list[Question], int]:
+def read_questions(
+    path: Path, files: ModelFiles, limit: int | None, longest_prompt: int
+) -> tuple[list[TaskQuestion], int]:
     """Questions of a file, or of each file of a folder that holds such, whose names are the categories then.
 
     Args:
@@ -48,7 +50,7 @@ def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_pro
             f"There are no questions at {path}.", hint="Name a file of JSON lines, or a folder of such."
         )
     tokenizer = load_tokenizer(files)
-    questions: list[Question] = []
+    questions: list[TaskQuestion] = []
     taken: dict[str, int] = {}
     left_out = 0
     for file in sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]:
@@ -65,7 +67,7 @@ def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_pro
                 left_out += 1
                 continue
             taken[category] = taken.get(category, 0) + 1
-            questions.append(Question(category, tuple(ids), result))
+            questions.append(TaskQuestion(category, tuple(ids), result))
     if not questions:
         raise DataError(f"{path} holds no question that can be asked.", hint='A row is {"category", "turns": [text]}.')
     return questions, left_out

@@ -16,7 +16,7 @@ from moa_shared.protocol.levels import INT8
 from moa_training.data.questions import read_questions, stop_tokens
 from moa_training.evaluation.checkpoints import load_fitting_checkpoint
 from moa_training.evaluation.confidence import THRESHOLDS, Gated, fit_confidence, gated
-from moa_training.evaluation.subjects import DrafterSubject, Room, Run
+from moa_training.evaluation.subjects import DrafterSubject, StandaloneRun, WritingLimit
 from moa_training.teacher.answers import answer_questions
 from moa_training.teacher.target_reader import load_reader
 
@@ -74,12 +74,12 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
     reader = load_reader(files, checkpoint.config.reused_layers, options.execution, progress)
     answered = answer_questions(questions, files, reader, options.answer_tokens, progress)
     subject = DrafterSubject(checkpoint, reader, WeightReader(files), INT8, stop_tokens(files))
-    runs: list[list[Run]] = []
+    runs: list[list[StandaloneRun]] = []
     with progress.task("writing after cuts", len(answered)) as bar:
         for question in answered:
             cuts = range(EVERY, len(question.answer), EVERY)
             if cuts:
-                runs.append(subject.runs(question.prompt, question.answer, cuts, Room(LENGTH)))
+                runs.append(subject.runs(question.prompt, question.answer, cuts, WritingLimit(LENGTH)))
             bar.advance(1)
     if len(runs) < 2:
         raise DataError(f"Fewer than two answers have more than {EVERY} tokens.", hint="Give more questions.")

@@ -15,7 +15,7 @@ from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.reliability import ReliabilityCounts
 from moa_shared.drafting.written import Origin
 
-from moa_training.evaluation.subjects import Run
+from moa_training.evaluation.subjects import StandaloneRun
 
 THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
@@ -37,7 +37,7 @@ class Gated:
     useful: float
 
 
-def fit_confidence(runs: Iterable[Run]) -> Confidence:
+def fit_confidence(runs: Iterable[StandaloneRun]) -> Confidence:
     """The chances of a drafter's tokens, from runs on answers that it has not seen."""
     counts = {origin: ReliabilityCounts() for origin in Origin}
     for run in runs:
@@ -46,7 +46,7 @@ def fit_confidence(runs: Iterable[Run]) -> Confidence:
     return Confidence({origin: each.curve() for origin, each in counts.items()})
 
 
-def gated(runs: Sequence[Run], confidence: Confidence, threshold: float) -> Gated:
+def gated(runs: Sequence[StandaloneRun], confidence: Confidence, threshold: float) -> Gated:
     """What of each run is shown, and kept.
 
     Args:
@@ -58,7 +58,7 @@ def gated(runs: Sequence[Run], confidence: Confidence, threshold: float) -> Gate
     return Gated(threshold, total / len(runs), median(shown), kept / total if total else 1.0, kept / len(runs))
 
 
-def shown_tokens(run: Run, confidence: Confidence | None, threshold: float) -> int:
+def shown_tokens(run: StandaloneRun, confidence: Confidence | None, threshold: float) -> int:
     """How many tokens that can be judged come before the chance of the run falls below the threshold.
 
     Args:

@@ -18,7 +18,7 @@ from moa_shared.drafting.confidence import Confidence
 from moa_shared.sampling.scores import log_softmax
 
 from moa_training.evaluation.confidence import shown_tokens
-from moa_training.evaluation.subjects import Run
+from moa_training.evaluation.subjects import StandaloneRun
 from moa_training.teacher.target_reader import TargetReader
 
 FIRST = (8, 16, 32)  # after them small drafters loop, and a target agrees with a loop
@@ -26,7 +26,7 @@ _GRAM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class ShownText:
+class AnswerAfterCut:
     """What a reader has of one answer after a cut, in tokens.
 
     Args:
@@ -59,7 +59,7 @@ class StandaloneQuality:
     questions: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
-    texts: list[ShownText] = field(default_factory=list)
+    texts: list[AnswerAfterCut] = field(default_factory=list)
 
     def add(self, name: str, value: float, weight: float = 1.0) -> None:
         self.sums[name] = self.sums.get(name, 0.0) + value * weight
@@ -82,7 +82,7 @@ class StandaloneQuality:
         return {**means, **reader_means(self.texts)}
 
 
-def reader_means(texts: Sequence[ShownText]) -> dict[str, float]:
+def reader_means(texts: Sequence[AnswerAfterCut]) -> dict[str, float]:
     """What readers have, by mean: served (share of the answer before the cut: all that there is without a drafter),
     in_hand and in_hand_gated (the same with the useful and the kept tokens), useful_run, shown and their medians
     (tokens), precision (kept share of all shown tokens; left out where none is).
@@ -110,7 +110,7 @@ def repeated_share(tokens: Sequence[int]) -> float | None:
 
 
 def standalone_quality(
-    run: Run,
+    run: StandaloneRun,
     reader: TargetReader,
     prompt: Sequence[int],
     answer: Sequence[int],
@@ -126,7 +126,7 @@ def standalone_quality(
     """
     quality = StandaloneQuality(1)
     rest, written, known = list(answer[cut:]), list(run.tokens), [*prompt, *answer[:cut]]
-    quality.texts.append(ShownText(cut, len(answer), run.right, shown_tokens(run, confidence, LEAST_CHANCE)))
+    quality.texts.append(AnswerAfterCut(cut, len(answer), run.right, shown_tokens(run, confidence, LEAST_CHANCE)))
     for first in FIRST:
         if len(rest) >= first <= length:
             equal = sum(ours == theirs for ours, theirs in zip(written[:first], rest[:first], strict=False))

@@ -20,7 +20,7 @@ from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.drafting.written import Origin, WrittenToken
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_training.evaluation.acceptance import GREEDY, Acceptance, Shape, make_draft, verify
+from moa_training.evaluation.acceptance import GREEDY, Acceptance, DraftForm, make_draft, verify
 from moa_training.teacher.target_reader import TargetReader
 
 Rows = npt.NDArray[np.float32]
@@ -28,7 +28,7 @@ NextToken = Callable[[Sequence[int]], WrittenToken | None]  # after standalone t
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StandaloneRun:
     """What a drafter wrote without the server, up to its own end of the answer.
 
     Args:
@@ -46,7 +46,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class WritingLimit:
     """How much is written after a cut.
 
     Args:
@@ -67,13 +67,19 @@ class Subject(Protocol):
 
     reader: TargetReader
 
-    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftForm]) -> list[Acceptance]:
         """Acceptance of each shape over one answer (whose first token the prefill gives)."""
         ...
 
     def runs(
-        self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], room: Room, *, memory: bool = True
-    ) -> list[Run]:
+        self,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        cuts: Sequence[int],
+        room: WritingLimit,
+        *,
+        memory: bool = True,
+    ) -> list[StandaloneRun]:
         """What it writes after each cut, if the server is lost there.
 
         Args:
@@ -110,14 +116,20 @@ class DrafterSubject:
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
         self._new_state = checkpoint.states(target, weights)
 
-    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftForm]) -> list[Acceptance]:
         ids = [*prompt, *answer]
         memory, state = self._read(ids)
         return [self._replay(ids, len(prompt), memory, state, shape) for shape in shapes]
 
     def runs(
-        self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], room: Room, *, memory: bool = True
-    ) -> list[Run]:
+        self,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        cuts: Sequence[int],
+        room: WritingLimit,
+        *,
+        memory: bool = True,
+    ) -> list[StandaloneRun]:
         ids = [*prompt, *answer]
         rows, state = self._read(ids) if memory else (None, None)
         draft = ConversationDraft(self._new_state, CHAIN, TextGuesser())
@@ -145,7 +157,9 @@ class DrafterSubject:
         source = read.last_hidden if self._reads_last_hidden else read.kv
         return np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source), read.state
 
-    def _replay(self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: Shape) -> Acceptance:
+    def _replay(
+        self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: DraftForm
+    ) -> Acceptance:
         drafter = self._new_state()
         guesser = TextGuesser() if shape.merges_copies else None
         counts = Acceptance()
@@ -175,13 +189,19 @@ class LookupSubject:
         self._stop_ids = frozenset(stop_ids)
         self._longest = longest  # tokens that must agree: as the client has it
 
-    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftForm]) -> list[Acceptance]:
         ids = [*prompt, *answer]
         return [self._replay(ids, len(prompt), shape) for shape in shapes]
 
     def runs(
-        self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], room: Room, *, memory: bool = True
-    ) -> list[Run]:
+        self,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        cuts: Sequence[int],
+        room: WritingLimit,
+        *,
+        memory: bool = True,
+    ) -> list[StandaloneRun]:
         """A run ends where there is nothing to copy; none reads memory."""
         text = TextIndex(self._longest)
         text.restart(prompt)
@@ -196,7 +216,7 @@ class LookupSubject:
             runs.append(_run(following, answer, cut, room, self._stop_ids))
         return runs
 
-    def _replay(self, ids: Sequence[int], prompt: int, shape: Shape) -> Acceptance:
+    def _replay(self, ids: Sequence[int], prompt: int, shape: DraftForm) -> Acceptance:
         text, counts = TextIndex(self._longest), Acceptance()
         text.restart(ids[: prompt + 1])
         newest = prompt
@@ -208,7 +228,9 @@ class LookupSubject:
         return counts
 
 
-def _run(following: NextToken, answer: Sequence[int], cut: int, room: Room, stop_ids: frozenset[int]) -> Run:
+def _run(
+    following: NextToken, answer: Sequence[int], cut: int, room: WritingLimit, stop_ids: frozenset[int]
+) -> StandaloneRun:
     """What is written after a cut, compared with the rest of the answer."""
     written: list[WrittenToken] = []
     tokens: list[int] = []
@@ -223,4 +245,4 @@ def _run(following: NextToken, answer: Sequence[int], cut: int, room: Room, stop
     both = min(len(tokens), len(rest))
     judged = len(tokens) if stop_ids.intersection(answer[-1:]) else both
     right = next((at for at in range(both) if tokens[at] != rest[at]), both)
-    return Run(tuple(written), right, judged)
+    return StandaloneRun(tuple(written), right, judged)

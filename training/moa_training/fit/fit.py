@@ -55,7 +55,7 @@ _DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 _LONGEST_UPDATE_SECONDS = 60.0
 
 
-class Run:
+class TrainingRun:
     """One training run."""
 
     def __init__(self, settings: FitSettings, progress: Progress) -> None:

@@ -10,7 +10,7 @@ import torch
 from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.checkpoint.config import EAGLE2
 from moa_shared.drafter.checkpoint.shapes import layer_names
-from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from torch import nn
 
 from moa_training.data.packing import PackedBatch
@@ -52,7 +52,7 @@ class TrainingBaseline(nn.Module):
             self.layers = nn.ModuleList(layers)
         self.output_norm = RMSNorm(hidden, eps) if config.output_norm else None
         self._stack = layers
-        self._rotary = Rotary(head_dim, config.rope_parameters)
+        self._rotary = TorchRotary(head_dim, config.rope_parameters)
 
     def forward(self, target: Activations, blocks: Blocks) -> Prediction:
         """Predictions at every position; EAGLE-2's at the first token of a conversation mean nothing."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
-from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from moa_shared.errors import InternalError
 from torch import nn
 
@@ -88,9 +88,9 @@ class TrainingDrafter(nn.Module):
             )
             self.Ekv2E = nn.Linear(width, hidden)
         self.output_norm = RMSNorm(hidden, eps) if config.output_norm else None
-        self._rotary = Rotary(head_dim, config.rope_parameters)
-        self._memory_rotary = Rotary(head_dim, config.memory_rope)
-        self._layer_rotary = Rotary(width // config.lsa_heads, config.memory_rope)
+        self._rotary = TorchRotary(head_dim, config.rope_parameters)
+        self._memory_rotary = TorchRotary(head_dim, config.memory_rope)
+        self._layer_rotary = TorchRotary(width // config.lsa_heads, config.memory_rope)
         self._frozen: tuple[list[Any], Any] = (list(reused or []), final_norm)  # not ours to train or to save
         self._inject = inject_true_state
 

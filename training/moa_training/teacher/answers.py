@@ -18,7 +18,7 @@ from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 
-from moa_training.data.questions import Question, stop_tokens
+from moa_training.data.questions import TaskQuestion, stop_tokens
 from moa_training.teacher.target_reader import TargetReader
 
 ANSWERED_TOGETHER = 8  # a part of an evaluation: a minute or two of one core
@@ -35,7 +35,7 @@ class AnsweredQuestion:
 
 
 def answer_questions(
-    questions: Sequence[Question],
+    questions: Sequence[TaskQuestion],
     files: ModelFiles,
     reader: TargetReader,
     most_tokens: int,

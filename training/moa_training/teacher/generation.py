@@ -18,7 +18,7 @@ PREFILL_ROWS = 8  # prompts read together: more pad more, fewer repeat the readi
 
 
 @dataclass(slots=True)
-class Answer:
+class TargetAnswer:
     """A prompt and the answer to it.
 
     Args:
@@ -34,7 +34,7 @@ class Answer:
     finished: bool = False  # by an end-of-text token
 
 
-class Generator:
+class AnswerGenerator:
     """Answers prompts in whatever order they finish.
 
     Args:
@@ -50,7 +50,7 @@ class Generator:
         self._model, self._core = model, model.model
         self._device = model.lm_head.weight.device
         self._cache = BatchCache(model.config, slots, capacity, dtype, self._device)
-        self._answers: list[Answer | None] = [None] * slots
+        self._answers: list[TargetAnswer | None] = [None] * slots
         self._newest = torch.zeros(slots, dtype=torch.long, device=self._device)
         self._stop_ids = stop_ids
         self._random = torch.Generator(device=self._device).manual_seed(seed)
@@ -60,7 +60,7 @@ class Generator:
         self._random.manual_seed(seed)
 
     @torch.inference_mode()
-    def run(self, prompts: Iterator[Answer]) -> Iterator[Answer]:
+    def run(self, prompts: Iterator[TargetAnswer]) -> Iterator[TargetAnswer]:
         """Yields each answer when it has ended."""
         exhausted = False
         while True:
@@ -81,7 +81,7 @@ class Generator:
                 return
             yield from self._step()
 
-    def _read(self, slots: list[int], prompts: list[Answer]) -> Iterator[Answer]:
+    def _read(self, slots: list[int], prompts: list[TargetAnswer]) -> Iterator[TargetAnswer]:
         """Reads prompts, padded at their right, into free slots."""
         lengths = [len(prompt.prompt) for prompt in prompts]
         ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
@@ -95,7 +95,7 @@ class Generator:
             self._answers[slot] = prompt
         yield from self._choose(slots, last)
 
-    def _step(self) -> Iterator[Answer]:
+    def _step(self) -> Iterator[TargetAnswer]:
         live = [slot for slot, answer in enumerate(self._answers) if answer is not None]
         for slot, answer in enumerate(self._answers):
             if answer is None:
@@ -113,7 +113,7 @@ class Generator:
         out: torch.Tensor = self._core.norm(hidden)
         return out
 
-    def _choose(self, slots: list[int], hidden: torch.Tensor) -> Iterator[Answer]:
+    def _choose(self, slots: list[int], hidden: torch.Tensor) -> Iterator[TargetAnswer]:
         logits = self._model.lm_head(hidden)
         answers = [answer for slot in slots if (answer := self._answers[slot]) is not None]
         hot = [row for row, answer in enumerate(answers) if answer.temperature > 0]

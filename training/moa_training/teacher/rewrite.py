@@ -21,11 +21,11 @@ from moa_shared.programs.progress import Progress
 from moa_training.cluster.finished import FinishedParts
 from moa_training.cluster.parts import Advance, plan_parts
 from moa_training.cluster.run import InProcess, Runner, run_parts
-from moa_training.data.conversations import Conversation, RowCounts, read_conversations
+from moa_training.data.conversations import RowCounts, TrainingConversation, read_conversations
 from moa_training.data.prepare import template_ids
 from moa_training.data.questions import stop_tokens
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_lines, read_shard
-from moa_training.teacher.generation import Answer, Generator
+from moa_training.teacher.generation import AnswerGenerator, TargetAnswer
 from moa_training.teacher.same_target import SameTarget, name_anywhere
 
 
@@ -83,7 +83,7 @@ def rewrite(
         row
         for path in sources
         for row in read_conversations(read_lines(path), counts, vocab, path.name)
-        if isinstance(row, Conversation)
+        if isinstance(row, TrainingConversation)
     ]
     random.Random(options.seed).shuffle(conversations)
     done: set[str] = set()
@@ -117,7 +117,7 @@ class RewriteJob:
         options, files = self.options, self.target.find(progress)
         if options.threads:
             torch.set_num_threads(options.threads)
-        generator = Generator(
+        generator = AnswerGenerator(
             load_target_model(files, options.dtype).to("cuda" if torch.cuda.is_available() else "cpu"),
             slots=options.slots,
             capacity=options.prompt_tokens + options.answer_tokens + 1,
@@ -128,7 +128,7 @@ class RewriteJob:
 
         def work(items: str, advance: Advance) -> str:
             asked = [
-                Answer(key, source, prompt, temperature, options.answer_tokens)
+                TargetAnswer(key, source, prompt, temperature, options.answer_tokens)
                 for key, source, prompt, temperature in json.loads(items)
             ]
             # By the part's first prompt: no two parts have the same noise, and none depends on those before it.
@@ -142,7 +142,7 @@ class RewriteJob:
 
 def _prompts(
     tokenizer: Tokenizer,
-    conversations: Sequence[Conversation],
+    conversations: Sequence[TrainingConversation],
     done: set[str],
     options: RewriteOptions,
     counts: RowCounts,

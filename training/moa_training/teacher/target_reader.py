@@ -19,7 +19,7 @@ from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 
-from moa_training.teacher.generation import Answer, Generator
+from moa_training.teacher.generation import AnswerGenerator, TargetAnswer
 from moa_training.teacher.teacher import Teacher
 
 Rows = npt.NDArray[np.float32]
@@ -29,7 +29,7 @@ _SLOTS = 24  # answers written at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TargetReading:
     """What a target computes for a text, float32.
 
     Args:
@@ -49,7 +49,7 @@ class TargetReader(Protocol):
     level: str
     reused_layers: int
 
-    def read(self, ids: Sequence[int]) -> Reading:
+    def read(self, ids: Sequence[int]) -> TargetReading:
         """What it computes for a text."""
         ...
 
@@ -83,10 +83,10 @@ class TorchReader:
         self._teacher = teacher
 
     @torch.inference_mode()
-    def read(self, ids: Sequence[int]) -> Reading:
+    def read(self, ids: Sequence[int]) -> TargetReading:
         run = self._teacher.run(torch.tensor([list(ids)]), torch.arange(len(ids))[None], None)
         state = None if run.state is None else _array(run.state[0])
-        return Reading(_array(run.kv[0]), _array(run.last_hidden[0]), state)
+        return TargetReading(_array(run.kv[0]), _array(run.last_hidden[0]), state)
 
     @torch.inference_mode()
     def logits(self, hidden: Rows) -> Rows:
@@ -97,7 +97,7 @@ class TorchReader:
         self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], progress: Progress
     ) -> list[list[int]]:
         model: Any = self._teacher.model
-        generator = Generator(
+        generator = AnswerGenerator(
             model,
             slots=min(_SLOTS, len(prompts)),
             capacity=max(map(len, prompts)) + most_tokens + 1,
@@ -106,7 +106,7 @@ class TorchReader:
             seed=0,
         )
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        asked = (Answer(str(index), "", list(prompts[index]), 0.0, most_tokens) for index in order)
+        asked = (TargetAnswer(str(index), "", list(prompts[index]), 0.0, most_tokens) for index in order)
         answers: dict[int, list[int]] = {}
         with progress.task("the target answers", len(prompts)) as bar:
             for answer in generator.run(asked):
@@ -124,7 +124,7 @@ class KernelReader:
         self.reused_layers = reused_layers
         self._network = network
 
-    def read(self, ids: Sequence[int]) -> Reading:
+    def read(self, ids: Sequence[int]) -> TargetReading:
         network, cache = self._network, self._network.new_cache()
         wanted = [network.layer_count - self.reused_layers] if self.reused_layers else []
         hidden: list[Rows] = []
@@ -135,7 +135,9 @@ class KernelReader:
             cache.length += len(chunk)
             hidden.append(network.normed(out))
             states += entering.values()
-        return Reading(cache.read(0, len(ids)), np.concatenate(hidden), np.concatenate(states) if states else None)
+        return TargetReading(
+            cache.read(0, len(ids)), np.concatenate(hidden), np.concatenate(states) if states else None
+        )
 
     def logits(self, hidden: Rows) -> Rows:
         return self._network.logits(hidden)

@@ -16,7 +16,7 @@ from moa_training.evaluation.measuring.job import EvaluationOptions
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.suite import Result, Run
-from moa_bench.suites.alone.suite import AloneEffort, questions_of
+from moa_bench.suites.alone.suite import AloneEffort
 
 SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_DRAFTER, "prompt look-up": "lookup"}
 
@@ -25,9 +25,8 @@ def measure(effort: AloneEffort, run: Run) -> Result:
     """The evaluations, on the server's core; each is a cell.
 
     Raises:
-        MoaError: there are no questions, or a drafter cannot be used.
+        MoaError: the questions or a drafter cannot be used.
     """
-    questions = questions_of(run)
     options = EvaluationOptions(
         target=run.model,
         limit=effort.questions,
@@ -40,7 +39,7 @@ def measure(effort: AloneEffort, run: Run) -> Result:
     named = SHIPPED | {name: str(path) for name, path in run.drafters.items()}
     with on_cores(run.server_cores):
         evaluations = {
-            name: run.keep(name, partial(evaluate_one, checkpoint, questions, options))
+            name: run.keep(name, partial(evaluate_one, checkpoint, run.questions, options))
             for name, checkpoint in named.items()
         }
     return {"target": next(iter(evaluations.values()))["target"], "evaluations": evaluations}

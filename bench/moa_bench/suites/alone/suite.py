@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-
-from moa_shared.errors import NotFoundError
 
 from moa_bench.report.report import ALONE
-from moa_bench.suite import Inputs, Suite
+from moa_bench.suite import Suite
 
 DRAFTERS = 3  # those in the package, and prompt look-up
-CATEGORIES = 7  # of the questions that are usually asked
+CATEGORIES = 3  # of the questions in the package
 QUESTION_S = 20.0  # of one drafter, with answers of 128 tokens and its task's result
 
 
@@ -39,17 +36,6 @@ def estimate_s(effort: AloneEffort) -> float:
     return DRAFTERS * CATEGORIES * effort.questions * QUESTION_S * effort.answer_tokens / 128
 
 
-def questions_of(inputs: Inputs) -> Path:
-    """What to ask; raises NotFoundError where nobody says so."""
-    if inputs.questions is None:
-        raise NotFoundError("There are no questions to answer.", hint="Name a file or a folder: --questions PATH.")
-    return inputs.questions
-
-
-def refuse(effort: AloneEffort, inputs: Inputs) -> None:
-    questions_of(inputs)
-
-
 SUITE = Suite(
     "alone",
     "What a device writes without its server, by the share of the answer that it had; and what an API client has.",
@@ -59,5 +45,4 @@ SUITE = Suite(
     AloneEffort(1, 16, 128, 8, 0),
     ("model", "level", "pin", "questions", "drafters"),
     estimate_s,
-    refuse,
 )

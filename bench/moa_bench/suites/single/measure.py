@@ -25,7 +25,7 @@ from moa_bench.suites.single.methods import (
 )
 from moa_bench.suites.single.names import SERVER
 from moa_bench.suites.single.peers.peers import Peer, find_peers, running_peers, streaming_server
-from moa_bench.suites.single.questions import choose, own_questions
+from moa_bench.suites.single.questions import choose
 from moa_bench.suites.single.rounds import Answer, Ask, ask_round
 from moa_bench.suites.single.suite import SingleEffort
 
@@ -42,7 +42,7 @@ def measure(effort: SingleEffort, run: Run) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
-    asked = own_questions() if run.questions is None else read_all(run.questions)
+    asked = read_all(run.questions)
     prompts = {question.text: chat_tokens(tokenizer, question.text) for question in asked}
     chosen = choose(asked, prompts, effort.questions, effort.longest_prompt)
     given = load_drafters(files, run.drafters)

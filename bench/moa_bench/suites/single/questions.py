@@ -1,4 +1,4 @@
-"""Questions with their categories, as Spec-Bench names them."""
+"""Which questions are asked of how many there are."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from moa_shared.errors import DataError
 
-from moa_bench.harness.prompts import QUESTIONS
 from moa_bench.harness.questions import Question
-
-OWN = "own"  # the bench's own questions have no categories
-
-
-def own_questions() -> list[Question]:
-    """The bench's own."""
-    return [Question(str(number), OWN, (text,)) for number, text in enumerate(QUESTIONS)]
 
 
 def choose(

@@ -10,16 +10,15 @@ import enum
 import errno
 import socket
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from netsim.backends.proxy.half import Half
-from netsim.core.link import Direction, Release
+from netsim.core.link import Direction, LinkModel, Release
 from netsim.core.stream import StreamSender
-from netsim.output.recorder import BOTH_WAYS
-from netsim.run.loop import Timer
-
-if TYPE_CHECKING:
-    from netsim.backends.proxy.server import ProxyBackend
+from netsim.output.recorder import BOTH_WAYS, RunRecorder
+from netsim.run.address import Address
+from netsim.run.loop import Loop, Timer
 
 SYN_BYTES = 60  # 20 of IP and 40 of TCP with the usual options
 SYN_RETRIES = 6  # tcp_syn_retries of Linux
@@ -27,7 +26,7 @@ FIRST_SYN_TIMEOUT_S = 1.0  # RFC 6298
 LINGER_S = 2.0  # how long an end by a middle box waits for both sides to close
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """The state of a connection."""
 
     CONNECTING = "connecting"
@@ -36,12 +35,28 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
-class Connection:
+class Proxy(Protocol):
+    """What a connection passes through; learns how it ends."""
+
+    loop: Loop
+    recorder: RunRecorder
+    links: dict[Direction, LinkModel]
+    upstream: Address
+    upstream_family: socket.AddressFamily
+
+    def on_closed(self, connection: ProxiedConnection, why: str) -> None:
+        """A connection has ended."""
+
+    def on_upstream_refused(self, code: int) -> None:
+        """The server refuses, with this errno."""
+
+
+class ProxiedConnection:
     """One proxied connection; owns both sockets."""
 
-    def __init__(self, backend: ProxyBackend, client: socket.socket, number: int) -> None:
+    def __init__(self, backend: Proxy, client: socket.socket, number: int) -> None:
         self.number = number
-        self.state = State.CONNECTING
+        self.state = ConnectionState.CONNECTING
         self.halves: dict[Direction, Half] = {}
         self._backend = backend
         self._loop = backend.loop
@@ -70,9 +85,9 @@ class Connection:
         else:
             self._later(verdict.t, lambda: self._establish(first))
 
-    def _later(self, t: float, callback: object) -> None:
+    def _later(self, t: float, callback: Callable[[], None]) -> None:
         def unless_closed() -> None:
-            if self.state is not State.CLOSED and callable(callback):
+            if self.state is not ConnectionState.CLOSED:
                 callback()
 
         self._timers.append(self._loop.call_at(t, unless_closed))
@@ -104,7 +119,7 @@ class Connection:
         rtt_s = t - asked
         links, up, down = self._backend.links, Direction.UP, Direction.DOWN
         last_leg = links[up].acknowledgement_s(t)  # the handshake's third packet
-        self.state = State.OPEN
+        self.state = ConnectionState.OPEN
         for direction, other, source, sink, start in (
             (up, down, self._client, self._server, t),
             (down, up, self._server, self._client, t + last_leg),
@@ -148,10 +163,10 @@ class Connection:
 
     def end(self) -> None:
         """Both sides see an orderly end at once, as from a middle box; what they still send is thrown away."""
-        if self.state is not State.OPEN:
+        if self.state is not ConnectionState.OPEN:
             self.abort("fin")
             return
-        self.state = State.ENDING
+        self.state = ConnectionState.ENDING
         for half in self.halves.values():
             half.close()
         waiting = {self._client, self._server}
@@ -185,9 +200,9 @@ class Connection:
         self._close(why)
 
     def _close(self, why: str) -> None:
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         for half in self.halves.values():
             half.close()
         for timer in self._timers:

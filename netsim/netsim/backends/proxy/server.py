@@ -11,9 +11,9 @@ import errno
 import socket
 from typing import Any
 
-from netsim.backends.proxy.connection import Connection
+from netsim.backends.proxy.connection import ProxiedConnection
 from netsim.core.link import Direction, LinkModel
-from netsim.output.recorder import Recorder
+from netsim.output.recorder import RunRecorder
 from netsim.profile.scenario import Scenario
 from netsim.run.address import Address, listen, resolve
 from netsim.run.loop import Loop
@@ -29,13 +29,13 @@ class ProxyBackend:
     name = "proxy"
 
     def __init__(
-        self, loop: Loop, scenario: Scenario, recorder: Recorder, at: Address | socket.socket, upstream: Address
+        self, loop: Loop, scenario: Scenario, recorder: RunRecorder, at: Address | socket.socket, upstream: Address
     ) -> None:
         self.loop = loop
         self.recorder = recorder
         self.links: dict[Direction, LinkModel] = scenario.models(recorder.packet)
         self.upstream_family, self.upstream = resolve(upstream, "upstream")
-        self._connections: set[Connection] = set()
+        self._connections: set[ProxiedConnection] = set()
         self._accepted = 0
         self._socket = at if isinstance(at, socket.socket) else listen(at)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
@@ -53,7 +53,7 @@ class ProxyBackend:
                 self.recorder.event(t, "too_many_connections", limit=MAX_CONNECTIONS)
                 return
             self.recorder.event(t, "open", connection=self._accepted)
-            self._connections.add(Connection(self, client, self._accepted))
+            self._connections.add(ProxiedConnection(self, client, self._accepted))
 
     def endpoint(self) -> str:
         """Where clients connect to."""
@@ -67,7 +67,7 @@ class ProxyBackend:
         """Connections that are open."""
         return len(self._connections)
 
-    def on_closed(self, connection: Connection, why: str) -> None:
+    def on_closed(self, connection: ProxiedConnection, why: str) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
         self.recorder.event(self.loop.time(), "close", connection=connection.number, why=why)

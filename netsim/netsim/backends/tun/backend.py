@@ -26,7 +26,7 @@ from netsim.backends.tun.namespaces import (
 from netsim.backends.tun.packet import FIN, RST, FlowKey, is_tcp, payload_bytes, reverse
 from netsim.core.link import Direction, LinkModel, Release
 from netsim.errors import AddressError
-from netsim.output.recorder import BOTH_WAYS, Recorder
+from netsim.output.recorder import BOTH_WAYS, RunRecorder
 from netsim.profile.scenario import Scenario
 from netsim.run.address import Address
 from netsim.run.loop import Loop
@@ -42,7 +42,7 @@ class TunBackend:
     name = "tun"
 
     def __init__(
-        self, loop: Loop, scenario: Scenario, recorder: Recorder, port: int, upstream: Address | None = None
+        self, loop: Loop, scenario: Scenario, recorder: RunRecorder, port: int, upstream: Address | None = None
     ) -> None:
         self.loop = loop
         self.recorder = recorder

@@ -12,7 +12,7 @@ import socket
 import sys
 
 from netsim.backends.proxy.server import ProxyBackend
-from netsim.output.recorder import Recorder
+from netsim.output.recorder import RunRecorder
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
 from netsim.run.address import parse_address
@@ -26,7 +26,7 @@ def main(fd: int, upstream: str) -> None:
     listener = socket.socket(fileno=fd)
     listener.setblocking(False)
     scenario = Scenario(catalogue.load("perfect"))
-    backend = ProxyBackend(loop, scenario, Recorder(None), listener, parse_address(upstream, "upstream"))
+    backend = ProxyBackend(loop, scenario, RunRecorder(None), listener, parse_address(upstream, "upstream"))
     loop.read(sys.stdin.fileno(), lambda: loop.stop() if not os.read(sys.stdin.fileno(), 1) else None)
     signal.signal(signal.SIGTERM, lambda number, frame: loop.stop())
     sys.stdout.write("ready\n")

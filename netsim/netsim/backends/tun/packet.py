@@ -13,7 +13,7 @@ FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 FlowKey = bytes  # source address, destination address, source port, destination port: 12 bytes
 
 
-class Segment(NamedTuple):
+class TcpSegment(NamedTuple):
     """The parts of a TCP packet that matter here."""
 
     key: FlowKey
@@ -34,11 +34,11 @@ def is_tcp(packet: bytes) -> bool:
     return len(packet) >= 40 and packet[0] == 0x45 and packet[9] == 6 and not packet[6] & 0x3F and packet[7] == 0
 
 
-def parse(packet: bytes) -> Segment:
+def parse(packet: bytes) -> TcpSegment:
     """Reads a packet for which `is_tcp` holds."""
     total = struct.unpack_from("!H", packet, 2)[0]
     sequence, acknowledgement, offset, flags = struct.unpack_from("!IIBB", packet, 24)
-    return Segment(packet[12:24], sequence, acknowledgement, flags, total - 20 - (offset >> 4) * 4)
+    return TcpSegment(packet[12:24], sequence, acknowledgement, flags, total - 20 - (offset >> 4) * 4)
 
 
 def payload_bytes(packet: bytes) -> int:

@@ -22,8 +22,8 @@ from moa_kernels import (
     Tiles,
     in_four_bits,
     norm,
-    reference,
 )
+from moa_kernels.arithmetic import norm as numpy_norm
 
 from moa_shared.errors import ConfigError
 
@@ -81,4 +81,4 @@ class Arithmetic:
 
     def norm(self, rows: Rows, weight: Rows, eps: float) -> Rows:
         """Root-mean-square norm of [rows, width]."""
-        return reference.norm(rows, weight, eps) if self.in_numpy else norm(rows, weight, eps)
+        return numpy_norm(rows, weight, eps) if self.in_numpy else norm(rows, weight, eps)

@@ -6,17 +6,12 @@ come and are not across, and the bridge's keys and values. Invariant: what is ac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from moa_kernels import Segment, Stack
 
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import batches
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
-
-if TYPE_CHECKING:
-    from moa_shared.drafter.decoder import DraftDecoder
 
 
 class BridgedLayers(ReusedLayers):
@@ -26,10 +21,10 @@ class BridgedLayers(ReusedLayers):
         bridge: the target's layers from the one that the states enter to the first reused one.
     """
 
-    def __init__(self, decoder: DraftDecoder, stack: Stack, bridge: Stack) -> None:
-        super().__init__(decoder, stack)
+    def __init__(self, stack: Stack, bridge: Stack, *, kv: str) -> None:
+        super().__init__(stack, kv=kv)
         self._bridge = bridge
-        self._bridge_cache = decoder.new_cache(bridge)
+        self._bridge_cache = bridge.new_cache(kv=kv)
         self._arrived: dict[int, Rows] = {}  # by position
 
     def add(self, start: int, rows: Rows) -> None:

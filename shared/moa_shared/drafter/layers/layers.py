@@ -29,7 +29,7 @@ class RMSNorm(nn.Module):
         return self.weight.to(x.dtype) * wide.to(x.dtype)
 
 
-class Rotary:
+class TorchRotary:
     """Cosines and sines of rotary positions, from transformers' `rope_parameters` (scaling included)."""
 
     def __init__(self, head_dim: int, parameters: dict[str, Any], max_positions: int = 8192) -> None:
@@ -89,7 +89,7 @@ def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask
     return out.reshape(*queries.shape).transpose(-3, -2).flatten(-2)
 
 
-class Attention(nn.Module):
+class TorchAttention(nn.Module):
     """The four projections; head split as [..., heads, rows, head_dim]."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, head_dim: int) -> None:
@@ -138,7 +138,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, width: int, heads: int, kv_heads: int, head_dim: int, inner: int, eps: float) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(width, eps)
-        self.self_attn = Attention(width, heads, kv_heads, head_dim)
+        self.self_attn = TorchAttention(width, heads, kv_heads, head_dim)
         self.post_attention_layernorm = RMSNorm(width, eps)
         self.mlp = MLP(width, inner)
 

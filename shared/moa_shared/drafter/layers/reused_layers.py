@@ -19,17 +19,19 @@ from moa_shared.drafter.layers.placement import Placement, batches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moa_shared.drafter.decoder import DraftDecoder
-
 _FEW = 32  # states that are computed together with the rows after them: weights are read once instead of twice
 
 
 class ReusedLayers:
-    """The reused layers' keys and values for one conversation."""
+    """The reused layers' keys and values for one conversation.
 
-    def __init__(self, decoder: DraftDecoder, stack: Stack) -> None:
+    Args:
+        kv: the precision of its cache, as `Stack.new_cache` takes it.
+    """
+
+    def __init__(self, stack: Stack, *, kv: str) -> None:
         self._stack = stack
-        self._cache = decoder.new_cache(stack)
+        self._cache = stack.new_cache(kv=kv)
         self._states: dict[int, Rows] = {}  # by position; a conversation may be cut back to any of them
         self._first = 0
         self._verified = 0

@@ -10,11 +10,11 @@ from moa_shared.drafter.published.files import PICKLED, SAFETENSORS, PublishedFi
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.hub import HUB_ID, Wanted, fetch_from_hub
+from moa_shared.models.sources.hub import HUB_ID, HubSelection, fetch_from_hub
 from moa_shared.models.tensors.safetensors import read_metadata
 from moa_shared.programs.progress import Progress, SilentProgress
 
-_WANTED = Wanted(
+_WANTED = HubSelection(
     ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json"),
     "Check the network, or name a folder or a file.",
 )

@@ -35,7 +35,7 @@ class Layout(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class PublishedConversion:
     """What a published checkpoint becomes.
 
     Args:
@@ -73,7 +73,7 @@ def recognise(names: Collection[str], where: str) -> Layout:
 
 def convert(
     shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
-) -> Conversion:
+) -> PublishedConversion:
     """What a checkpoint becomes for a target.
 
     Args:
@@ -115,7 +115,7 @@ def convert(
     extra = sorted(kept[name] for name in kept if kept[name] not in expected)
     if extra:
         raise CheckpointError(f"{where} holds {theirs[extra[0]]}, which no {layout.value} drafter has.", hint=_KNOWN)
-    return Conversion(config, kept)
+    return PublishedConversion(config, kept)
 
 
 def _renamed(name: str, layout: Layout) -> str:

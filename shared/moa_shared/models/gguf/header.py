@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.tensors.formats import BF16, BLOCKS, F16, F32, Format
+from moa_shared.models.tensors.formats import BF16, BLOCKS, F16, F32, TensorFormat
 
 Value = TypeVar("Value")
 DAMAGED = "The file is truncated or corrupt: fetch it again."
@@ -38,18 +38,18 @@ _FORMATS = {
     12: BLOCKS["q4_k"],
     13: BLOCKS["q5_k"],
     14: BLOCKS["q6_k"],
-    16: Format("iq2_xxs", 256, 66),
-    17: Format("iq2_xs", 256, 74),
-    18: Format("iq3_xxs", 256, 98),
-    19: Format("iq1_s", 256, 50),
+    16: TensorFormat("iq2_xxs", 256, 66),
+    17: TensorFormat("iq2_xs", 256, 74),
+    18: TensorFormat("iq3_xxs", 256, 98),
+    19: TensorFormat("iq1_s", 256, 50),
     20: BLOCKS["iq4_nl"],
-    21: Format("iq3_s", 256, 110),
-    22: Format("iq2_s", 256, 82),
+    21: TensorFormat("iq3_s", 256, 110),
+    22: TensorFormat("iq2_s", 256, 82),
     23: BLOCKS["iq4_xs"],
-    29: Format("iq1_m", 256, 56),
+    29: TensorFormat("iq1_m", 256, 56),
     30: BF16,
-    34: Format("tq1_0", 256, 54),
-    35: Format("tq2_0", 256, 66),
+    34: TensorFormat("tq1_0", 256, 54),
+    35: TensorFormat("tq2_0", 256, 66),
     39: BLOCKS["mxfp4"],
 }
 
@@ -58,7 +58,7 @@ _FORMATS = {
 class TensorEntry:
     """Where a tensor lies: `offset` and `size` in bytes of the file `path`; `shape` is [outputs, inputs]."""
 
-    stored: Format
+    stored: TensorFormat
     shape: tuple[int, ...]
     offset: int
     size: int
@@ -199,7 +199,7 @@ class _Parser:
             if key in metadata:
                 raise ValueError(f"{key} twice")
             metadata[key] = self._value()
-        table: dict[str, tuple[Format, tuple[int, ...], int]] = {}
+        table: dict[str, tuple[TensorFormat, tuple[int, ...], int]] = {}
         for _ in range(tensor_count):
             name = self._string()
             if name in table:
@@ -216,13 +216,13 @@ class _Parser:
         }
         return GgufHeader(path, {k: v for k, v in metadata.items() if v is not None}, tensors, size)
 
-    def _size(self, name: str, stored: Format, shape: tuple[int, ...], offset: int) -> int:
+    def _size(self, name: str, stored: TensorFormat, shape: tuple[int, ...], offset: int) -> int:
         size = math.prod(shape[:-1]) * stored.row_bytes(shape[-1])
         if offset + size > len(self._data):
             raise ValueError(f"{name} ends at byte {offset + size} of {len(self._data)}")
         return size
 
-    def _tensor(self) -> tuple[Format, tuple[int, ...], int]:
+    def _tensor(self) -> tuple[TensorFormat, tuple[int, ...], int]:
         (dimensions,) = self._take("I")
         if not 0 < dimensions <= _MOST_DIMENSIONS:
             raise ValueError(f"a tensor of {dimensions} dimensions")

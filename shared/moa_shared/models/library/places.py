@@ -20,7 +20,7 @@ from moa_shared.models.library.local_model import (
 )
 from moa_shared.models.library.ollama import ollama_folders, ollama_models
 from moa_shared.models.sources.cache import cache_root
-from moa_shared.models.sources.hub import hub_cache
+from moa_shared.models.sources.hub_client import hub_cache
 from moa_shared.models.sources.packaged import PACKAGED, installed_file
 
 PACKAGE, HUB, LM_STUDIO, FOLDER = "package", "hub", "LM Studio", "folder"

@@ -17,7 +17,8 @@ from moa_shared.models.library.hub_choice import choose_files
 from moa_shared.models.library.local_model import files_below, is_model_file
 from moa_shared.models.library.places import snapshots
 from moa_shared.models.sources.files import find_weights
-from moa_shared.models.sources.hub import HUB_ID, hub_cache, hub_errors
+from moa_shared.models.sources.hub import HUB_ID
+from moa_shared.models.sources.hub_client import hub_cache, hub_errors
 from moa_shared.models.sources.hub_files import fetch_large
 from moa_shared.programs.progress import Progress
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.sources.cache import locked, require_space
 from moa_shared.models.sources.digest import hash_file
-from moa_shared.models.sources.hub import LARGER_DISK, hub_cache
+from moa_shared.models.sources.hub_client import LARGER_DISK, hub_cache
 from moa_shared.programs.progress import Progress, Task
 
 if TYPE_CHECKING:

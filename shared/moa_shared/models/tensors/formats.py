@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class TensorFormat:
     """How a row is stored: `values` numbers take `size` bytes."""
 
     name: str
@@ -45,12 +45,12 @@ class Format:
         return width // self.values * self.size
 
 
-F32, F16, BF16 = Format("f32", 1, 4), Format("f16", 1, 2), Format("bf16", 1, 2)
-BLOCKS = {name: Format(name, item.values, item.size) for name, item in BLOCK_FORMATS.items()}  # that the kernels take
+F32, F16, BF16 = TensorFormat("f32", 1, 4), TensorFormat("f16", 1, 2), TensorFormat("bf16", 1, 2)
+BLOCKS = {name: TensorFormat(name, item.values, item.size) for name, item in BLOCK_FORMATS.items()}  # of the kernels
 Q8_0 = BLOCKS["q8_0"]
 
 
-def to_float32(stored: Format, raw: Bytes) -> Floats:
+def to_float32(stored: TensorFormat, raw: Bytes) -> Floats:
     """[..., bytes of a row] -> [..., width] float32, a new array.
 
     Raises:
@@ -72,7 +72,7 @@ def to_float32(stored: Format, raw: Bytes) -> Floats:
     return values.reshape(*raw.shape[:-1], values.shape[-1])
 
 
-def are_finite(stored: Format, raw: Bytes) -> bool:
+def are_finite(stored: TensorFormat, raw: Bytes) -> bool:
     """Whether no number is infinite or not a number. Formats other than ours are not looked at here."""
     if stored == F32:
         return _all_finite(raw.view("<f4"))
@@ -114,7 +114,7 @@ def quantise_q8_0(weights: Floats) -> Bytes:
     return raw
 
 
-def _in_blocks(stored: Format, raw: Bytes) -> Bytes:
+def _in_blocks(stored: TensorFormat, raw: Bytes) -> Bytes:
     return raw.reshape(*raw.shape[:-1], raw.shape[-1] // stored.size, stored.size)
 
 
@@ -128,7 +128,7 @@ def _lack_exponent(bits: npt.NDArray[np.uint16], exponent: int) -> bool:
     return not bool(((bits & exponent) == exponent).any())
 
 
-def _by_gguf(stored: Format, raw: Bytes) -> Floats:
+def _by_gguf(stored: TensorFormat, raw: Bytes) -> Floats:
     try:
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize

@@ -41,7 +41,7 @@ BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExpertTensor:
     """A tensor of one expert.
 
     Args:
@@ -65,7 +65,7 @@ def is_of_expert(name: str) -> bool:
     return ".mlp.experts." in name
 
 
-def expert_parts(name: str, shape: tuple[int, ...], *, turned: bool) -> Iterator[Part]:
+def expert_parts(name: str, shape: tuple[int, ...], *, turned: bool) -> Iterator[ExpertTensor]:
     """The experts' parts of a tensor; none: it does not hold several experts.
 
     Args:
@@ -87,7 +87,7 @@ def expert_parts(name: str, shape: tuple[int, ...], *, turned: bool) -> Iterator
     for number in range(shape[0]):
         for stem, rows in parts.items():
             own = len(range(outputs)[rows])
-            yield Part(
+            yield ExpertTensor(
                 f"{match['prefix']}.{number}.{stem}.{kind}",
                 (own,) if is_bias else (own, shape[1] if flipped else shape[2]),
                 partial(_take, number, rows, shape[1:], flipped or is_bias),

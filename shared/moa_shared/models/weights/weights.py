@@ -37,7 +37,7 @@ from moa_shared.models.tensors.formats import (
     F32,
     Bytes,
     Floats,
-    Format,
+    TensorFormat,
     are_finite,
     to_float32,
 )
@@ -69,7 +69,7 @@ class _Stored:
         scales: of gpt-oss's blocks, which are in a tensor of their own.
     """
 
-    stored: Format
+    stored: TensorFormat
     shape: tuple[int, ...]
     source: Bytes
     heads: int = 0
@@ -222,14 +222,14 @@ class WeightReader:
         for source in self._sources.values():
             drop_pages(source)
 
-    def _widen(self, name: str, stored: Format, raw: Bytes) -> Floats:
+    def _widen(self, name: str, stored: TensorFormat, raw: Bytes) -> Floats:
         self._require_finite(name, stored, raw)
         values = to_float32(stored, raw)
         if stored not in (F32, F16, BF16) and stored.name not in BLOCKS and not bool(np.isfinite(values).all()):
             raise self._not_finite(name)
         return values
 
-    def _require_finite(self, name: str, stored: Format, raw: Bytes) -> None:
+    def _require_finite(self, name: str, stored: TensorFormat, raw: Bytes) -> None:
         self._looked_at += raw.nbytes
         if self._looked_at > MAPPED_BYTES:
             self.drop_pages()

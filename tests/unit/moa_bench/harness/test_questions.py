@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.questions import Question, read_all
+from moa_bench.harness.questions import PACKAGED, Question, read_all
 from moa_shared.errors import DataError, NotFoundError
 
 from tests.support.messages import raises
@@ -75,3 +75,9 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe")
     with raises(DataError, snapshot("TMP/a.jsonl cannot be read as text. Name a file of JSON lines in UTF-8.")):
         read_all(tmp_path)
+
+
+def test_the_package_has_forty_questions_of_each_kind_which_take_turns() -> None:
+    asked = read_all(PACKAGED)
+    assert [each.category for each in asked] == ["gsm8k", "humaneval", "mt_bench"] * 40
+    assert all(f"`{file.name}`" in (PACKAGED / "LICENCES.md").read_text("utf-8") for file in PACKAGED.glob("*.jsonl"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from inline_snapshot import snapshot
 from moa_kernels import KV_FORMATS, PAGE_ROWS, Cache, Heads, KernelError, Page, variant_name
-from moa_kernels.reference import ReferenceCache
+from moa_kernels.transformer.reference_cache import ReferenceCache
 
 from tests.support.messages import raises
 

@@ -86,7 +86,7 @@ def test_reused_layers_compute_what_the_target_does(family: str) -> None:
     states = output.hidden_states[first][0].numpy()  # which enter the first of two reused layers
     decoder = drafter(model, reused_layers=2).decoder(TargetWeights(model), "float32")
     assert decoder.reused is not None
-    layers = ReusedLayers(decoder, decoder.reused)
+    layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     known = LENGTH - PREDICTED
     layers.add(0, states[:known])
     assert layers.catch_up(known) == known
@@ -106,7 +106,7 @@ def test_reused_layers_have_the_angles_of_the_context_that_is_served(context: in
     weights = TargetWeights(model)
     decoder = drafter(model, reused_layers=2).decoder(weights, "float32", parts=TargetParts(weights, context=context))
     assert decoder.reused is not None
-    layers = ReusedLayers(decoder, decoder.reused)
+    layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     features = decoder.features(layers.run(output.states[first], run_of_text(range(32))))
     np.testing.assert_allclose(decoder.logits(features), output.logits, rtol=0, atol=3e-4)
 

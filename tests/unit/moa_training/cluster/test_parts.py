@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from moa_shared.errors import DataError, DiskFullError
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_training.cluster.finished import FinishedParts
-from moa_training.cluster.parts import Advance, Job, Part, Work, plan_parts
+from moa_training.cluster.parts import Advance, ClusterJob, ClusterPart, Work, plan_parts
 from moa_training.cluster.run import InProcess, run_parts
 
 from tests.support.messages import raises
@@ -34,7 +34,7 @@ class Doubling:
         return work
 
 
-def run_all(job: Job, parts: Sequence[Part], folder: Path) -> list[int]:
+def run_all(job: ClusterJob, parts: Sequence[ClusterPart], folder: Path) -> list[int]:
     finished = FinishedParts(folder)
     results = run_parts(job, parts, finished, InProcess(SilentProgress()), "doubling", SilentProgress())
     return [number for _, result in results for number in json.loads(result)]

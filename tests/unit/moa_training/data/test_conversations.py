@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from moa_training.data.conversations import Conversation, RowCounts, read_conversations
+from moa_training.data.conversations import RowCounts, TrainingConversation, read_conversations
 from moa_training.data.shards import TokenRow
 
 GOOD = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "source": "x"}
 
 
-def read(*lines: object) -> tuple[list[Conversation | TokenRow], RowCounts]:
+def read(*lines: object) -> tuple[list[TrainingConversation | TokenRow], RowCounts]:
     counts = RowCounts()
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     return list(read_conversations(texts, counts, 50, "f")), counts
@@ -17,7 +17,7 @@ def read(*lines: object) -> tuple[list[Conversation | TokenRow], RowCounts]:
 
 def test_good_rows_pass() -> None:
     rows, counts = read(GOOD, {"prompt_ids": [1, 2], "answer_ids": [3], "temperature": 0.8})
-    assert isinstance(rows[0], Conversation)
+    assert isinstance(rows[0], TrainingConversation)
     assert rows[1] == TokenRow([1, 2, 3], [(2, 3)], "", 0.8, "f:1")
     assert counts.good == 2
     assert str(counts) == "2 rows, none malformed"

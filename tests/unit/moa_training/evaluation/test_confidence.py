@@ -8,7 +8,7 @@ import random
 import pytest
 from moa_shared.drafting.written import Origin, WrittenToken
 from moa_training.evaluation.confidence import fit_confidence, format_gates, gated, shown_tokens
-from moa_training.evaluation.subjects import Run
+from moa_training.evaluation.subjects import StandaloneRun
 
 SURE, UNSURE = math.log(0.975), math.log(0.325)
 
@@ -17,9 +17,9 @@ def token(log_chance: float, origin: Origin = Origin.DRAFTER) -> WrittenToken:
     return WrittenToken(7, log_chance, origin)
 
 
-def run(*log_chances: float, right: int, judged: int | None = None, origin: Origin = Origin.DRAFTER) -> Run:
+def run(*log_chances: float, right: int, judged: int | None = None, origin: Origin = Origin.DRAFTER) -> StandaloneRun:
     written = tuple(token(each, origin) for each in log_chances)
-    return Run(written, right, len(written) if judged is None else judged)
+    return StandaloneRun(written, right, len(written) if judged is None else judged)
 
 
 def test_only_tokens_after_right_ones_count() -> None:
@@ -61,7 +61,7 @@ def test_text_goes_on_while_all_of_it_is_likely() -> None:
 def test_a_calibrated_drafter_keeps_what_its_chances_promise() -> None:
     chance = random.Random(0)
 
-    def written() -> Run:
+    def written() -> StandaloneRun:
         """Each token is right with half of the chance that the drafter states."""
         stated = [chance.choice([0.975, 0.675, 0.325]) for _ in range(12)]
         right = next((place for place, each in enumerate(stated) if chance.random() > each / 2), 12)

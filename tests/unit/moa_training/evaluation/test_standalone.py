@@ -12,13 +12,13 @@ from moa_shared.drafting import barred_after
 from moa_shared.drafting.written import Origin, WrittenToken
 from moa_shared.models import ModelFiles, load_target_model
 from moa_training.evaluation.standalone import (
-    ShownText,
+    AnswerAfterCut,
     StandaloneQuality,
     reader_means,
     repeated_share,
     standalone_quality,
 )
-from moa_training.evaluation.subjects import DrafterSubject, Room, Run
+from moa_training.evaluation.subjects import DrafterSubject, StandaloneRun, WritingLimit
 
 from tests.unit.moa_training.evaluation.test_acceptance import subject_of
 
@@ -34,7 +34,7 @@ def test_repetition_is_the_share_of_grams_seen_before() -> None:
 
 def quality(subject: DrafterSubject, tokens: Sequence[int], cut: int, length: int, right: int = 0) -> StandaloneQuality:
     written = tuple(WrittenToken(token, math.log(0.9), Origin.DRAFTER) for token in tokens)
-    run = Run(written, right, min(len(tokens), len(ANSWER) - cut))
+    run = StandaloneRun(written, right, min(len(tokens), len(ANSWER) - cut))
     return standalone_quality(run, subject.reader, PROMPT, ANSWER, cut, length)
 
 
@@ -67,15 +67,15 @@ def test_likelihood_is_the_targets(files: ModelFiles) -> None:
 def test_a_reader_has_what_is_right_and_sees_what_is_trusted(files: ModelFiles) -> None:
     subject = subject_of(files, 0)
     short = quality(subject, ANSWER[8:12], 8, 4, right=3)  # all four are trusted
-    assert short.texts == [ShownText(8, 40, 3, 4)]
+    assert short.texts == [AnswerAfterCut(8, 40, 3, 4)]
     long = quality(subject, [3] * 20, 20, 20)  # 0.9 ** 9 is the last power above 0.35
-    assert long.texts == [ShownText(20, 40, 0, 9)]
+    assert long.texts == [AnswerAfterCut(20, 40, 0, 9)]
     short.merge(long)
     assert short.means["precision"] == 3 / 13
     assert short.means["served"] == pytest.approx(0.35)
     assert short.means["in_hand"] == short.means["in_hand_gated"] == pytest.approx((11 / 40 + 20 / 40) / 2)
     assert (short.means["useful_run"], short.means["median_shown"]) == (1.5, 6.5)
-    assert "precision" not in reader_means([ShownText(1, 9, 0, 0)])
+    assert "precision" not in reader_means([AnswerAfterCut(1, 9, 0, 0)])
     assert reader_means([]) == {}
 
 
@@ -85,10 +85,10 @@ def test_a_drafter_repeats_no_run_unless_it_may(
 ) -> None:
     run = 2  # what an untrained drafter repeats within 60 tokens
     monkeypatch.setattr("moa_shared.drafting.conversation_draft.barred_after", partial(barred_after, run=run))
-    (one,) = subject_of(files, reused, guarded=False).runs(PROMPT, ANSWER, [8], Room(60))
+    (one,) = subject_of(files, reused, guarded=False).runs(PROMPT, ANSWER, [8], WritingLimit(60))
     free = one.tokens
     assert len(set(pairwise(free))) < 59
-    (two,) = subject_of(files, reused).runs(PROMPT, ANSWER, [8], Room(60))
+    (two,) = subject_of(files, reused).runs(PROMPT, ANSWER, [8], WritingLimit(60))
     written = two.tokens
     runs = list(pairwise(written))
     assert len(set(runs)) == len(runs)
@@ -101,10 +101,10 @@ def test_what_is_written_without_memory_depends_on_the_tokens_alone(
     files: ModelFiles, kind: str, reused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = subject_of(files, reused, kind)
-    (cold,), (warm,) = (subject.runs(PROMPT, ANSWER, [0], Room(20), memory=memory) for memory in (False, True))
+    (cold,), (warm,) = (subject.runs(PROMPT, ANSWER, [0], WritingLimit(20), memory=memory) for memory in (False, True))
     assert (cold.tokens == warm.tokens) == (kind == "independent")
     monkeypatch.setattr(subject, "_read", None)  # the target is not asked
-    assert subject.runs(PROMPT, ANSWER, [0], Room(20), memory=False) == [cold]
+    assert subject.runs(PROMPT, ANSWER, [0], WritingLimit(20), memory=False) == [cold]
 
 
 def test_means_merge_by_weight() -> None:

@@ -15,7 +15,7 @@ from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 from moa_training.fit.curves import read_points
-from moa_training.fit.fit import DRAFTER, Run
+from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import FitSettings, load_fit_settings
 
@@ -33,7 +33,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Path:
 
 def run(folder: Path, files: ModelFiles, shard: Path, extra: str = "", tokens: int = 3000) -> Path:
     folder.mkdir(exist_ok=True)
-    return Run(
+    return TrainingRun(
         load_fit_settings(write_fit_config(folder, files.folder, shard, extra, tokens)), SilentProgress()
     ).train()
 
@@ -77,7 +77,7 @@ def test_a_killed_run_continues_as_it_would_have(
         path.write_text(text)
         return load_fit_settings(path)
 
-    straight = load_checkpoint(Run(configured(tmp_path / "straight", "1000.0"), SilentProgress()).train())
+    straight = load_checkpoint(TrainingRun(configured(tmp_path / "straight", "1000.0"), SilentProgress()).train())
     settings = configured(tmp_path / "killed", "0.0")  # a checkpoint after each update
     real_step, done = MasterWeights.step, 0
 
@@ -90,9 +90,9 @@ def test_a_killed_run_continues_as_it_would_have(
 
     monkeypatch.setattr(MasterWeights, "step", killed)
     with pytest.raises(KeyboardInterrupt):
-        Run(settings, SilentProgress()).train()
+        TrainingRun(settings, SilentProgress()).train()
     monkeypatch.setattr(MasterWeights, "step", real_step)
-    resumed = load_checkpoint(Run(settings, SilentProgress()).train())
+    resumed = load_checkpoint(TrainingRun(settings, SilentProgress()).train())
     for name, tensor in straight.tensors.items():
         assert np.array_equal(tensor, resumed.tensors[name]), name
     assert not list(settings.output.glob("*.int8"))  # needed no longer
@@ -139,7 +139,7 @@ def test_another_target_tokenizer_or_run_is_refused(tmp_path: Path, files: Model
             "The drafter TMP/one/out/drafter.safetensors was made for another target (DIGEST, this one is DIGEST). Name the target that it was made for."
         ),
     ):
-        Run(load_fit_settings(config), SilentProgress())
+        TrainingRun(load_fit_settings(config), SilentProgress())
     words = ["<unk>", "user", "assistant", "system", "<end>", *(f"x{index}" for index in range(91))]
     foreign = tiny_files(tmp_path / "foreign", tmp_path / "cache", words=words)
     with raises(
@@ -159,14 +159,14 @@ def test_a_run_continues_after_an_upgrade_that_adds_a_setting(tmp_path: Path, fi
         return LaterSettings(**dict(load_fit_settings(tmp_path / "fit.toml")), **values)
 
     run(tmp_path, files, shard, tokens=500)
-    assert Run(later(), SilentProgress()).position.step > 0
+    assert TrainingRun(later(), SilentProgress()).position.step > 0
     with raises(
         CheckpointError,
         snapshot(
             "The training state TMP/out/training_state.safetensors belongs to a run with other settings or data. Give this run another output folder, or delete that file to begin again."
         ),
     ):
-        Run(later(another=True), SilentProgress())
+        TrainingRun(later(another=True), SilentProgress())
 
 
 def test_training_continues_from_a_finished_drafter(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
@@ -175,7 +175,7 @@ def test_training_continues_from_a_finished_drafter(tmp_path: Path, files: Model
     again.mkdir()
     config = write_fit_config(again, files.folder, shard, tokens=600)
     config.write_text(f'start_from = "{path}"\n' + config.read_text())
-    Run(load_fit_settings(config), SilentProgress()).train()
+    TrainingRun(load_fit_settings(config), SilentProgress()).train()
     first, second = read_points(tmp_path / "one" / "out"), read_points(again / "out")
     halfway = (first[0]["cross_entropy"] + first[-1]["cross_entropy"]) / 2
     assert second[0]["cross_entropy"] < halfway
@@ -186,7 +186,7 @@ def test_bf16_trains_too(tmp_path: Path, files: ModelFiles, shard: Path) -> None
     folder.mkdir()
     config = write_fit_config(folder, files.folder, shard, tokens=6000)
     config.write_text(config.read_text().replace('dtype = "float32"', 'dtype = "bf16"'))
-    path = Run(load_fit_settings(config), SilentProgress()).train()
+    path = TrainingRun(load_fit_settings(config), SilentProgress()).train()
     points = read_points(path.parent)
     assert points[-1]["cross_entropy"] < 0.9 * points[0]["cross_entropy"]
     assert map_tensors(path)["Ekv2E.weight"].dtype == "BF16"
@@ -201,7 +201,7 @@ def test_a_first_run_on_the_kernels_trains(tmp_path: Path, shard: Path, drafter:
     text = path.read_text().replace("[drafter]\nreused_layers = 1", f"[drafter]\n{drafter}")
     path.write_text(f'execution = "int8"\n{text}')
     settings = load_fit_settings(path)
-    Run(settings, SilentProgress()).train()
+    TrainingRun(settings, SilentProgress()).train()
     assert all(np.isfinite(point["cross_entropy"]) for point in read_points(settings.output))
 
 
@@ -221,7 +221,7 @@ def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFi
     text = path.read_text()
     start, end = text.index("[drafter]"), text.index("[blocks]")
     path.write_text(text[:start] + options + text[end:])
-    second = load_checkpoint(Run(load_fit_settings(path), SilentProgress()).train())
+    second = load_checkpoint(TrainingRun(load_fit_settings(path), SilentProgress()).train())
     one = load_checkpoint(first)
     assert second.memory_fingerprint == one.memory_fingerprint
     assert second.config.reused_layers == 2
@@ -234,8 +234,8 @@ def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFi
     )
     resumed = path.read_text().replace("tokens = 1500", "tokens = 2000")
     path.write_text(resumed)
-    again = load_checkpoint(Run(load_fit_settings(path), SilentProgress()).train())
+    again = load_checkpoint(TrainingRun(load_fit_settings(path), SilentProgress()).train())
     assert again.memory_fingerprint == one.memory_fingerprint
     path.write_text(resumed.replace("lsa_mlp = 32", "lsa_mlp = 16").replace('output = "out"', 'output = "other"'))
     with pytest.raises(ConfigError, match=r"drafter.lsa_mlp is 16, but .*, whose memory is to be read, has 32"):
-        Run(load_fit_settings(path), SilentProgress())
+        TrainingRun(load_fit_settings(path), SilentProgress())

@@ -11,7 +11,7 @@ from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 from moa_training.fit.curves import read_points
-from moa_training.fit.fit import Run
+from moa_training.fit.fit import TrainingRun
 from moa_training.objective.baselines import TrainingBaseline
 from moa_training.settings import load_fit_settings
 
@@ -42,7 +42,7 @@ def configured(folder: Path, files: ModelFiles, shard: Path, drafter: str, token
     ],
 )
 def test_training_lowers_the_loss(tmp_path: Path, files: ModelFiles, shard: Path, drafter: str) -> None:
-    path = Run(load_fit_settings(configured(tmp_path, files, shard, drafter)), SilentProgress()).train()
+    path = TrainingRun(load_fit_settings(configured(tmp_path, files, shard, drafter)), SilentProgress()).train()
     points = read_points(path.parent)
     assert points[-1]["total"] < 0.97 * points[0]["total"]
     checkpoint = load_checkpoint(path)
@@ -62,18 +62,20 @@ def test_a_baseline_reuses_no_layers(tmp_path: Path, files: ModelFiles, shard: P
 
 def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     (tmp_path / "a").mkdir()
-    begun = Run(load_fit_settings(configured(tmp_path / "a", files, shard, 'kind = "eagle2"', 200)), SilentProgress())
+    begun = TrainingRun(
+        load_fit_settings(configured(tmp_path / "a", files, shard, 'kind = "eagle2"', 200)), SilentProgress()
+    )
     other = configured(tmp_path, files, shard, "reused_layers = 0", 200)
     settings = load_fit_settings(other, {"start_from": str(begun.train())})
     with raises(
         ConfigError,
         snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors is eagle2. Set it to the drafter's own."),
     ):
-        Run(settings, SilentProgress())
+        TrainingRun(settings, SilentProgress())
 
 
 def test_the_projection_starts_near_what_the_layer_was_made_for(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
-    run = Run(load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"', 200)), SilentProgress())
+    run = TrainingRun(load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"', 200)), SilentProgress())
     target, state = run._sample(run.config.target_layers - 1, 1000)
     assert isinstance(run.drafter, TrainingBaseline)
     near = run.drafter.spec_model_fc(torch.cat((target.embeddings, target.last_hidden.roll(1, 1)), -1))

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 import torch
 from moa_shared.models import ModelFiles, load_target_model
-from moa_training.teacher.generation import Answer, Generator
+from moa_training.teacher.generation import AnswerGenerator, TargetAnswer
 
 STOP = {4}
 
 
-def prompts(count: int, temperature: float = 0.0, most: int = 12) -> Iterator[Answer]:
+def prompts(count: int, temperature: float = 0.0, most: int = 12) -> Iterator[TargetAnswer]:
     draw = random.Random(5)
     for index in range(count):
-        yield Answer(str(index), "", draw.choices(range(5, 60), k=draw.randint(1, 15)), temperature, most)
+        yield TargetAnswer(str(index), "", draw.choices(range(5, 60), k=draw.randint(1, 15)), temperature, most)
 
 
-def generator(files: ModelFiles, slots: int, seed: int = 0) -> Generator:
+def generator(files: ModelFiles, slots: int, seed: int = 0) -> AnswerGenerator:
     model = load_target_model(files, torch.float32)
-    return Generator(model, slots=slots, capacity=40, stop_ids=STOP, dtype=torch.float32, seed=seed)
+    return AnswerGenerator(model, slots=slots, capacity=40, stop_ids=STOP, dtype=torch.float32, seed=seed)
 
 
 def test_greedy_answers_are_those_of_one_prompt_at_a_time(files: ModelFiles) -> None:
@@ -48,7 +48,7 @@ def test_sampled_answers_follow_the_distribution(files: ModelFiles) -> None:
     prompt = [7, 8, 9]
     with torch.inference_mode():
         expected = (model(torch.tensor([prompt])).logits[0, -1] / 0.7).softmax(-1)
-    asked = (Answer(str(index), "", prompt, 0.7, 1) for index in range(4000))
+    asked = (TargetAnswer(str(index), "", prompt, 0.7, 1) for index in range(4000))
     drawn = Counter(answer.tokens[0] for answer in generator(files, 50, seed=3).run(asked))
     likely = int(expected.argmax())
     assert abs(drawn[likely] / 4000 - float(expected[likely])) < 0.03

@@ -9,13 +9,13 @@ from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Release, Verdict
 from netsim.core.loss import Bernoulli, GilbertElliott
-from netsim.core.schedule import Schedule
+from netsim.core.schedule import ConditionSchedule
 
 EMPTY = Conditions()
 
 
 def link(conditions: Conditions = EMPTY, seed: int = 0) -> LinkModel:
-    return LinkModel(Schedule([(0.0, conditions)]), seed, Direction.UP)
+    return LinkModel(ConditionSchedule([(0.0, conditions)]), seed, Direction.UP)
 
 
 def arrival(verdict: Verdict) -> float:
@@ -58,7 +58,7 @@ def test_in_the_long_run_a_burst_changes_no_rate() -> None:
 
 
 def test_outage_comes_before_loss_and_queue() -> None:
-    schedule = Schedule([(0.0, Conditions(loss=Bernoulli(1.0), queue_bytes=0))])
+    schedule = ConditionSchedule([(0.0, Conditions(loss=Bernoulli(1.0), queue_bytes=0))])
     schedule.blackhole(0.0, 1.0)
     model = LinkModel(schedule, 0, Direction.UP)
     assert model.admit(100, 0.5) == Drop(Reason.OUTAGE)
@@ -70,7 +70,7 @@ def test_loss_comes_before_the_queue() -> None:
 
 
 def test_what_is_under_way_when_an_outage_begins_is_lost() -> None:
-    schedule = Schedule([(0.0, Conditions(delay=DelaySpec(100.0)))])
+    schedule = ConditionSchedule([(0.0, Conditions(delay=DelaySpec(100.0)))])
     schedule.blackhole(1.0, 2.0)
     model = LinkModel(schedule, 0, Direction.UP)
     assert model.admit(100, 0.95) == Drop(Reason.OUTAGE)
@@ -78,7 +78,7 @@ def test_what_is_under_way_when_an_outage_begins_is_lost() -> None:
 
 
 def test_a_hold_keeps_what_arrives_in_it() -> None:
-    schedule = Schedule([(0.0, Conditions(delay=DelaySpec(100.0)))])
+    schedule = ConditionSchedule([(0.0, Conditions(delay=DelaySpec(100.0)))])
     schedule.hold(1.0, 2.0)
     model = LinkModel(schedule, 0, Direction.UP)
     assert arrival(model.admit(100, 0.95)) == 2.0
@@ -104,7 +104,7 @@ def test_losses_do_not_shift_the_delays_of_others() -> None:
 
 @pytest.mark.parametrize("direction", list(Direction))
 def test_directions_draw_apart(direction: Direction) -> None:
-    schedule = Schedule([(0.0, Conditions(delay=DelaySpec(50.0, 10.0)))])
+    schedule = ConditionSchedule([(0.0, Conditions(delay=DelaySpec(50.0, 10.0)))])
     mine = LinkModel(schedule, 1, direction).admit(1, 0.0)
     others = [LinkModel(schedule, 1, other).admit(1, 0.0) for other in Direction if other is not direction]
     assert mine not in others
@@ -112,7 +112,7 @@ def test_directions_draw_apart(direction: Direction) -> None:
 
 def test_the_observer_sees_every_verdict() -> None:
     seen: list[tuple[Direction, float, int, Verdict]] = []
-    schedule = Schedule([(0.0, Conditions(loss=Bernoulli(0.5)))])
+    schedule = ConditionSchedule([(0.0, Conditions(loss=Bernoulli(0.5)))])
     model = LinkModel(schedule, 1, Direction.DOWN, lambda *what: seen.append(what))
     verdicts = [model.admit(100 + i, float(i)) for i in range(20)]
     assert seen == [(Direction.DOWN, float(i), 100 + i, verdict) for i, verdict in enumerate(verdicts)]

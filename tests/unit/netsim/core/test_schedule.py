@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.loss import Bernoulli
-from netsim.core.schedule import Schedule
+from netsim.core.schedule import ConditionSchedule
 
 from tests.support.messages import raises
 
@@ -20,30 +20,30 @@ FAST, SLOW, STOPPED = Conditions(rate_bps=1e6), Conditions(rate_bps=1e5), Condit
 
 
 def test_bits_are_sent_at_the_rate_of_their_time() -> None:
-    schedule = Schedule([(0.0, FAST), (1.0, SLOW)])
+    schedule = ConditionSchedule([(0.0, FAST), (1.0, SLOW)])
     assert schedule.finish(0.0, 5e5) == 0.5
     # Half a second at 1 Mbit/s, and the rest at a tenth of it.
     assert schedule.finish(0.5, 6e5) == pytest.approx(2.0)
 
 
 def test_a_rate_of_zero_waits_for_the_next_one() -> None:
-    schedule = Schedule([(0.0, STOPPED), (2.0, FAST)])
+    schedule = ConditionSchedule([(0.0, STOPPED), (2.0, FAST)])
     assert schedule.finish(0.5, 1e6) == pytest.approx(3.0)
-    assert Schedule([(0.0, STOPPED)]).finish(0.0, 1.0) == math.inf
+    assert ConditionSchedule([(0.0, STOPPED)]).finish(0.0, 1.0) == math.inf
 
 
 def test_no_limit_takes_no_time() -> None:
-    assert Schedule([(0.0, Conditions())]).finish(3.0, 1e12) == 3.0
+    assert ConditionSchedule([(0.0, Conditions())]).finish(3.0, 1e12) == 3.0
 
 
 def test_a_hold_stops_sending() -> None:
-    schedule = Schedule([(0.0, FAST)])
+    schedule = ConditionSchedule([(0.0, FAST)])
     schedule.hold(1.0, 1.5)
     assert schedule.finish(0.5, 1e6) == pytest.approx(2.0)
     assert schedule.finish(1.2, 1e5) == pytest.approx(1.6)
     assert schedule.held_until(1.2) == 1.5
     assert schedule.held_until(1.5) == 1.5
-    unlimited = Schedule([(0.0, Conditions())])
+    unlimited = ConditionSchedule([(0.0, Conditions())])
     unlimited.hold(1.0, math.inf)
     assert unlimited.finish(2.0, 8.0) == math.inf
     unlimited.heal(3.0)
@@ -51,14 +51,14 @@ def test_a_hold_stops_sending() -> None:
 
 
 def test_overlapping_holds_join() -> None:
-    schedule = Schedule([(0.0, FAST)])
+    schedule = ConditionSchedule([(0.0, FAST)])
     schedule.hold(1.0, 2.0)
     schedule.hold(1.5, 3.0)
     assert schedule.held_until(1.1) == 3.0
 
 
 def test_an_outage_has_its_edges() -> None:
-    schedule = Schedule([(0.0, FAST)])
+    schedule = ConditionSchedule([(0.0, FAST)])
     schedule.blackhole(1.0, 2.0)
     assert [schedule.cut_at(t) for t in (0.999, 1.0, 1.999, 2.0)] == [False, True, True, False]
     schedule.heal(1.5)
@@ -69,13 +69,13 @@ def test_an_outage_has_its_edges() -> None:
 
 
 def test_a_cycle_repeats() -> None:
-    schedule = Schedule([(0.0, FAST), (1.0, SLOW)], period_s=2.0)
+    schedule = ConditionSchedule([(0.0, FAST), (1.0, SLOW)], period_s=2.0)
     assert [schedule.at(t) for t in (0.5, 1.5, 2.5, 3.5, 200.5)] == [FAST, SLOW, FAST, SLOW, FAST]
     assert schedule.next_change(3.5) == 4.0
 
 
 def test_a_ramp_goes_from_one_to_the_other() -> None:
-    schedule = Schedule([(0.0, FAST)])
+    schedule = ConditionSchedule([(0.0, FAST)])
     schedule.replace(1.0, SLOW, 1.0)
     rates = [schedule.at(t).rate_bps for t in (0.9, 1.05, 1.5, 1.95, 2.0)]
     assert rates[0] == 1e6
@@ -85,14 +85,14 @@ def test_a_ramp_goes_from_one_to_the_other() -> None:
 
 
 def test_replacing_forgets_what_was_to_come() -> None:
-    schedule = Schedule([(0.0, FAST), (5.0, STOPPED)], period_s=6.0)
+    schedule = ConditionSchedule([(0.0, FAST), (5.0, STOPPED)], period_s=6.0)
     schedule.replace(1.0, SLOW)
     assert schedule.at(5.5) == SLOW
     assert schedule.at(100.0) == SLOW
 
 
 def test_an_override_holds_now_and_later() -> None:
-    schedule = Schedule([(0.0, FAST), (1.0, SLOW)], period_s=2.0)
+    schedule = ConditionSchedule([(0.0, FAST), (1.0, SLOW)], period_s=2.0)
     lossy = Bernoulli(0.5)
     schedule.override(0.5, lambda conditions: replace(conditions, loss=lossy))
     assert schedule.at(0.4) == FAST
@@ -104,7 +104,7 @@ def test_an_override_holds_now_and_later() -> None:
 
 def test_conditions_are_needed() -> None:
     with raises(ValueError, snapshot("a schedule needs at least one set of conditions")):
-        Schedule([])
+        ConditionSchedule([])
 
 
 def test_interpolation_ends_at_the_target() -> None:
@@ -127,7 +127,7 @@ def test_interpolation_ends_at_the_target() -> None:
 def test_more_bits_never_finish_earlier(
     rates: list[float], holds: list[tuple[float, float]], start: float, bits: float, more: float
 ) -> None:
-    schedule = Schedule([(float(i), Conditions(rate_bps=rate)) for i, rate in enumerate(rates)])
+    schedule = ConditionSchedule([(float(i), Conditions(rate_bps=rate)) for i, rate in enumerate(rates)])
     for at, length in holds:
         schedule.hold(at, at + length)
     first = schedule.finish(start, bits)

@@ -11,7 +11,7 @@ from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Verdict
 from netsim.core.loss import Bernoulli, GilbertElliott
-from netsim.core.schedule import Schedule
+from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import StreamSender
 
 ONE_WAY_S = 0.0213
@@ -21,7 +21,7 @@ RTT_S = 2 * ONE_WAY_S
 class LossyLink(LinkModel):
     """Loses the packets whose numbers are given."""
 
-    def __init__(self, schedule: Schedule, lost: set[int]) -> None:
+    def __init__(self, schedule: ConditionSchedule, lost: set[int]) -> None:
         super().__init__(schedule, 0, Direction.UP)
         self._lost_numbers = lost
         self.count = 0
@@ -31,9 +31,9 @@ class LossyLink(LinkModel):
         return Drop(Reason.LOSS) if self.count in self._lost_numbers else super().admit(nbytes, t)
 
 
-def constant() -> Schedule:
+def constant() -> ConditionSchedule:
     # Just slow enough for segments to be judged one by one.
-    return Schedule([(0.0, Conditions(rate_bps=99e6, delay=DelaySpec(ONE_WAY_S * 1e3)))])
+    return ConditionSchedule([(0.0, Conditions(rate_bps=99e6, delay=DelaySpec(ONE_WAY_S * 1e3)))])
 
 
 def about(t: float) -> object:
@@ -99,8 +99,8 @@ def test_the_window_doubles_each_round_trip() -> None:
 def test_bulk_with_loss_is_near_the_square_root_law() -> None:
     """20 Mbit/s, 21 ms each way, 0.1 % loss, cubic: 12.3 Mbit/s were measured, Mathis gives 10.4."""
     conditions = Conditions(20e6, DelaySpec(21.0), Bernoulli(0.001))
-    up = LinkModel(Schedule([(0.0, conditions)]), 3, Direction.UP)
-    sender = StreamSender(up, LinkModel(Schedule([(0.0, conditions)]), 3, Direction.DOWN), 0.0, 0.042)
+    up = LinkModel(ConditionSchedule([(0.0, conditions)]), 3, Direction.UP)
+    sender = StreamSender(up, LinkModel(ConditionSchedule([(0.0, conditions)]), 3, Direction.DOWN), 0.0, 0.042)
     sender.offer(200_000_000, 0.0)
     received, t = 0, 0.0
     while t < 60.0:
@@ -179,7 +179,7 @@ def test_every_byte_arrives_once_and_not_before_it_was_offered(
     cut: float | None,
     seed: int,
 ) -> None:
-    schedules = [Schedule([(0.0, Conditions(rate, DelaySpec(20.0, 15.0), loss, 64 * 1024))]) for _ in range(2)]
+    schedules = [ConditionSchedule([(0.0, Conditions(rate, DelaySpec(20.0, 15.0), loss, 64 * 1024))]) for _ in range(2)]
     for schedule in schedules:
         schedule.blackhole(outage[0], sum(outage))
     sender = StreamSender(

@@ -14,9 +14,9 @@ from inline_snapshot import snapshot
 from netsim.core.link import Direction, Drop, Reason, Release
 from netsim.errors import AddressError, ReportError
 from netsim.output.plots import draw_delay, draw_losses, draw_queue, draw_requests
-from netsim.output.recorder import Recorder
+from netsim.output.recorder import RunRecorder
 from netsim.output.report import _heading, _matplotlib, write_report
-from netsim.output.run_data import Traffic, read_run
+from netsim.output.run_data import PacketTraffic, read_run
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
 
@@ -27,7 +27,7 @@ from tests.support.messages import raises
 def run_folder(tmp_path: Path) -> Path:
     """Ten seconds over 4g, an outage in the middle, made in virtual time."""
     scenario = Scenario(catalogue.load("4g"), 7)
-    recorder = Recorder(tmp_path / "run")
+    recorder = RunRecorder(tmp_path / "run")
     links = scenario.models(recorder.packet)
     for link in links.values():
         link.schedule.blackhole(4.0, 6.0)
@@ -66,7 +66,7 @@ def test_the_three_files_agree(run_folder: Path) -> None:
 
 
 def test_without_a_folder_it_only_counts() -> None:
-    recorder = Recorder(None)
+    recorder = RunRecorder(None)
     recorder.packet(Direction.UP, 0.0, 100, Release(1.0, 0.0, 0.0))
     recorder.packet(Direction.UP, 0.0, 100, Drop(Reason.QUEUE))
     recorder.event(0.0, "nothing")
@@ -78,7 +78,7 @@ def test_without_a_folder_it_only_counts() -> None:
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises(AddressError, snapshot("Output folder TMP/file/run cannot be written: Not a directory.")):
-        Recorder(tmp_path / "file" / "run")
+        RunRecorder(tmp_path / "file" / "run")
 
 
 class _Ids(HTMLParser):
@@ -133,7 +133,7 @@ def test_a_picture_says_which_run_it_is(run_folder: Path, tmp_path: Path) -> Non
 def test_axes_of_what_did_not_happen_are_no_axes(run_folder: Path) -> None:
     run = read_run(run_folder)
     run.events = [event for event in run.events if event["kind"] != "request"]
-    run.traffic = {direction: Traffic() for direction in Direction}
+    run.traffic = {direction: PacketTraffic() for direction in Direction}
     pyplot = _matplotlib()
     for draw, said in (
         (draw_delay, "no packet passed"),

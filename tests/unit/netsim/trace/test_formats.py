@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from netsim.core.timeline import EventKind
 from netsim.errors import TraceError
 from netsim.trace.csv_format import format_csv, parse_csv
-from netsim.trace.files import Format, detect, format_trace, read_trace
+from netsim.trace.files import TraceFormat, detect, format_trace, read_trace
 from netsim.trace.mahimahi import format_mahimahi, parse_mahimahi
 from netsim.trace.netem_trace import format_netem_trace, parse_netem_trace
 from netsim.trace.pensieve import parse_pensieve
@@ -123,7 +123,7 @@ def test_malformed_mahimahi(text: str, place: str) -> None:
 def test_pensieve() -> None:
     trace = parse_pensieve("1.0 155\n2.0\t0\n", "t")
     assert trace.rows == (Row(0.0, down_mbps=155.0), Row(1.0, down_mbps=0.0))
-    assert format_trace(trace, Format.PENSIEVE) == "0 155\n1 0\n"
+    assert format_trace(trace, TraceFormat.PENSIEVE) == "0 155\n1 0\n"
     with raises(TraceError, snapshot("t, line 2, column 2: 1 cells, expected two.")):
         parse_pensieve("0 1\n7\n", "t")
 
@@ -182,13 +182,13 @@ def test_malformed_netem_trace(text: str, place: str) -> None:
 @pytest.mark.parametrize(
     ("text", "form"),
     [
-        ("t_s,loss\n0,1", Format.CSV),
-        ("1\n2\n", Format.MAHIMAHI),
-        ("\n0 39.0\n", Format.PENSIEVE),
-        (PLAIN, Format.NETEM_TRACE),
+        ("t_s,loss\n0,1", TraceFormat.CSV),
+        ("1\n2\n", TraceFormat.MAHIMAHI),
+        ("\n0 39.0\n", TraceFormat.PENSIEVE),
+        (PLAIN, TraceFormat.NETEM_TRACE),
     ],
 )
-def test_formats_are_told_apart(text: str, form: Format) -> None:
+def test_formats_are_told_apart(text: str, form: TraceFormat) -> None:
     assert detect(text) is form
 
 
@@ -203,8 +203,8 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_trace(tmp_path / "binary")
 
 
-@pytest.mark.parametrize("form", [Format.MAHIMAHI, Format.PENSIEVE, Format.NETEM_TRACE])
-def test_a_missing_rate_cannot_be_written(form: Format) -> None:
+@pytest.mark.parametrize("form", [TraceFormat.MAHIMAHI, TraceFormat.PENSIEVE, TraceFormat.NETEM_TRACE])
+def test_a_missing_rate_cannot_be_written(form: TraceFormat) -> None:
     with raises(TraceError, snapshot("The trace has no up_mbps at 0 s.")):
         format_trace(Trace((Row(0.0, down_mbps=1.0),)), form, "up_mbps")
 

@@ -22,12 +22,12 @@ from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.levels import INT8
 
 from moa_training.cluster.parts import Advance
-from moa_training.data.questions import Question, stop_tokens
-from moa_training.evaluation.acceptance import Shape
+from moa_training.data.questions import TaskQuestion, stop_tokens
+from moa_training.evaluation.acceptance import DraftForm
 from moa_training.evaluation.checkpoints import LOOKUP, NONE, load_fitting_checkpoint
 from moa_training.evaluation.measuring.measures import QuestionMeasures
 from moa_training.evaluation.standalone import StandaloneQuality, standalone_quality
-from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, Room, Subject
+from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, Subject, WritingLimit
 from moa_training.evaluation.task_accuracy import TaskAccuracy, task_accuracy
 from moa_training.teacher.answers import AnsweredQuestion, answer_questions
 from moa_training.teacher.same_target import SameTarget
@@ -85,14 +85,14 @@ class EvaluationOptions:
         return [*(replace(self.tree, nodes=nodes) for nodes in self.more_nodes), self.tree]
 
 
-def question_item(question: Question) -> list[Any]:
+def question_item(question: TaskQuestion) -> list[Any]:
     """A question as JSON has it."""
     return [question.category, list(question.prompt), None if question.result is None else str(question.result)]
 
 
-def _question(item: list[Any]) -> Question:
+def _question(item: list[Any]) -> TaskQuestion:
     category, prompt, result = item
-    return Question(category, tuple(prompt), None if result is None else Decimal(result))
+    return TaskQuestion(category, tuple(prompt), None if result is None else Decimal(result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class EvaluationJob:
 
         return work
 
-    def _subject(self, files: ModelFiles, progress: Progress) -> tuple[Subject, list[Shape]]:
+    def _subject(self, files: ModelFiles, progress: Progress) -> tuple[Subject, list[DraftForm]]:
         """What is under test, and the shapes of its drafts."""
         options, stop_ids = self.options, stop_tokens(files)
         if self.checkpoint in (LOOKUP, NONE):
             reader = load_reader(files, 0, options.execution, progress)
-            return LookupSubject(reader, stop_ids), [Shape(options.chain if self.checkpoint == LOOKUP else 0)]
+            return LookupSubject(reader, stop_ids), [DraftForm(options.chain if self.checkpoint == LOOKUP else 0)]
         checkpoint = load_fitting_checkpoint(self.checkpoint, files)
         if checkpoint.fingerprint != self.fingerprint:
             raise MismatchError(
@@ -142,20 +142,20 @@ class EvaluationJob:
         subject = DrafterSubject(
             checkpoint, reader, WeightReader(files), options.drafter_weights, stop_ids, guarded=options.guarded
         )
-        trees = [Shape(tree.nodes, tree, options.copies) for tree in options.trees]
-        return subject, [Shape(options.chain), *trees]
+        trees = [DraftForm(tree.nodes, tree, options.copies) for tree in options.trees]
+        return subject, [DraftForm(options.chain), *trees]
 
 
 class _Measuring:
     """Measures with what a job has loaded."""
 
-    def __init__(self, job: EvaluationJob, files: ModelFiles, subject: Subject, shapes: Sequence[Shape]) -> None:
+    def __init__(self, job: EvaluationJob, files: ModelFiles, subject: Subject, shapes: Sequence[DraftForm]) -> None:
         self._options, self._confidence = job.options, job.confidence
         self._is_drafter, self._writes = bool(job.fingerprint), job.checkpoint != NONE
         self._files, self._subject, self._shapes = files, subject, shapes
         self._decode, self._stop_ids = load_tokenizer(files).decode, stop_tokens(files)
 
-    def measure(self, questions: Sequence[Question], advance: Advance) -> list[QuestionMeasures]:
+    def measure(self, questions: Sequence[TaskQuestion], advance: Advance) -> list[QuestionMeasures]:
         """All measures of each question."""
         options = self._options
         checked = [question for question in questions if question.result is not None and options.task_tokens]
@@ -171,7 +171,7 @@ class _Measuring:
             advance(1)
         return measured
 
-    def _answer(self, questions: Sequence[Question], tokens: int) -> list[AnsweredQuestion]:
+    def _answer(self, questions: Sequence[TaskQuestion], tokens: int) -> list[AnsweredQuestion]:
         return answer_questions(questions, self._files, self._subject.reader, tokens, SilentProgress())
 
     def _replay(self, question: AnsweredQuestion) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class _Measuring:
     ) -> list[StandaloneQuality]:
         prompt, answer, reader = question.prompt, question.answer, self._subject.reader
         length = self._options.standalone_tokens
-        runs = self._subject.runs(prompt, answer, cuts, Room(length), memory=memory)
+        runs = self._subject.runs(prompt, answer, cuts, WritingLimit(length), memory=memory)
         return [
             standalone_quality(run, reader, prompt, answer, cut, length, self._confidence)
             for cut, run in zip(cuts, runs, strict=True)
@@ -205,7 +205,7 @@ class _Measuring:
         """Task accuracy after each share of the answer."""
         if question.result is None:
             return {}
-        room = Room(self._options.task_tokens, self._options.task_tokens)
+        room = WritingLimit(self._options.task_tokens, self._options.task_tokens)
         cuts = [cut_at(share, len(question.answer)) for share in SHARES]
         runs = self._subject.runs(question.prompt, question.answer, cuts, room)
         return {

@@ -12,7 +12,7 @@ from typing import Any
 
 from moa_training.evaluation.acceptance import Acceptance
 from moa_training.evaluation.results import Evaluation, merged
-from moa_training.evaluation.standalone import ShownText, StandaloneQuality
+from moa_training.evaluation.standalone import AnswerAfterCut, StandaloneQuality
 from moa_training.evaluation.task_accuracy import TaskAccuracy
 
 
@@ -52,7 +52,7 @@ class QuestionMeasures:
 
 
 def _quality(content: dict[str, Any]) -> StandaloneQuality:
-    texts = [ShownText(**text) for text in content["texts"]]
+    texts = [AnswerAfterCut(**text) for text in content["texts"]]
     return StandaloneQuality(content["questions"], content["sums"], content["counts"], texts)
 
 

@@ -17,7 +17,7 @@ from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 
-from moa_bench.harness.prompts import PASSAGE, questions_of
+from moa_bench.harness.prompts import questions_of
 from moa_bench.harness.targets import load_level, on_variant, use_threads, variants_here
 from moa_bench.suite import Result, Run
 from moa_bench.suites.engine.invariance.batches import MOST_SESSIONS, read_batches
@@ -153,7 +153,7 @@ def measure(effort: InvarianceEffort, run: Run) -> Result:
         MoaError: the target or the questions cannot be had.
     """
     progress = make_progress()
-    asked = [*questions_of(run.questions), *([] if run.questions else [PASSAGE])]
+    asked = questions_of(run.questions)
     files = resolve(run.model, progress=progress)
     wanted, level = effort.positions, run.level
     planned = plan_texts(load_tokenizer(files), asked, math.ceil(wanted * TEXTS_SHARE) if effort.batches else wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 from moa_bench.harness.questions import Question
-from moa_bench.suites.single.questions import OWN, choose, own_questions
+from moa_bench.suites.single.questions import choose
 from moa_shared.errors import DataError
 
 from tests.support.messages import raises
@@ -17,7 +17,3 @@ def test_categories_take_turns_and_long_prompts_are_passed_over() -> None:
     assert [each.text for each in choose(questions, prompts, 2, 8)] == ["x", "w", "y"]
     with raises(DataError, snapshot("No question has at most 0 tokens. Name others with --questions.")):
         choose(questions, prompts, 2, 0)
-
-
-def test_the_own_questions_are_of_one_category() -> None:
-    assert {each.category for each in own_questions()} == {OWN}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
-from moa_shared.drafter.layers.layers import DecoderLayer, Rotary, attend, rotate
+from moa_shared.drafter.layers.layers import DecoderLayer, TorchRotary, attend, rotate
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
@@ -30,7 +30,7 @@ def stock(rope: dict[str, Any]) -> LlamaConfig:
 def test_rotary_positions_are_scaled_as_the_targets(rope: dict[str, Any]) -> None:
     positions = torch.tensor([0, 1, 17, 1500])  # beyond the first table too
     theirs = LlamaRotaryEmbedding(stock(rope))(torch.zeros(1), positions[None])
-    for ours, expected in zip(Rotary(8, rope)(positions, torch.float32), theirs, strict=True):
+    for ours, expected in zip(TorchRotary(8, rope)(positions, torch.float32), theirs, strict=True):
         torch.testing.assert_close(ours, expected[0])
 
 
@@ -46,7 +46,7 @@ def test_a_layer_is_the_stock_one(rope: dict[str, Any]) -> None:
     embedded = LlamaRotaryEmbedding(stock(rope))(x, positions[None])
     additive = torch.zeros(1, 1, 20, 20).masked_fill(~mask, -torch.inf)
     expected = theirs(x, attention_mask=additive, position_embeddings=embedded)
-    cos, sin = Rotary(8, rope)(positions, torch.float32)
+    cos, sin = TorchRotary(8, rope)(positions, torch.float32)
     attention, normed = ours.self_attn, ours.input_layernorm(x)
     queries, keys = rotate(attention.queries(normed), cos, sin), rotate(attention.keys(normed), cos, sin)
     out = ours.finish(x, attend(queries, keys, attention.values(normed), mask))

@@ -54,7 +54,7 @@ def test_true_states_give_the_targets_own_features(sizes: DrafterConfig, family:
     target = ArrayWeights({name: tensor.numpy() for name, tensor in model.state_dict().items()})
     decoder = Checkpoint(config, fresh_tensors(config, seed=0), "").decoder(target, "float32")
     assert decoder.reused is not None
-    layers = ReusedLayers(decoder, decoder.reused)
+    layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     known = LENGTH - PREDICTED
     layers.add(known // 2, states[known // 2 : known])
     layers.add(0, states[: known // 2])

@@ -16,7 +16,7 @@ from moa_shared.models.tensors.formats import (
     Q8_0,
     Bytes,
     Floats,
-    Format,
+    TensorFormat,
     are_finite,
     quantise_q8_0,
     to_float32,
@@ -34,14 +34,14 @@ def some(*shape: int, seed: int = 0) -> Floats:
     return (random.standard_normal(shape) * 10.0 ** random.integers(-6, 4, shape)).astype(np.float32)
 
 
-def stored_in(stored: Format, values: Floats) -> Bytes:
+def stored_in(stored: TensorFormat, values: Floats) -> Bytes:
     data: Bytes = gguf.quants.quantize(values, gguf.GGMLQuantizationType[stored.name.upper()]).view(np.uint8)
     return data
 
 
 @pytest.mark.parametrize("stored", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("shape", [(64,), (5, 32), (3, 96)])
-def test_numbers_are_those_of_the_gguf_package(stored: Format, shape: tuple[int, ...]) -> None:
+def test_numbers_are_those_of_the_gguf_package(stored: TensorFormat, shape: tuple[int, ...]) -> None:
     raw = stored_in(stored, some(*shape))
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[stored.name.upper()])
     values = to_float32(stored, raw)
@@ -58,7 +58,7 @@ def test_rarer_formats_are_read_as_the_gguf_package_reads_them(kind: str) -> Non
     values, size = gguf.GGML_QUANT_SIZES[quantisation]
     raw = np.random.default_rng(1).integers(0, 60, (2, 3 * size), np.uint8)
     expected = gguf.quants.dequantize(raw, quantisation)
-    assert np.array_equal(to_float32(Format(kind, values, size), raw), expected)
+    assert np.array_equal(to_float32(TensorFormat(kind, values, size), raw), expected)
 
 
 def test_rarer_formats_without_the_gguf_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_rarer_formats_without_the_gguf_package(monkeypatch: pytest.MonkeyPatch)
             "Weights in IQ3_S cannot be read here (import of gguf halted; None in sys.modules). Install the gguf package, or use a file in another format, Q4_K_M for one."
         ),
     ):
-        to_float32(Format("iq3_s", 256, 110), np.zeros((1, 110), np.uint8))
+        to_float32(TensorFormat("iq3_s", 256, 110), np.zeros((1, 110), np.uint8))
 
 
 def test_a_matrix_in_blocks() -> None:
@@ -88,7 +88,7 @@ def test_the_layout_of_q4_1() -> None:
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("stored", [F32, F16, BF16])
-def test_numbers_that_are_not_finite_are_found(stored: Format, poison: float) -> None:
+def test_numbers_that_are_not_finite_are_found(stored: TensorFormat, poison: float) -> None:
     values = some(3, 32)
     raw = stored_in(stored, values)
     assert are_finite(stored, raw)
@@ -97,7 +97,7 @@ def test_numbers_that_are_not_finite_are_found(stored: Format, poison: float) ->
 
 
 @pytest.mark.parametrize(("stored", "at"), [(Q8_0, 0), (Q4_1, 0), (Q4_1, 2)])
-def test_scales_that_are_not_finite_are_found(stored: Format, at: int) -> None:
+def test_scales_that_are_not_finite_are_found(stored: TensorFormat, at: int) -> None:
     raw = stored_in(stored, some(3, 64))
     raw.reshape(3, 2, -1)[..., 2 if stored == Q8_0 else 4 :] = 0xFF  # what is no scale may have any bits
     assert are_finite(stored, raw)
