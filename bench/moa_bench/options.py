@@ -21,18 +21,14 @@ class Option:
     """What a field does not say of its option.
 
     Args:
-        text: for help.
-        flag: its name; empty: made of the field's. With a slash it is a switch that can be turned off.
-        shown: the default, for help, where it is not the field's.
-        choices: the words that it takes; none: those of its type.
         least, most: its range.
     """
 
-    text: str
-    flag: str = ""
+    text: str  # for help
+    flag: str = ""  # its name; empty: made of the field's. With a slash it is a switch that can be turned off
     metavar: str | None = None
-    shown: str = ""
-    choices: tuple[str, ...] = ()
+    shown: str = ""  # the default, for help, where it is not the field's
+    choices: tuple[str, ...] = ()  # the words that it takes; none: those of its type
     least: float | None = None
     most: float | None = None
 

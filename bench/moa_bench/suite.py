@@ -28,7 +28,7 @@ Cores = set[int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class SuiteInputs:
     """What a user can name for a measurement, whatever it measures.
 
     `questions` is a path as `read_all` takes it; `drafters` are checkpoints by name, besides those in the package.
@@ -64,19 +64,17 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Inputs):
+class SuiteRun(SuiteInputs):
     """What a measurement is given besides its effort.
 
     Args:
         server_cores, own_cores: of the server, and of everything else; None: any.
-        keep: takes the key of a cell, and what measures it.
-        save: takes the result so far, which an interrupted run keeps.
     """
 
     server_cores: Cores = None
     own_cores: Cores = None
-    keep: Keep = measure_afresh
-    save: Callable[[Result], object] = lambda result: None
+    keep: Keep = measure_afresh  # takes the key of a cell, and what measures it
+    save: Callable[[Result], object] = lambda result: None  # takes the result so far, which an interrupted run keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,40 +82,27 @@ class Suite(Generic[Effort]):
     """A measurement.
 
     Args:
-        name: of its command; `about`: what it measures, for help.
-        package: where its modules are.
-        page: of docs/, which has its tables between markers; empty: none has.
-        full: how much to measure; `quick`: just enough to show that it works; None: there is no such thing.
-        takes: the fields of `Inputs` that it uses.
-        seconds: about how many an effort takes with the default model.
         refuse: raises UsageError where options contradict each other, before anything is loaded.
-        options: of its command, besides those of its effort and inputs.
-        pictures: endings of the names of its pictures, after that of the result.
-        is_computed: nothing is measured, so that machine and commit say nothing about the figures.
     """
 
-    name: str
-    about: str
-    package: str
-    page: str
-    full: Effort
-    quick: Effort | None
-    takes: tuple[str, ...]
-    seconds: Callable[[Effort], float]
-    refuse: Callable[[Effort, Inputs], None] = lambda effort, inputs: None
-    pictures: tuple[str, ...] = ("",)
-    options: tuple[click.Option, ...] = ()
-    is_computed: bool = False
+    name: str  # of its command
+    about: str  # what it measures, for help
+    package: str  # where its modules are
+    page: str  # of docs/, which has its tables between markers; empty: none has
+    full: Effort  # how much to measure
+    quick: Effort | None  # just enough to show that it works; None: there is no such thing
+    takes: tuple[str, ...]  # the fields of `SuiteInputs` that it uses
+    seconds: Callable[[Effort], float]  # about how many an effort takes with the default model
+    refuse: Callable[[Effort, SuiteInputs], None] = lambda effort, inputs: None
+    pictures: tuple[str, ...] = ("",)  # endings of the names of its pictures, after that of the result
+    options: tuple[click.Option, ...] = ()  # of its command, besides those of its effort and inputs
+    is_computed: bool = False  # nothing is measured, so that machine and commit say nothing about the figures
 
     def effort(self, *, quick: bool) -> Effort:
         return self.quick if quick and self.quick is not None else self.full
 
-    def measure(self, effort: Effort, run: Run) -> Result:
-        """The result: "target", "name" where it is not the suite's, and whatever the tables show.
-
-        Raises:
-            MoaError: something that is measured cannot be had, or fails.
-        """
+    def measure(self, effort: Effort, run: SuiteRun) -> Result:
+        """The result: "target", "name" where it is not the suite's, and whatever the tables show."""
         found: Result = import_module(f"{self.package}.measure").measure(effort, run)
         return found
 
@@ -126,11 +111,7 @@ class Suite(Generic[Effort]):
         return str(import_module(f"{self.package}.tables").render(result))
 
     def draw(self, result: Mapping[str, Any], folder: Path) -> list[Path]:
-        """Pictures of a result in a folder; none where the suite draws none.
-
-        Raises:
-            ConfigError: matplotlib is not there, or a file cannot be written.
-        """
+        """Pictures of a result in a folder; none where the suite draws none."""
         if find_spec(f"{self.package}.picture") is None:
             return []
         return list(import_module(f"{self.package}.picture").draw(result, folder))

@@ -201,21 +201,17 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
     assert all(cell["met"]["answers"] >= cell["users"] and cell["met"]["fairness"] > 0 for cell in cells)
     assert "links: RTT 0, 5G." in done.stdout
     assert "| users that get, each, once their text comes, |" in done.stdout
-    assert "| 1 + g t_d / t_v |" in done.stdout
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_engine_measures_every_engine_and_the_start(measure: Measure) -> None:
+def test_engine_measures_every_engine(measure: Measure) -> None:
     result, done = measure("engine")
     assert "llama.cpp is not measured" in done.stderr
     engines = {cost["engine"] for cost in result["forwards"]}
     assert {"torch bf16", "torch float32"} < engines
     assert any(engine.startswith("kernels, ") for engine in engines)
     assert all(cost["ms"]["median"] > 0 for cost in result["forwards"])
-    assert [row["program"] for row in result["starts"]] == [
-        "moa-server serve", "moa-client chat PROMPT", "moa-server --help", "moa-client --help",
-    ]  # fmt: skip
     assert "| memory limit |" in done.stdout
 
 

@@ -108,7 +108,7 @@ def generated(default_model_files: ModelFiles, tokenizer: Tokenizer) -> list[lis
 
 async def answer(engine: ClientEngine, tokens: list[int], settings: AnswerSettings) -> list[int]:
     """The text when the server has decided all of it: on a busy machine a part may have been written without it."""
-    engine.reset()
+    engine.rewind(0)
     async for _ in engine.ask(tokens, settings):
         pass
     while engine.unsettled:

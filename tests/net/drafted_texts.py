@@ -24,7 +24,7 @@ async def check_texts(host: Host, device: Device, target: Target, *, rounds: boo
             for temperature in (0.0, 0.7):
                 settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)
                 expected, _ = plain_text(target, PROMPT, settings)
-                engine.reset()
+                engine.rewind(0)
                 assert await ask(engine, PROMPT, settings) == expected
         finally:
             await engine.close()

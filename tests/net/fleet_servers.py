@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Self
 
 from moa_client.conversation.events import ServerChanged
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_server.app import start
@@ -23,7 +23,7 @@ from tests.support.messages import steady
 GREEDY = AnswerSettings(max_tokens=80, ignore_end_of_text=True)
 SAMPLED = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
 # The servers wait for drafts: else the first would have the whole answer ready before it is lost.
-WAITING = DraftingSettings(run_ahead=False, alone=AloneRule(end_ms=60_000.0))
+WAITING = DraftingSettings(run_ahead=False, standalone=StandaloneRule(end_ms=60_000.0))
 
 
 class Servers:

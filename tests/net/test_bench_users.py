@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from moa_bench.harness.oracle import Script
-from moa_bench.harness.split_client import describe
-from moa_bench.users.askers import OracleAsker, PlainAsker
-from moa_bench.users.shipped_device import ShippedAsker
-from moa_bench.users.users import Asker, run_users
+from moa_bench.harness.oracle_device import with_oracle
+from moa_bench.users.askers import EngineAsker, PlainAsker
+from moa_bench.users.users import UserAsker, run_users
+from moa_client.device.loading import Device
+from moa_client.drafting.settings import DraftingSettings
 from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -16,18 +17,27 @@ from tests.net.server_peer import VOCAB, until
 
 PROMPTS = [[[5, 6, 7, 8]], [[9, 10, 11]]]
 SETTINGS = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
+DEVICE_DRAFTS = DraftingSettings("device")
 
 
-async def test_an_oracles_users_get_the_texts_of_plain_ones_with_fewer_arrivals(server: RunningServer) -> None:
+def oracle_asker(address: str, target: Target, script: Script, draft_ms: float) -> EngineAsker:
+    def device_for(question: int) -> Device:
+        return with_oracle(device(target, "lookup"), script, draft_ms, 1)
+
+    return EngineAsker(address, device_for, VOCAB, SETTINGS, DEVICE_DRAFTS)
+
+
+async def test_an_oracles_users_get_the_texts_of_plain_ones_with_fewer_arrivals(
+    server: RunningServer, target: Target
+) -> None:
     address = f"127.0.0.1:{server.port}"
     plain = [PlainAsker(address, SETTINGS) for _ in PROMPTS]
     answers, _ = await run_users(plain, PROMPTS, None)
     for asker in plain:
         await asker.close()
     texts = {answer.user: answer.tokens for answer in answers if len(answer.tokens) == 24}
-    described = await describe(address)
     scripts = [Script((*PROMPTS[user][0], *texts[user]), 1.0, 0, VOCAB) for user in texts]
-    oracles = [OracleAsker(address, described, SETTINGS, [scripts[user]], 0.0) for user in range(2)]
+    oracles = [oracle_asker(address, target, scripts[user], 0.0) for user in range(2)]
     drafted, _ = await run_users(oracles, PROMPTS, None)
     for each in oracles:
         await each.close()
@@ -39,9 +49,11 @@ async def test_an_oracles_users_get_the_texts_of_plain_ones_with_fewer_arrivals(
 
 async def test_a_users_own_drafter_gives_the_text_of_plain_streaming(server: RunningServer, target: Target) -> None:
     address = f"127.0.0.1:{server.port}"
-    users: list[Asker] = [
-        PlainAsker(address, SETTINGS), ShippedAsker(address, device(target, "lookup"), VOCAB, SETTINGS),
-    ]  # fmt: skip
+    own = device(target, "lookup")
+    users: list[UserAsker] = [
+        PlainAsker(address, SETTINGS),
+        EngineAsker(address, lambda question: own, VOCAB, SETTINGS, DEVICE_DRAFTS),
+    ]
     answers, _ = await run_users(users, [PROMPTS[0], PROMPTS[0]], None)
     for asker in users:
         await asker.close()
@@ -50,13 +62,11 @@ async def test_a_users_own_drafter_gives_the_text_of_plain_streaming(server: Run
     assert len(plain.tokens) == 24
 
 
-async def test_users_that_break_off_leave_no_stream(server: RunningServer) -> None:
+async def test_users_that_break_off_leave_no_stream(server: RunningServer, target: Target) -> None:
     """One that is broken off while it writes cannot say goodbye: the server keeps its session for a while."""
     address = f"127.0.0.1:{server.port}"
-    described = await describe(address)
     prompts = [[[5, 6, 7, 8]], [[9, 10, 11]] * 2]
-    scripts = [Script((5, 6, 7, 8), 0.0, 0, VOCAB)] * 2
-    askers = [OracleAsker(address, described, SETTINGS, scripts, 1.0) for _ in prompts]
+    askers = [oracle_asker(address, target, Script((5, 6, 7, 8), 0.0, 0, VOCAB), 1.0) for _ in prompts]
     answers, _ = await run_users(askers, prompts, 0.05)
     assert any(len(answer.tokens) < 24 for answer in answers)  # broken off
     registry = server.host.registry

@@ -18,8 +18,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.chat.signals import leaving_on_signals
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import connect
@@ -118,11 +118,11 @@ async def refusal(
     *,
     name: str = "none",
     silence_seconds: float = 20.0,
-    rule: AloneRule | None = None,
+    rule: StandaloneRule | None = None,
 ) -> tuple[MoaError, ClientEngine]:
     """The error with which a question ends on a device that cannot go on alone, and the talk after it."""
     async with saying(frames) as (address, _), connect(address, 5.0, silence_seconds) as link:
-        settings = DraftingSettings(alone=rule or AloneRule())
+        settings = DraftingSettings(standalone=rule or StandaloneRule())
         engine = ClientEngine(link, device(target, name), VOCAB, Codec.INT4, settings)
         try:
             with pytest.raises(MoaError) as caught:
@@ -256,13 +256,13 @@ async def test_without_progress_the_device_continues_standalone_though_beats_are
 @pytest.mark.parametrize(
     ("rule", "frames", "message"),
     [
-        (AloneRule("auto", end_ms=100.0), [], snapshot("The server has sent nothing for 0.1 s.")),
-        (AloneRule("auto", leave_ms=200.0), [verdict([7])], snapshot("The server has sent nothing for 0.2 s.")),
-        (AloneRule("always", leave_ms=200.0), [], snapshot("The server has sent nothing for 0.2 s.")),
+        (StandaloneRule("auto", end_ms=100.0), [], snapshot("The server has sent nothing for 0.1 s.")),
+        (StandaloneRule("auto", leave_ms=200.0), [verdict([7])], snapshot("The server has sent nothing for 0.2 s.")),
+        (StandaloneRule("always", leave_ms=200.0), [], snapshot("The server has sent nothing for 0.2 s.")),
     ],
 )
 async def test_without_a_drafter_an_answer_waits_as_long_as_with_one(
-    target: Target, rule: AloneRule, frames: Sequence[pb.ServerFrame], message: str
+    target: Target, rule: StandaloneRule, frames: Sequence[pb.ServerFrame], message: str
 ) -> None:
     error, _ = await refusal(target, [OPENED_BARE, *frames], rule=rule)
     assert error.message == message

@@ -22,8 +22,8 @@ from moa_client.conversation.events import (
     Provisional,
 )
 from moa_client.device.loading import Device
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_server.target import Request, TargetOutput
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafting import Growth
@@ -40,7 +40,7 @@ from tests.support.tiny_models import SMALL, tiny_model
 LENGTH = 120
 GREEDY = AnswerSettings(max_tokens=LENGTH, ignore_end_of_text=True)
 SAMPLED = AnswerSettings(Sampling(1.0, seed=11), max_tokens=LENGTH, ignore_end_of_text=True)
-PATIENT = DraftingSettings(alone=AloneRule(end_ms=60_000.0))  # no answer ends without the server
+PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))  # no answer ends without the server
 # The server waits for drafts: else, on a busy machine, it has the whole answer ready before the first cut.
 WAITING = replace(PATIENT, run_ahead=False)
 
@@ -92,7 +92,7 @@ async def test_a_cut_before_the_first_token(target: TorchTarget, lost: Any, is_o
     screen = Screen()
     async with talking_over_a_link(target, PATIENT) as (link, engine):
         if is_open:
-            engine.presence.state = LinkState.OFFLINE  # so that its return is reported
+            engine.availability.state = LinkState.OFFLINE  # so that its return is reported
             engine.go_online()
             attending = engine.attend()
             assert isinstance(await anext(attending), LinkChanged)
@@ -219,7 +219,9 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
     decoder, screen = AnswerDecoder(AnswerText(), script.decode), Screen()
     places = iter(range(0, script.length, 3))
     place, parted = next(places), 0
-    waiting = replace(WAITING, alone=replace(WAITING.alone, most_tokens=2))  # so that text is left for the next cuts
+    waiting = replace(
+        WAITING, standalone=replace(WAITING.standalone, most_tokens=2)
+    )  # so that text is left for the next cuts
     async with talking_over_a_link(target, waiting, held=script_device(target, script)) as (_, engine):
 
         async def lose_and_find(event: Event) -> None:
@@ -249,7 +251,7 @@ async def test_an_answer_that_is_left_in_the_middle_of_a_character_shows_no_part
     target = ScriptTarget(script)
     parted = next(token for token in range(20, script.length) if not script.is_whole(token))
     decoder, screen = AnswerDecoder(AnswerText(), script.decode), Screen()
-    settings = DraftingSettings(alone=AloneRule("never", end_ms=60_000.0, leave_ms=0.0), drafting="off")
+    settings = DraftingSettings(standalone=StandaloneRule("never", end_ms=60_000.0, leave_ms=0.0), drafting="off")
     async with talking_over_a_link(target, settings, held=script_device(target, script)) as (_, engine):
 
         async def cut(event: Event) -> None:

@@ -16,8 +16,8 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
@@ -86,7 +86,7 @@ async def test_text_that_is_too_unlikely_waits_for_the_server_and_the_answer_goe
     """Nothing is shown, the answer does not end, and the server continues it in place when it is back."""
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
-    careful = DraftingSettings(alone=AloneRule("auto", least_chance=1.0))
+    careful = DraftingSettings(standalone=StandaloneRule("auto", least_chance=1.0))
     async with talking_over_a_link(target, careful) as (link, engine):
 
         async def cut_and_heal(event: Event) -> None:
@@ -94,7 +94,7 @@ async def test_text_that_is_too_unlikely_waits_for_the_server_and_the_answer_goe
                 screen.cuts += 1
                 await link.cut("both")
             elif isinstance(event, HeldBack):
-                assert engine.is_holding_back
+                assert engine.status.holds_back
                 await link.heal()
 
         await watch(engine, screen, on_event=cut_and_heal)
@@ -107,7 +107,7 @@ async def test_text_that_is_too_unlikely_waits_for_the_server_and_the_answer_goe
 async def test_a_user_who_wants_the_text_gets_it_right_or_not(target: Target) -> None:
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
-    careful = DraftingSettings(alone=AloneRule("never"))
+    careful = DraftingSettings(standalone=StandaloneRule("never"))
     async with talking_over_a_link(target, careful) as (link, engine):
 
         async def insist(event: Event) -> None:
@@ -115,21 +115,21 @@ async def test_a_user_who_wants_the_text_gets_it_right_or_not(target: Target) ->
                 screen.cuts += 1
                 await link.cut("both")
             elif isinstance(event, HeldBack):
-                engine.write_alone()
+                engine.write_standalone()
             elif len(screen.provisional) == 12:
                 await link.heal()
 
         await watch(engine, screen, on_event=insist)
         assert screen.most_provisional >= 12
         assert screen.committed == expected
-        assert not engine.is_holding_back
+        assert not engine.status.holds_back
 
 
 async def test_a_prompt_that_comes_back_leaves_its_answer_to_the_server(target: Target) -> None:
     """It goes on when there is one, and is told as a whole."""
     screen = Screen()
-    rule = AloneRule("auto", least_chance=1.0, end_ms=60_000.0, leave_ms=50.0)
-    async with talking_over_a_link(target, DraftingSettings(alone=rule)) as (link, engine):
+    rule = StandaloneRule("auto", least_chance=1.0, end_ms=60_000.0, leave_ms=50.0)
+    async with talking_over_a_link(target, DraftingSettings(standalone=rule)) as (link, engine):
 
         async def cut(event: Event) -> None:
             if not screen.cuts and len(screen.committed) > 5:
@@ -148,7 +148,7 @@ async def test_a_prompt_that_comes_back_leaves_its_answer_to_the_server(target: 
 async def test_an_answer_does_not_end_alone_a_moment_after_the_loss(target: Target) -> None:
     short = AnswerSettings(Sampling(0.7, seed=4), max_tokens=20, ignore_end_of_text=True)
     screen = Screen()
-    patient = DraftingSettings(alone=AloneRule(end_ms=60_000.0))
+    patient = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))
     async with talking_over_a_link(target, patient) as (link, engine):
 
         async def cut_and_heal(event: Event) -> None:

@@ -64,7 +64,7 @@ async def test_the_text_is_the_targets_own(
         for seed in range(3 if temperature else 1):
             settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=40)
             expected, _ = plain_text(target, PROMPT, settings)
-            engine.reset()
+            engine.rewind(0)
             assert await ask(engine, PROMPT, settings) == expected
             assert list(engine.conversation.answer) == expected
             if name in ("lookup", "chain", "tree") and temperature == 0 and mode is not STREAMED:
@@ -140,9 +140,9 @@ async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target
     async with talking(target, "chain") as engine:
         await ask(engine, PROMPT, settings)
         accepted = engine.figures.accepted
-        engine.reset()
+        engine.rewind(0)
         await ask(engine, [9, 9, 4], settings)
-        engine.reset()
+        engine.rewind(0)
         await ask(engine, PROMPT, settings)
         assert engine.figures.accepted == accepted
         drafter: Any = engine.device.drafter

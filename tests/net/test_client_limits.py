@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_server.access import rates
 from moa_server.access.caller import anonymous
@@ -23,7 +23,7 @@ from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, watch
 from tests.net.server_peer import make_host, plain_text, serving
 
 CALLER = anonymous("ipv4:127.0.0.1:1")
-PATIENT = DraftingSettings(alone=AloneRule(end_ms=60_000.0))  # as a chat is, but for longer than a test takes
+PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))  # as a chat is, but for longer than a test takes
 PER_MINUTE = 1200  # fewer than this machine writes
 
 
@@ -57,7 +57,7 @@ async def test_an_answer_over_the_limit_waits_and_goes_on(
         assert waits
         assert waits[0].reason == snapshot("The server lets this address read and write 1200 tokens a minute.")
         assert all(0.0 < wait.wait_seconds < 5.0 for wait in waits)
-        assert engine.state is not LinkState.WAITING
+        assert engine.availability.state is not LinkState.WAITING
 
 
 async def test_a_question_over_the_limit_is_answered_when_there_is_room(
@@ -139,7 +139,7 @@ async def test_a_stream_that_the_server_ends_as_idle_is_opened_with_the_next_que
         host.end_idle()
         events = await attend_until_asleep(engine)
         assert not any(isinstance(event, LinkChanged) and event.state is LinkState.OFFLINE for event in events)
-        assert engine.state is not LinkState.OFFLINE
+        assert engine.availability.state is not LinkState.OFFLINE
         streams = engine.connection.stream_number
         await watch(engine, second, [9, 9, 4])
         assert engine.connection.stream_number == streams + 1

@@ -66,7 +66,7 @@ async def test_the_text_is_that_of_plain_streaming(
         try:
             for temperature in (0.0, 0.7):
                 asked = AnswerSettings(Sampling(temperature, seed=3), max_tokens=32)
-                engine.reset()
+                engine.rewind(0)
                 assert await ask(engine, PROMPT, asked) == await streamed(address, asked)
                 figures = engine.figures
                 assert not waits or figures.drafted + figures.accepted + figures.stale > 0

@@ -21,8 +21,8 @@ from moa_client.conversation.events import (
 )
 from moa_client.device.drafter_choice import Choice
 from moa_client.device.loading import Device
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine import replaced_server
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
@@ -41,7 +41,7 @@ from tests.net.server_peer import VOCAB, make_host, plain_text
 from tests.support.messages import raises, steady
 
 FIRST, SECOND = DRAFTERS_OF_BOTH
-PATIENT = DraftingSettings(alone=AloneRule(end_ms=60_000.0))
+PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))
 OTHER_DRAFTER = snapshot(
     "The server has another drafter now: it answers without this device's drafts until this device has that one."
 )
@@ -282,7 +282,7 @@ async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_
     target: Target, place: Place
 ) -> None:
     short = replace(SETTINGS, max_tokens=20)
-    at_once = DraftingSettings(alone=AloneRule(end_ms=0.0))
+    at_once = DraftingSettings(standalone=StandaloneRule(end_ms=0.0))
     first, second = Screen(), Screen()
     async with counted(place, first_device(target), at_once) as (link, engine):
         await watch(engine, first, settings=short)

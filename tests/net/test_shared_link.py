@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from moa_client.conversation.events import Committed, Ended, Event
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_server.target import Target
@@ -24,7 +24,7 @@ from tests.net.server_peer import PATIENCE, VOCAB, make_host, plain_text, servin
 OTHER_PROMPT = [9, 9, 4, 31]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
 # The server waits for drafts: else it would have the whole answer ready before the test does anything.
-WAITING = DraftingSettings(run_ahead=False, alone=AloneRule(end_ms=60_000.0))
+WAITING = DraftingSettings(run_ahead=False, standalone=StandaloneRule(end_ms=60_000.0))
 
 
 @asynccontextmanager

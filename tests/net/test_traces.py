@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import Event
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_server.target import Target
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -103,7 +103,7 @@ async def test_one_tree_from_the_question_to_the_last_verdict(target: Target, re
 
 
 async def test_an_answer_over_a_cut_stays_one_tree(target: Target, recorded: Recorded) -> None:
-    settings = DraftingSettings(alone=AloneRule(end_ms=60_000.0), run_ahead=False)
+    settings = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0), run_ahead=False)
     screen = Screen()
     async with talking_over_a_link(target, settings) as (_, engine):
 

@@ -23,9 +23,8 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
 from moa_client.drafting import drafter_thread
-from moa_client.drafting.drafters import Growth
 from moa_client.engine import engine as client_engine
-from moa_client.engine import exchange
+from moa_client.engine import session_exchange
 from moa_client.link import connection
 from moa_client.link.channel import Link
 from moa_client.link.dialer import Dialer, OneServerDialer
@@ -38,6 +37,7 @@ from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host, Served
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
+from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol import loop_guard
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
@@ -547,9 +547,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
 
         process_time = perf_counter
 
-    for module in (client_engine, exchange, connection, drafter_thread, engine):
+    for module in (client_engine, session_exchange, connection, drafter_thread, engine):
         monkeypatch.setattr(module, "time", Clock)
-    monkeypatch.setattr(drafter_thread, "InferenceThread", lambda: SimulatedThread(world))
+    monkeypatch.setattr(drafter_thread, "DrafterExecutor", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))
     for module in (engine, stream):
         monkeypatch.setattr(module, "log", _Log(world))

@@ -33,14 +33,15 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
+from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -226,7 +227,7 @@ class Schedule:
                 tokens.append(self.guess(depths[-1] - 1))
             if self.chance.random() < 0.2:
                 self.deliver_down()  # a verdict overtakes the drafter
-            self.drafting.on_drafted(step, tokens, parents)
+            self.drafting.on_extended(step, Growth(tuple(tokens), tuple(parents)))
         message = self.drafting.take_frame(flush=self.chance.random() < 0.5)
         if message is not None:
             self.up.append(message)
@@ -252,7 +253,7 @@ class Schedule:
 
     def deliver_down(self) -> None:
         if self.down:
-            self.drafting.on_verdict(self.down.popleft())
+            self.drafting.on_verdict(self.conversation.on_verdict(self.down.popleft()))
 
     def plan(self) -> None:
         server = self.server
@@ -427,7 +428,7 @@ class Chat:
             rounds=self.chance.random() < 0.2,
             run_ahead=self.chance.random() < 0.8,
             tree=world.trees,
-            alone=self.any_rule(),
+            standalone=self.any_rule(),
         )
         link = cast(Link, SimulatedLink(world))
         self.drafts = self.chance.random() < 0.7
@@ -461,7 +462,7 @@ class Chat:
         if len(engine.conversation.tokens) > 100 or chance.random() < 0.1:
             if not engine.unsettled:
                 self.check()
-            engine.reset()
+            engine.rewind(0)
             self.asked.clear()
         before, turn = self.current, list(chance.choice(QUESTIONS))
         if before is not None and not before.shown and chance.random() < 0.7:
@@ -502,8 +503,8 @@ class Chat:
         finally:
             if stopper is not None:
                 stopper.cancel()
-        assert self.wished_offline or not engine.presence.wants_offline, (
-            f"the client distrusts the server: {engine.presence.error}"
+        assert self.wished_offline or not engine.availability.wants_offline, (
+            f"the client distrusts the server: {engine.availability.error}"
         )
 
     def lacks(self, asked: Asked) -> bool:
@@ -511,10 +512,10 @@ class Chat:
         whole = sum(len(each.turn) + len(each.shown) for each in self.asked)
         return len(self.engine.conversation.tokens) < whole
 
-    def any_rule(self) -> AloneRule:
+    def any_rule(self) -> StandaloneRule:
         """How the device writes without its server: a slow writer, a careful one, one that soon gives the prompt back."""
         chance = self.chance
-        return AloneRule(
+        return StandaloneRule(
             chance.choice(["always", "auto", "never"]),
             least_chance=0.2,
             most_tokens=chance.choice([5, 1000]),
@@ -564,7 +565,7 @@ class Chat:
     async def stop(self, asked: Asked, seconds: float) -> None:
         await asyncio.sleep(seconds)
         if self.chance.random() < 0.5:  # the user loses patience with a server that is silent
-            while self.engine.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (ClientEngine tells its reader alone)
+            while self.engine.availability.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (ClientEngine tells its reader alone)
                 await asyncio.sleep(0.05)
         asked.shown_at_stop = len(asked.shown) + len(asked.provisional)
         self.engine.stop()

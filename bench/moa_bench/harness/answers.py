@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 import grpc
@@ -23,15 +24,10 @@ OPEN_TIMEOUT_S = 10.0  # for a connection over a link with a round trip of 300 m
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """An answer and when its tokens arrived.
+    """An answer and when its tokens arrived."""
 
-    Args:
-        tokens: of the answer.
-        arrivals_s: of each token, seconds from the question; tokens of one verdict arrive together.
-    """
-
-    tokens: tuple[int, ...]
-    arrivals_s: tuple[float, ...]
+    tokens: tuple[int, ...]  # of the answer
+    arrivals_s: tuple[float, ...]  # of each token, seconds from the question; tokens of one verdict arrive together
 
     @property
     def first_ms(self) -> float:
@@ -44,6 +40,12 @@ class TimedAnswer:
         return len(self.tokens) / self.arrivals_s[-1]
 
 
+def common_tokens(tokens: Sequence[int], reference: Sequence[int]) -> int:
+    """How many first tokens of two texts are alike."""
+    pairs = zip(tokens, reference, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 class AnswerClient(Protocol):
     """A way to get an answer, as a user would."""
 
@@ -52,9 +54,6 @@ class AnswerClient(Protocol):
 
         Args:
             watch: called after each arrival with the number of tokens so far.
-
-        Raises:
-            MoaError: as server and link bring it.
         """
 
     def close(self) -> None:
@@ -74,11 +73,7 @@ class PlainClient:
         self._stub = moa_pb2_grpc.MoaStub(self._channel)
 
     def open(self) -> None:
-        """Opens the connection, which the first call would do.
-
-        Raises:
-            UnavailableError: the server cannot be reached.
-        """
+        """Opens the connection, which the first call would do."""
         try:
             grpc.channel_ready_future(self._channel).result(OPEN_TIMEOUT_S)
         except grpc.FutureTimeoutError:

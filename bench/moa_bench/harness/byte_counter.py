@@ -19,14 +19,14 @@ _START_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
+class SocketBytes:
     """Bytes that have passed."""
 
     up: int
     down: int
 
-    def __sub__(self, earlier: Bytes) -> Bytes:
-        return Bytes(self.up - earlier.up, self.down - earlier.down)
+    def __sub__(self, earlier: SocketBytes) -> SocketBytes:
+        return SocketBytes(self.up - earlier.up, self.down - earlier.down)
 
 
 class ByteCounter:
@@ -44,9 +44,9 @@ class ByteCounter:
         host, _, port = upstream.rpartition(":")
         self._upstream = (host, int(port))
 
-    def read(self) -> Bytes:
+    def read(self) -> SocketBytes:
         """What has passed so far; may be called from any thread."""
-        return Bytes(self._up, self._down)
+        return SocketBytes(self._up, self._down)
 
     async def serve(self, ready: threading.Event, stopped: asyncio.Event) -> None:
         """Accept connections until `stopped`."""

@@ -24,15 +24,10 @@ _LOG_TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running program.
+    """A running program."""
 
-    Args:
-        address: "host:port" where it can be called.
-        start_ms: from the start of the process until it could be called.
-    """
-
-    address: str
-    start_ms: float
+    address: str  # "host:port" where it can be called
+    start_ms: float  # from the start of the process until it could be called
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
@@ -47,25 +42,20 @@ def running(
     arguments: Sequence[str],
     *,
     cores: set[int] | None = None,
-    ready_flag: str = "--ready-file",
     last: Sequence[str] = (),
 ) -> Iterator[Child]:
     """Start `python -m module arguments` and wait until it has written its address into its ready file.
 
     Args:
         cores: the ones that it may use; None: any.
-        ready_flag: the option that names the ready file.
         last: arguments that no option may follow.
-
-    Raises:
-        UnavailableError: it ended or did not get ready; the end of its log is in the message.
     """
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, (Path(folder) / "log").open("w+b") as log:
         ready = Path(folder) / "ready"
         began = time.perf_counter()
         with on_cores(cores):
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments, ready_flag, str(ready), *last],
+                [sys.executable, "-P", "-m", module, *arguments, "--ready-file", str(ready), *last],
                 stdout=log,
                 stderr=log,
                 env=child_environment(),

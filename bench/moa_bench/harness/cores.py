@@ -10,11 +10,7 @@ from moa_shared.errors import ConfigError
 
 
 def split_cores(pin: bool) -> tuple[set[int] | None, set[int] | None]:
-    """One core for the server and one for everything else, or (None, None) when nothing is to be pinned.
-
-    Raises:
-        ConfigError: pinning was asked for where it cannot be had.
-    """
+    """One core for the server and one for everything else, or (None, None) when nothing is to be pinned."""
     if not pin:
         return None, None
     if not hasattr(os, "sched_setaffinity"):

@@ -9,11 +9,7 @@ from moa_shared.errors import UnavailableError
 
 
 def process_cpu_s(pid: int) -> float:
-    """Seconds of processor time that a process has used so far, all its threads together, to a hundredth.
-
-    Raises:
-        UnavailableError: there is no such process.
-    """
+    """Seconds of processor time that a process has used so far, all its threads together, to a hundredth."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except OSError:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from moa_shared.drafter import Checkpoint, DraftDecoder
 from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT, MOA
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
@@ -16,10 +17,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
-
-if TYPE_CHECKING:
-    from moa_shared.drafter import Checkpoint, DraftDecoder
-    from moa_shared.models import ModelFiles
+from moa_shared.models import ModelFiles
 
 AUTO_DRAFTER = "auto"  # the client's own choice among those that the server gives
 SHIPPED = "shipped"
@@ -30,16 +28,11 @@ UNTRAINED_VOCAB = 16_384  # covers 97 % of the default target's greedy tokens; t
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrafter:
-    """The drafter to measure with.
-
-    Args:
-        origin: SHIPPED, NAMED or UNTRAINED.
-        path: of its file; None: it has none.
-    """
+    """The drafter to measure with."""
 
     checkpoint: Checkpoint
-    origin: str
-    path: Path | None = None
+    origin: str  # SHIPPED, NAMED or UNTRAINED
+    path: Path | None = None  # of its file; None: it has none
 
     @property
     def description(self) -> str:
@@ -59,9 +52,6 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDraf
     Args:
         name: "default" or "auto": the one that comes with the package, else an untrained one; "deep"; a path; or a
             published one, by folder or hub id.
-
-    Raises:
-        MoaError: it is not there, or no checkpoint.
     """
     from moa_shared.drafter import load_checkpoint
     from moa_shared.drafter.published.find import find_drafter as find_published

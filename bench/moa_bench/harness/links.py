@@ -8,35 +8,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_shared.errors import ConfigError
+from netsim.core.conditions import Conditions
 
 from moa_bench.harness.child import running
-
-if TYPE_CHECKING:
-    from netsim.core.conditions import Conditions
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedLink:
-    """A link between client and server.
+    """A link between client and server."""
 
-    Args:
-        name: for tables.
-        delay_ms: of each direction; 0 means no link at all, loopback.
-        deviation_ms: of the delay, normal and kept above zero, correlated in time as netsim has it.
-        rate_mbps: of each direction; None: no limit.
-        recording: a trace that says what varies, above all the rate; None: nothing does.
-        start_s: where in the recording the link begins.
-    """
-
-    name: str
-    delay_ms: float = 0.0
-    deviation_ms: float = 0.0
-    rate_mbps: float | None = None
-    recording: Path | None = None
-    start_s: float = 0.0
+    name: str  # for tables
+    delay_ms: float = 0.0  # of each direction; 0 means no link at all, loopback
+    deviation_ms: float = 0.0  # of the delay, normal and kept above zero, correlated in time as netsim has it
+    rate_mbps: float | None = None  # of each direction; None: no limit
+    recording: Path | None = None  # a trace that says what varies, above all the rate; None: nothing does
+    start_s: float = 0.0  # where in the recording the link begins
 
     @property
     def document(self) -> dict[str, Any]:
@@ -79,11 +68,6 @@ LINKS = (
 
 
 def find_links(names: Sequence[str]) -> tuple[EmulatedLink, ...]:
-    """The links of these names.
-
-    Raises:
-        ConfigError: an unknown name.
-    """
     known = {link.name.lower(): link for link in LINKS}
     for name in names:
         if name.lower() not in known:
@@ -95,21 +79,13 @@ def find_links(names: Sequence[str]) -> tuple[EmulatedLink, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunningLink:
-    """A link in use: connect to `address`.
-
-    Args:
-        control: netsim's control socket; None: loopback, which cannot be cut.
-    """
+    """A link in use: connect to `address`."""
 
     address: str
-    control: Path | None
+    control: Path | None  # netsim's control socket; None: loopback, which cannot be cut
 
     def cut(self, seconds: float) -> None:
-        """Lose everything that is sent for a time.
-
-        Raises:
-            ConfigError: there is no emulated link.
-        """
+        """Lose everything that is sent for a time."""
         self._send({"do": "cut", "direction": "both", "seconds": seconds})
 
     def reset(self) -> None:

@@ -24,20 +24,11 @@ _SURE = 30.0  # logit of what it proposes, among zeros: a log-probability of 0 i
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What an oracle knows.
+    """What an oracle knows."""
 
-    Args:
-        tokens: of the whole conversation, prompt included, as the target writes it.
-        acceptance: probability that the proposal at a position is right.
-        seed: decides where it is wrong.
-
-    Raises:
-        ConfigError: a probability outside 0 to 1.
-    """
-
-    tokens: tuple[int, ...]
-    acceptance: float
-    seed: int
+    tokens: tuple[int, ...]  # of the whole conversation, prompt included, as the target writes it
+    acceptance: float  # probability that the proposal at a position is right
+    seed: int  # decides where it is wrong
     vocab_size: int
 
     def __post_init__(self) -> None:
@@ -45,7 +36,6 @@ class Script:
             raise ConfigError(f"The oracle's acceptance is {self.acceptance}, expected 0 to 1.")
 
     def right_at(self, position: int) -> bool:
-        """Whether the proposal for this position is the target's token."""
         return random.Random(f"{self.seed}:{position}").random() < self.acceptance
 
     def proposal(self, position: int, *, on_text: bool) -> int:
@@ -54,11 +44,6 @@ class Script:
             return 0
         token = self.tokens[position]
         return token if on_text and self.right_at(position) else (token + 1) % self.vocab_size
-
-    def guess(self, committed: int, drafted: Sequence[int]) -> int:
-        """The token proposed after so many committed tokens and a chain of draft tokens."""
-        position = committed + len(drafted)
-        return self.proposal(position, on_text=self.tokens[committed:position] == tuple(drafted))
 
 
 class OracleDrafter:
@@ -111,7 +96,6 @@ class OracleDrafter:
         self._on_text, self._drafting = [], False
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Counts memory rows."""
         self.memory_rows += int(rows.shape[0])
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
@@ -126,7 +110,6 @@ class OracleDrafter:
 
     @property
     def next_position(self) -> int:
-        """Position of the first token to guess."""
         return len(self.tokens)
 
     @property

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
+from moa_shared.drafter import DraftState
 from moa_shared.drafting import draft_chain
 
 from moa_bench.harness.oracle import OracleDrafter, Script
-
-if TYPE_CHECKING:
-    from moa_shared.drafter import DraftState
 
 ROUNDS = DraftingSettings(drafting="device", rounds=True, run_ahead=False)
 """Synchronous rounds: what a forward is fed does not depend on how fast anything was."""

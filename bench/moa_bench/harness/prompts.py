@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import DataError
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 from moa_bench.harness.questions import read_all
-
-if TYPE_CHECKING:
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 QUESTIONS = (
     "Explain to a child why the sky is blue.",
@@ -75,11 +72,7 @@ def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:
 
 
 def question_of(tokenizer: Tokenizer, tokens: int) -> str:
-    """A question of about `tokens` tokens (within 5 %) in the chat template: a request about as much text as fits.
-
-    Raises:
-        DataError: the template by itself is longer, or the text is too short.
-    """
+    """A question of about `tokens` tokens (within 5 %) in the chat template: a request about as much text as fits."""
     words: Sequence[str] = PASSAGE.split()
     low, high = 0, len(words)
     while low < high:

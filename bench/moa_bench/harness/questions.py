@@ -21,32 +21,22 @@ OF_SPEC_BENCH = {"translation", "summarization", "qa", "math_reasoning", "rag"}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a user says in turn.
+class BenchQuestion:
+    """What a user says in turn."""
 
-    Args:
-        identity: its number in its file, as text, or the line's.
-        turns: at least one.
-    """
-
-    identity: str
+    identity: str  # its number in its file, as text, or the line's
     category: str
-    turns: tuple[str, ...]
+    turns: tuple[str, ...]  # at least one
 
     @property
     def text(self) -> str:
-        """The first turn."""
         return self.turns[0]
 
 
-def read_all(path: Path) -> list[Question]:
+def read_all(path: Path) -> list[BenchQuestion]:
     """The questions of a file, or of a folder's .jsonl files, which take turns: the first ones are of all kinds.
 
     In a folder each file is a category. In a file each line names its own; a file of Spec-Bench has its tasks.
-
-    Raises:
-        NotFoundError: no such path.
-        DataError: no question, or a line that is not one; names it.
     """
     if not path.exists():
         raise NotFoundError(
@@ -66,7 +56,7 @@ def read_all(path: Path) -> list[Question]:
     return questions
 
 
-def _read(file: Path) -> list[Question]:
+def _read(file: Path) -> list[BenchQuestion]:
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -74,7 +64,7 @@ def _read(file: Path) -> list[Question]:
     return [_parse(file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _parse(file: Path, number: int, line: str) -> Question:
+def _parse(file: Path, number: int, line: str) -> BenchQuestion:
     try:
         fields = json.loads(line)
         turns = fields["turns"]
@@ -83,4 +73,4 @@ def _parse(file: Path, number: int, line: str) -> Question:
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise DataError(f"Line {number} of {file} is not a question.", hint=EXAMPLE)
     identity = str(fields.get("question_id", number))
-    return Question(identity, str(fields.get("category") or file.stem), tuple(turns))
+    return BenchQuestion(identity, str(fields.get("category") or file.stem), tuple(turns))

@@ -21,7 +21,7 @@ from moa_shared.models.sources.cache import building, cache_root, locked
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, install_command
 from moa_shared.programs.progress import Progress
 
-from moa_bench.harness.shapes import FORMATS, SHAPES, Mixture, Shape
+from moa_bench.harness.shapes import FORMATS, SHAPES, FormatMixture, ModelShape
 
 VERSION = 1  # raised when what a file holds changes
 STD = 0.02  # of the weights
@@ -53,10 +53,6 @@ def random_model(shape: str, stored: str, progress: Progress, cache_dir: Path | 
 
     Args:
         shape: of SHAPES; `stored`: of FORMATS.
-
-    Raises:
-        ModelSourceError: the default model, whose tokenizer it has, is not installed.
-        DiskFullError: no room for it.
     """
     entry = cache_root(cache_dir) / "models" / f"random-{shape}-{stored}-v{VERSION}"
     path = entry / f"random-{shape}-{stored}.gguf"
@@ -106,7 +102,7 @@ class _Tensor:
         return blocks.reshape(self.byte_shape)
 
 
-def _write(path: Path, shape: Shape, mixture: Mixture, vocabulary: GgufHeader) -> Iterator[int]:
+def _write(path: Path, shape: ModelShape, mixture: FormatMixture, vocabulary: GgufHeader) -> Iterator[int]:
     """Writes a file; yields the bytes of each tensor when it is written."""
     writer, random = GGUFWriter(path, shape.architecture), np.random.default_rng(0)
     writer.add_name(path.stem)
@@ -150,7 +146,7 @@ def _write(path: Path, shape: Shape, mixture: Mixture, vocabulary: GgufHeader) -
     writer.close()
 
 
-def _tensors(shape: Shape, mixture: Mixture) -> Iterator[_Tensor]:
+def _tensors(shape: ModelShape, mixture: FormatMixture) -> Iterator[_Tensor]:
     """All of them, in the order of the file."""
     hidden, queries, keys = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
 
@@ -190,11 +186,7 @@ def _tensors(shape: Shape, mixture: Mixture) -> Iterator[_Tensor]:
 
 
 def _vocabulary(size: int) -> GgufHeader:
-    """The default model's, and unused tokens up to a size, as a header with nothing else.
-
-    Raises:
-        ModelSourceError: it is not installed.
-    """
+    """The default model's, and unused tokens up to a size, as a header with nothing else."""
     paths = find_installed(DEFAULT_MODEL)
     if paths is None:
         raise ModelSourceError(

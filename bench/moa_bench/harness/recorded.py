@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError
+from netsim.trace.trace import Row, Trace
 
 from moa_bench.harness.links import LINKS, EmulatedLink
-
-if TYPE_CHECKING:
-    from netsim.trace.trace import Row, Trace
 
 SHORTEST_S = 0.5
 BEFORE_S = 2.0  # of the recording that is replayed before an outage: a connection is opened in it
@@ -24,10 +21,6 @@ def recorded_link(given: str) -> EmulatedLink:
 
     Args:
         given: as `--trace` names it, LINK=FILE.
-
-    Raises:
-        ConfigError: it is not of this form, or there is no such link with a delay.
-        TraceError: the file cannot be read.
     """
     name, equals, file = given.partition("=")
     if not (equals and file):
@@ -43,11 +36,7 @@ def recorded_link(given: str) -> EmulatedLink:
 
 
 def recording_of(link: EmulatedLink) -> Trace:
-    """The recording of a link that has one.
-
-    Raises:
-        TraceError: it cannot be read.
-    """
+    """The recording of a link that has one."""
     from netsim.trace.files import read_trace
 
     if link.recording is None:

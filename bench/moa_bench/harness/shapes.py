@@ -9,26 +9,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a Llama, or of a Qwen3 with experts.
-
-    Args:
-        inner: width of the MLP, or of each expert's.
-        experts: of each layer, `used` of which a token has; 0: there are none.
-        wide_heads: numbers of a head, where heads together are wider than the hidden size; 0: they are not.
-    """
+class ModelShape:
+    """The sizes of a Llama, or of a Qwen3 with experts."""
 
     hidden: int
     layers: int
-    inner: int
+    inner: int  # width of the MLP, or of each expert's
     heads: int
     kv_heads: int
     vocab: int
     context: int
     tied: bool = True
-    experts: int = 0
+    experts: int = 0  # of each layer, `used` of which a token has; 0: there are none
     used: int = 0
-    wide_heads: int = 0
+    wide_heads: int = 0  # numbers of a head, where heads together are wider than the hidden size; 0: they are not
 
     @property
     def head_dim(self) -> int:
@@ -41,35 +35,29 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
-    """Which tensors are stored how.
+class FormatMixture:
+    """Which tensors are stored how."""
 
-    Args:
-        number: llama.cpp's, of `general.file_type`.
-        base: of most matrices; `head`: of the head, and of embeddings that are the head too.
-        more: of values and of the MLP's output in every third layer, and in the first and last eighth.
-    """
-
-    number: int
-    base: str
-    head: str
-    more: str
+    number: int  # llama.cpp's, of `general.file_type`
+    base: str  # of most matrices
+    head: str  # of the head, and of embeddings that are the head too
+    more: str  # of values and of the MLP's output in every third layer, and in the first and last eighth
 
 
 SHAPES = {
-    "135m": Shape(576, 30, 1536, 9, 3, 49152, 8192),
-    "1b": Shape(2048, 16, 8192, 32, 8, 128256, 131072),
-    "3b": Shape(3072, 28, 8192, 24, 8, 128256, 131072),
-    "8b": Shape(4096, 32, 14336, 32, 8, 128256, 131072, tied=False),
-    "30b-a3b": Shape(2048, 48, 768, 32, 4, 151936, 40960, tied=False, experts=128, used=8, wide_heads=128),
+    "135m": ModelShape(576, 30, 1536, 9, 3, 49152, 8192),
+    "1b": ModelShape(2048, 16, 8192, 32, 8, 128256, 131072),
+    "3b": ModelShape(3072, 28, 8192, 24, 8, 128256, 131072),
+    "8b": ModelShape(4096, 32, 14336, 32, 8, 128256, 131072, tied=False),
+    "30b-a3b": ModelShape(2048, 48, 768, 32, 4, 151936, 40960, tied=False, experts=128, used=8, wide_heads=128),
 }
 FORMATS = {
-    "q4_0": Mixture(2, "Q4_0", "Q6_K", "Q4_0"),
-    "q4_1": Mixture(3, "Q4_1", "Q6_K", "Q4_1"),
-    "q8_0": Mixture(7, "Q8_0", "Q8_0", "Q8_0"),
-    "q4_k_m": Mixture(15, "Q4_K", "Q6_K", "Q6_K"),
-    "q5_k_m": Mixture(17, "Q5_K", "Q6_K", "Q6_K"),
-    "q6_k": Mixture(18, "Q6_K", "Q6_K", "Q6_K"),
-    "iq4_xs": Mixture(30, "IQ4_XS", "Q6_K", "IQ4_XS"),
-    "mxfp4": Mixture(38, "MXFP4", "Q8_0", "MXFP4"),
+    "q4_0": FormatMixture(2, "Q4_0", "Q6_K", "Q4_0"),
+    "q4_1": FormatMixture(3, "Q4_1", "Q6_K", "Q4_1"),
+    "q8_0": FormatMixture(7, "Q8_0", "Q8_0", "Q8_0"),
+    "q4_k_m": FormatMixture(15, "Q4_K", "Q6_K", "Q6_K"),
+    "q5_k_m": FormatMixture(17, "Q5_K", "Q6_K", "Q6_K"),
+    "q6_k": FormatMixture(18, "Q6_K", "Q6_K", "Q6_K"),
+    "iq4_xs": FormatMixture(30, "IQ4_XS", "Q6_K", "IQ4_XS"),
+    "mxfp4": FormatMixture(38, "MXFP4", "Q8_0", "MXFP4"),
 }

@@ -14,21 +14,15 @@ from moa_client.conversation.events import Committed, Corrected, Ended, Event, P
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment at which text was shown or taken back.
+    """A moment at which text was shown or taken back."""
 
-    Args:
-        at_s: since the question.
-        length: tokens on the screen then; `committed`: of them, how many the target has decided.
-        is_new: whether there is more text than before.
-    """
-
-    at_s: float
-    length: int
-    committed: int
-    is_new: bool
+    at_s: float  # since the question
+    length: int  # tokens on the screen then
+    committed: int  # of them, how many the target has decided
+    is_new: bool  # whether there is more text than before
 
 
-class ShownText:
+class AnswerScreen:
     """The text of one answer as its reader sees it."""
 
     def __init__(self) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed
 from moa_client.device.loading import Device, load_device
@@ -25,10 +26,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
 from moa_bench.harness.answers import TimedAnswer
-from moa_bench.harness.shown_text import Moment, ShownText
-
-if TYPE_CHECKING:
-    from moa.v1 import moa_pb2 as pb
+from moa_bench.harness.shown_text import AnswerScreen, Moment
 
 SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
 
@@ -60,7 +58,7 @@ class SplitClient:
         self._codec = codec
         self._mode = mode or DraftingSettings()
         self.figures = Figures()
-        self.screen = ShownText()  # of the newest answer
+        self.screen = AnswerScreen()  # of the newest answer
         self.began_s = 0.0  # when its question was asked
         self._link, described = runner.run(_connect(address, silence_s))
         self._vocab_size = int(device.files.config["vocab_size"])
@@ -78,7 +76,7 @@ class SplitClient:
         self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object]
     ) -> TimedAnswer:
         engine = ClientEngine(self._link, self._device, self._vocab_size, self._codec, self._mode)
-        screen = self.screen = ShownText()
+        screen = self.screen = AnswerScreen()
         arrivals: list[float] = []
         began = self.began_s = time.perf_counter()
         try:
@@ -117,21 +115,13 @@ async def _connect(address: str, silence_s: float | None = None) -> tuple[Link, 
 
 
 def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Device:
-    """What the client program would load with these settings; its server is asked what it serves.
-
-    Raises:
-        MoaError: as the program would report it.
-    """
+    """What the client program would load with these settings; its server is asked what it serves."""
 
     return load_device(settings, runner.run(describe(settings.server)), SilentProgress())
 
 
 async def describe(address: str) -> pb.DescribeResponse:
-    """What the server at this "host:port" says of itself.
-
-    Raises:
-        MoaError: it cannot be reached.
-    """
+    """What the server at this "host:port" says of itself."""
     link, described = await _connect(address)
     await link.close()
     return described

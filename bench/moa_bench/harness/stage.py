@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from moa_client.device.loading import Device
-from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 
@@ -21,40 +21,18 @@ from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_draft
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import client_settings, load_split_device
 
-if TYPE_CHECKING:
-    from moa_shared.models import ModelFiles
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
-
-
-class Wanted(Protocol):
-    """Which model is served, on what level, and on which cores."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def level(self) -> str: ...
-    @property
-    def server_cores(self) -> set[int] | None: ...
-    @property
-    def own_cores(self) -> set[int] | None: ...
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A server, and what its clients share.
-
-    Args:
-        drafter: whose memory it serves; `path`: of its file.
-        device: of a client with that drafter.
-    """
+    """A server, and what its clients share."""
 
     runner: asyncio.Runner
     files: ModelFiles
     tokenizer: Tokenizer
-    drafter: MeasuredDrafter
-    path: str
+    drafter: MeasuredDrafter  # whose memory it serves
+    path: str  # of its file
     server: Child
-    device: Device
+    device: Device  # of a client with that drafter
 
     @property
     def address(self) -> str:
@@ -66,24 +44,17 @@ class Stage:
 
 
 @contextmanager
-def staged(run: Wanted, *, flags: Sequence[str] = ()) -> Iterator[Stage]:
-    """A server with the package's drafter, or an untrained one; the block has the other core.
-
-    Args:
-        flags: more of `moa-server serve`.
-
-    Raises:
-        MoaError: the model cannot be had, or the server does not start.
-    """
-    files = resolve(run.model, progress=make_progress())
+def staged(model: str, level: str, server_cores: set[int] | None, own_cores: set[int] | None) -> Iterator[Stage]:
+    """A server with the package's drafter, or an untrained one; the block has the other core."""
+    files = resolve(model, progress=make_progress())
     drafter = find_drafter(files)
     with (
-        on_cores(run.own_cores),
+        on_cores(own_cores),
         make_runner() as runner,
         tempfile.TemporaryDirectory(prefix="moa-bench-") as folder,
     ):
         path = str(drafter_file(drafter, Path(folder)))
-        with running_server(run.model, level=run.level, drafter=path, cores=run.server_cores, flags=flags) as server:
-            program = client_settings(server=server.address, model=run.model, drafter=path)
+        with running_server(model, level=level, drafter=path, cores=server_cores) as server:
+            program = client_settings(server=server.address, model=model, drafter=path)
             device = load_split_device(runner, program)
             yield Stage(runner, files, load_tokenizer(files), drafter, path, server, device)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from moa_server.target.execution_level import Execution
 from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
-
-if TYPE_CHECKING:
-    from moa_server.target.execution_level import Execution
-    from moa_shared.models import ModelFiles
-    from moa_shared.programs.progress import Progress
 
 
 def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "f16") -> Execution:
@@ -21,9 +18,6 @@ def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "
 
     Args:
         kv: how keys and values are kept, as the server's `--kv` says it.
-
-    Raises:
-        MoaError: as the server reports it.
     """
     from moa_server.settings import SECTION, ServerSettings
     from moa_server.target.execution_level import load_execution
@@ -34,7 +28,6 @@ def load_level(files: ModelFiles, level: str, progress: Progress, *, kv: str = "
 
 
 def use_threads(level: str, count: int) -> None:
-    """Use so many threads from the next forward on."""
     if level == INT8:
         from moa_kernels import set_threads
 
@@ -46,11 +39,7 @@ def use_threads(level: str, count: int) -> None:
 
 
 def variants_here() -> list[str]:
-    """The compiled variants that this CPU runs, fastest first.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The compiled variants that this CPU runs, fastest first."""
     from moa_kernels import KernelError, explain
     from moa_kernels.variants import VARIANTS
 

@@ -10,32 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_shared.errors import UnavailableError
+from moa_shared.programs.progress import Progress
 
 from moa_bench.harness.child import child_environment
 from moa_bench.harness.cores import on_cores
 
-if TYPE_CHECKING:
-    from moa_shared.programs.progress import Progress
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
-    """An engine to measure.
+    """An engine to measure."""
 
-    Args:
-        name: for tables.
-        command: that starts it.
-        environment: variables added to ours.
-        trees: whether it takes more than one row at once.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    trees: bool = True
+    name: str  # for tables
+    command: tuple[str, ...]  # that starts it
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables added to ours
+    trees: bool = True  # whether it takes more than one row at once
 
 
 class WorkerProcess:
@@ -62,11 +53,7 @@ class WorkerProcess:
         return float(self.ask({"forward": rows})["ms"])
 
     def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """What it says to a command.
-
-        Raises:
-            UnavailableError: it has ended.
-        """
+        """What it says to a command."""
         if self._process.stdin is not None:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
@@ -87,11 +74,7 @@ class WorkerProcess:
 def running_workers(
     subjects: Sequence[WorkerCommand], cores: set[int] | None, progress: Progress
 ) -> Iterator[list[WorkerProcess]]:
-    """All of them, loaded; they end with the block.
-
-    Raises:
-        UnavailableError: one does not start.
-    """
+    """All of them, loaded; they end with the block."""
     with ExitStack() as stack, progress.task("Loading engines", len(subjects)) as task:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         workers = []

@@ -37,20 +37,17 @@ def gather_facts(root: Path | None) -> dict[str, Any]:
 
 def cpu_model(cpuinfo: Path) -> str:
     """The processor's name, from /proc where there is one."""
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _cpu_field("model name", cpuinfo) or platform.processor() or platform.machine()
 
 
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """Instructions that the processor has, in Linux's words; none where they cannot be read."""
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text("utf-8").splitlines():
-            if line.startswith("flags"):
-                return frozenset(line.partition(":")[2].split())
-    return frozenset()
+    return frozenset(_cpu_field("flags", Path("/proc/cpuinfo")).split())
+
+
+def _cpu_field(name: str, cpuinfo: Path) -> str:
+    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def commit_of(root: Path | None) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 
 def time_interleaved(
@@ -42,19 +43,28 @@ def collect_interleaved(
     The order rotates by one from round to round, so that no case always follows the same other one. The garbage
     collector is off meanwhile.
     """
-    names = list(cases)
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    with without_collector():
+        for turn in range(-warm_up, repeats):
+            for name in rotated(list(cases), turn):
+                measured = cases[name]()
+                if turn >= 0:
+                    taken[name].append(measured)
+    return taken
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The names, beginning with another one in each turn."""
+    return [names[(place + turn) % len(names)] for place in range(len(names))]
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        for turn in range(-warm_up, repeats):
-            for place in range(len(names)):
-                name = names[(place + turn) % len(names)]
-                measured = cases[name]()
-                if turn >= 0:
-                    taken[name].append(measured)
+        yield
     finally:
         if was_enabled:
             gc.enable()
-    return taken

@@ -35,7 +35,7 @@ class KeptCell:
     seconds: float
 
 
-class Journal:
+class RunJournal:
     """The cells of one run, old and new. Its `keep` is a `Keep`.
 
     Args:
@@ -81,11 +81,6 @@ class Journal:
             raise
         self.resumed = len(self._cells)
         self.resumed_s = sum(cell.seconds for cell in self._cells.values())
-
-    @property
-    def count(self) -> int:
-        """How many cells the journal holds."""
-        return len(self._cells)
 
     def keep(self, key: str, measure: Callable[[], JsonObject]) -> JsonObject:
         """What was measured under `key`, as JSON has it; calls `measure` only if the journal has it not.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError
 
 
-def new_pyplot() -> Any:
-    """The module `matplotlib.pyplot`.
-
-    Raises:
-        ConfigError: matplotlib is not there.
-    """
+@contextmanager
+def picture(path: Path, title: str, size: tuple[float, float], panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+    """A figure and its panels in a row, each with a grid; written when the block ends."""
     try:
         import matplotlib
 
@@ -21,20 +20,19 @@ def new_pyplot() -> Any:
         from matplotlib import pyplot
     except ImportError:
         raise ConfigError("Pictures need matplotlib.", hint='Install it: pip install "moa[report]".') from None
-    return pyplot
-
-
-def save(figure: Any, path: Path) -> Path:
-    """Writes a figure and closes it; gives the path back.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    figure, axes = pyplot.subplots(1, panels, figsize=size, layout="constrained", squeeze=False)
     try:
+        for panel in axes[0]:
+            panel.grid(alpha=0.3)
+        figure.suptitle(title, fontsize=10)
+        yield figure, list(axes[0])
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error
     finally:
-        new_pyplot().close(figure)
-    return path
+        pyplot.close(figure)
+
+
+def title_of(result: Mapping[str, Any]) -> str:
+    return f"{result['target']} on one core of {result['machine']['cpu']}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,7 @@ def to_json(result: object) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a result, making its folder.
-
-    Raises:
-        ConfigError: it cannot be written there.
-    """
+    """Write a result, making its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
@@ -42,6 +38,16 @@ def write_text(path: Path, text: str) -> None:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}.", hint="Name another file with --json."
         ) from error
+
+
+Column = tuple[str, str | Callable[[Any], object]]
+"""A head, and the format of a row below it, as in ("ms", "{0.ms:1}"), or what makes its cell."""
+
+
+def table_of(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    """A Markdown table of rows of one kind."""
+    cells = [[form.format(row) if isinstance(form, str) else form(row) for _, form in columns] for row in rows]
+    return table([head for head, _ in columns], cells)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -96,9 +102,6 @@ def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: 
     Args:
         suite: names the file of results and the section of the page.
         page: the page of docs/ that has the section; empty: there is none, and nothing is published.
-
-    Raises:
-        MoaError: a file cannot be written.
     """
     if json_file is not None:
         if str(json_file) == "-":

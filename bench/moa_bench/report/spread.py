@@ -24,32 +24,19 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value.
-
-        Raises:
-            InternalError: there is none.
-        """
+        """The spread of at least one value."""
         if not values:
             raise InternalError("There are no measurements to take a spread of.")
         low, median, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
         return cls(round(median, 4), round(low, 4), round(high, 4), len(values))
 
-    def text(self, digits: int = 1) -> str:
-        """`median (low to high)`."""
+    def __format__(self, digits: str) -> str:
+        """`median (low to high)`, as in f"{spread:2}"."""
         return f"{self.median:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
-def ratio_text(spread: Spread | None) -> str:
-    """A ratio with its quartiles."""
-    return "failed" if spread is None else spread.text(2)
-
-
 def paired_ratio(values: Sequence[float], bases: Sequence[float]) -> Spread:
-    """Spread of values[i] / bases[i].
-
-    Raises:
-        InternalError: not as many of the one as of the other.
-    """
+    """Spread of values[i] / bases[i]."""
     if len(values) != len(bases):
         raise InternalError(f"{len(values)} measurements cannot be paired with {len(bases)}.")
     return Spread.of([value / base for value, base in zip(values, bases, strict=True)])

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from moa_bench.options import options_of, with_given
-from moa_bench.suite import Inputs, Suite
+from moa_bench.suite import Suite, SuiteInputs
 
 RUN_TAKES = ("model", "level", "questions", "drafters", "traces")
 json_option = click.option(
@@ -24,7 +24,7 @@ def suite_command(suite: Suite[Any]) -> click.Command:
 
     def measure(json_file: Path | None, quick: bool = False, **flags: Any) -> None:
         effort = with_given(suite.effort(quick=quick), flags)
-        inputs = with_given(Inputs(), flags)
+        inputs = with_given(SuiteInputs(), flags)
         refuse_shape(inputs)
         suite.refuse(effort, inputs)
         from moa_shared.programs.progress import make_progress
@@ -37,7 +37,7 @@ def suite_command(suite: Suite[Any]) -> click.Command:
         run_suite(suite, effort, sized(inputs), quick=quick, json_file=json_file)
 
     measure = options_of(type(suite.full))(measure)
-    measure = options_of(Inputs, suite.takes)(measure)
+    measure = options_of(SuiteInputs, suite.takes)(measure)
     measure = json_option(measure)
     if suite.quick is not None:
         measure = click.option("--quick", is_flag=True, help="Shows that it works, not what it costs.")(measure)
@@ -46,7 +46,7 @@ def suite_command(suite: Suite[Any]) -> click.Command:
     return command
 
 
-def refuse_shape(inputs: Inputs) -> None:
+def refuse_shape(inputs: SuiteInputs) -> None:
     """Raises UsageError where a shape and other options contradict each other."""
     if inputs.shape is None and inputs.stored is not None:
         raise click.UsageError("--format needs --shape.")
@@ -54,7 +54,7 @@ def refuse_shape(inputs: Inputs) -> None:
         raise click.UsageError("--shape makes a model of its own: leave --model out.")
 
 
-def sized(inputs: Inputs) -> Inputs:
+def sized(inputs: SuiteInputs) -> SuiteInputs:
     """With the model of the shape, made now or before, where one is wanted."""
     if inputs.shape is None:
         return inputs
@@ -71,7 +71,7 @@ def sized(inputs: Inputs) -> Inputs:
 @click.option(
     "--pin/--no-pin", default=None, help="A core for the server, another for the rest.  [where there are two]"
 )
-@options_of(Inputs, RUN_TAKES)
+@options_of(SuiteInputs, RUN_TAKES)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Write results, pictures and journals there instead of into the checkout.",
@@ -87,7 +87,7 @@ def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None
     from moa_bench.runs.run import RunRequest, journal_folder, run_parts
 
     parts = choose_parts(registry.CHAPTERS, suites)
-    inputs = with_given(Inputs(), flags)
+    inputs = with_given(SuiteInputs(), flags)
     inputs = replace(inputs, pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin)
     run_parts("-".join(suites), parts, RunRequest(inputs, quick, out, journal_folder(out), afresh))
 

@@ -10,19 +10,13 @@ from typing import Any
 from moa_shared.errors import DataError
 
 from moa_bench.report.report import table
-from moa_bench.runs.results import Origin, read_folder, read_result
+from moa_bench.runs.results import ResultOrigin, read_folder, read_result
 
 DESCRIBING = ("suite", "name", "quick", "pinned", "machine", "effort", "links", "seeds")  # not measured
 
 
 def compare_paths(a: Path, b: Path) -> str:
-    """The comparison of two files, or of what two folders both have, as Markdown.
-
-    Raises:
-        NotFoundError: a path is not there.
-        DataError: a file is not a result, one is a folder and the other not, they are of different suites, or have
-            nothing in common.
-    """
+    """The comparison of two files, or of what two folders both have, as Markdown."""
     if a.is_dir() != b.is_dir():
         raise DataError(f"{a} and {b} are a folder and a file.", hint="Name two files, or two folders.")
     if not a.is_dir():
@@ -39,11 +33,7 @@ def compare_paths(a: Path, b: Path) -> str:
 
 
 def compare(a: Mapping[str, Any], b: Mapping[str, Any], name_a: str, name_b: str) -> str:
-    """A row for each figure that both have: its value in either, and the second over the first.
-
-    Raises:
-        DataError: they are of different suites, or have no figure in common.
-    """
+    """A row for each figure that both have: its value in either, and the second over the first."""
     if _names(a).isdisjoint(_names(b)):
         raise DataError(
             f"{name_a} is a result of {a['suite']}, {name_b} of {b['suite']}.", hint="Compare results of one suite."
@@ -65,7 +55,7 @@ def _names(result: Mapping[str, Any]) -> set[str]:
 
 def warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     """A line for each thing that differs and that the figures depend on; empty if nothing does."""
-    of_a, of_b = Origin.of(a), Origin.of(b)
+    of_a, of_b = ResultOrigin.of(a), ResultOrigin.of(b)
     compared = [(name, getattr(of_a, name), getattr(of_b, name)) for name in ("machine", "commit", "level", "model")]
     compared += [(name, a.get(name), b.get(name)) for name in ("quick", "pinned", "effort")]
     lines = [

@@ -13,7 +13,7 @@ from moa_bench.harness.cores import split_cores
 from moa_bench.report.facts import gather_facts
 from moa_bench.report.journal import Keep, measure_afresh
 from moa_bench.report.report import checkout_root, publish, to_json, write_text
-from moa_bench.suite import Inputs, Result, Run, Suite
+from moa_bench.suite import Result, Suite, SuiteInputs, SuiteRun
 
 STANDARD_OUTPUT = Path("-")
 
@@ -21,7 +21,7 @@ STANDARD_OUTPUT = Path("-")
 def run_suite(
     suite: Suite[Any],
     effort: Any,
-    inputs: Inputs,
+    inputs: SuiteInputs,
     *,
     quick: bool,
     json_file: Path | None,
@@ -33,9 +33,6 @@ def run_suite(
     Args:
         json_file: where the result goes instead of the checkout; None: the checkout, unless quick.
         pictures: the folder where they go; None: the checkout's, if the result goes there too.
-
-    Raises:
-        MoaError: as the suite raises it, or the processes cannot be pinned, or a file cannot be written.
     """
     root = checkout_root()
     head: Result = {"suite": suite.name, "quick": quick}
@@ -52,7 +49,7 @@ def run_suite(
         if json_file not in (None, STANDARD_OUTPUT):
             write_text(json_file, to_json(complete(measured)))
 
-    run = Run(**vars(inputs), server_cores=server_cores, own_cores=own_cores, keep=keep, save=save)
+    run = SuiteRun(**vars(inputs), server_cores=server_cores, own_cores=own_cores, keep=keep, save=save)
     result = complete(suite.measure(effort, run))
     publish(result["name"], result, suite.render(result), quick=quick, json_file=json_file, page=suite.page)
     if pictures is None and json_file is None and not quick and root is not None:
@@ -62,12 +59,12 @@ def run_suite(
     suite.check(result)
 
 
-def journal_header(suite: Suite[Any], effort: Any, inputs: Inputs, *, quick: bool) -> dict[str, Any]:
+def journal_header(suite: Suite[Any], effort: Any, inputs: SuiteInputs, *, quick: bool) -> dict[str, Any]:
     """What all cells of a run depend on: commit, machine, inputs, effort; not the time or the load."""
     return run_header(inputs, quick=quick) | {"suite": suite.name, "effort": asdict(effort)}
 
 
-def run_header(inputs: Inputs, *, quick: bool) -> dict[str, Any]:
+def run_header(inputs: SuiteInputs, *, quick: bool) -> dict[str, Any]:
     """That of a run of several suites, without their efforts."""
     machine = gather_facts(checkout_root())
     facts = {key: machine[key] for key in ("commit", "cpu", "cores_allowed", "system", "python", "packages")}

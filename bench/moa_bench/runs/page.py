@@ -13,7 +13,7 @@ from pathlib import Path
 from moa_shared.errors import DataError
 
 from moa_bench.report.report import table
-from moa_bench.runs.results import Origin, read_folder
+from moa_bench.runs.results import ResultOrigin, read_folder
 
 PAGE = "measurements/index.md"  # of docs/
 SECTION = "moa-bench report"
@@ -36,7 +36,7 @@ def results_table(results: Path, docs: Path) -> str:
     for page in sorted(docs.rglob("*.md")):
         for heading, name in _sections(page):
             if name in found:
-                origin = Origin.of(found[name])
+                origin = ResultOrigin.of(found[name])
                 link = f"{os.path.relpath(page, (docs / PAGE).parent)}#{_anchor(heading)}"
                 measured = (
                     ("computed", "", "") if origin.machine is None else (origin.measured, origin.machine, origin.commit)

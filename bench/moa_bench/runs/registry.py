@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from moa_bench.runs.chapters import Chapter, Part
+from moa_bench.runs.chapters import Chapter
 from moa_bench.suite import Suite
 from moa_bench.suites.alone.suite import SUITE as ALONE
 from moa_bench.suites.capacity.suite import SUITE as CAPACITY
@@ -30,22 +30,21 @@ SUITES: tuple[Suite[Any], ...] = (
     *(SINGLE, SOAK, SPLIT, TEXTS),
 )
 LINKS = ("RTT 0", "5G", "4G", "RTT 150 ms")
-OVER_LINKS = replace(CAPACITY.full, users=(4, 16), acceptances=(0.8,), links=LINKS, think_seconds=2.0)
-QUICK_OVER_LINKS = replace(CAPACITY.effort(quick=True), links=LINKS, think_seconds=2.0)
+AT_TWO_ACCEPTANCES = replace(CAPACITY, full=replace(CAPACITY.full, acceptances=(0.5, 0.8)))
+OVER_LINKS = replace(
+    CAPACITY,
+    name="capacity-links",
+    full=replace(CAPACITY.full, users=(4, 16), acceptances=(0.8,), links=LINKS, think_seconds=2.0),
+    quick=replace(CAPACITY.effort(quick=True), links=LINKS, think_seconds=2.0),
+)
 CHAPTERS = (
-    Chapter("single", (Part(SINGLE),)),
-    Chapter("network", (Part(SPLIT), Part(PAYOFF))),
-    Chapter("cut", (Part(ALONE), Part(CUT), Part(TEXTS))),
-    Chapter(
-        "capacity",
-        (
-            Part(CAPACITY, full=replace(CAPACITY.full, acceptances=(0.5, 0.8))),
-            Part(CAPACITY, full=OVER_LINKS, quick=QUICK_OVER_LINKS, named="capacity-links"),
-        ),
-    ),
-    Chapter("scale", (Part(SIMULATE), Part(SCALE))),
-    Chapter("micro", (Part(MICRO),)),
-    Chapter("hostile", (Part(HOSTILE),)),
-    Chapter("codecs", (Part(CODECS),)),
-    Chapter("memory", (Part(SOAK),)),
+    Chapter("single", (SINGLE,)),
+    Chapter("network", (SPLIT, PAYOFF)),
+    Chapter("cut", (ALONE, CUT, TEXTS)),
+    Chapter("capacity", (AT_TWO_ACCEPTANCES, OVER_LINKS)),
+    Chapter("scale", (SIMULATE, SCALE)),
+    Chapter("micro", (MICRO,)),
+    Chapter("hostile", (HOSTILE,)),
+    Chapter("codecs", (CODECS,)),
+    Chapter("memory", (SOAK,)),
 )

@@ -12,7 +12,7 @@ from moa_shared.errors import DataError, NotFoundError
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ResultOrigin:
     """What the figures of a result depend on; None: it does not say, or nothing was measured but computed."""
 
     commit: str | None
@@ -22,8 +22,7 @@ class Origin:
     measured: str | None
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> Origin:
-        """That of a result."""
+    def of(cls, result: Mapping[str, Any]) -> ResultOrigin:
         machine = result.get("machine") or {}
         cpu = f"{machine['cpu']} ({machine['cores']} cores)" if "cpu" in machine else None
         time = str(machine["time"])[:10] if "time" in machine else None

@@ -10,20 +10,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.drafting.drafters import Growth
 from moa_client.drafting.online import OnlineDrafting
-from moa_client.drafting.results import DraftCompleted, DraftExtended
+from moa_client.drafting.results import DraftCompleted, DrafterResult, DraftExtended, ResultInbox
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
+from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Verdict
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
-
-# From one draft step's end to the next one's begin: thread, inbox and frames of the client program, besides the oracle.
-CLIENT_MS = 1.0
 
 Guess = Callable[[int, Sequence[int]], int]
 After = Callable[[float, Callable[[], None]], object]
@@ -36,7 +33,7 @@ class ScriptedDrafter:
         guess: the token after so many committed tokens and a chain of draft tokens.
         draft_ms: of a step.
         after: calls a function in so many milliseconds.
-        post: takes results.
+        inbox: takes results.
         round_length: of a whole draft.
     """
 
@@ -45,7 +42,7 @@ class ScriptedDrafter:
         guess: Guess,
         draft_ms: float,
         after: After,
-        post: Callable[[DraftExtended | DraftCompleted], None],
+        inbox: ResultInbox,
         round_length: int = 1,
     ) -> None:
         self.busy = False
@@ -53,7 +50,7 @@ class ScriptedDrafter:
         self._guess = guess
         self._draft_ms = draft_ms
         self._after = after
-        self._post = post
+        self._inbox = inbox
         self._round_length = round_length
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
@@ -68,7 +65,7 @@ class ScriptedDrafter:
         self.busy = False
         self.drafted_nodes += 1
         token = self._guess(step.committed, step.draft.tokens)
-        self._post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self._draft_ms))
+        self._inbox.post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self._draft_ms))
 
     def _end_round(self, committed: int) -> None:
         self.busy = False
@@ -76,7 +73,7 @@ class ScriptedDrafter:
         tokens: list[int] = []
         for _ in range(self._round_length):
             tokens.append(self._guess(committed, tokens))
-        self._post(DraftCompleted(committed, DraftTree.chain(tokens)))
+        self._inbox.post(DraftCompleted(committed, DraftTree.chain(tokens)))
 
 
 class ScriptedDevice:
@@ -108,40 +105,40 @@ class ScriptedDevice:
         self.conversation = Conversation(vocab_size)
         self.drafter = None
         if guess is not None:
-            self.drafter = ScriptedDrafter(guess, draft_ms, after, self._on_result, round_length)
+            self.drafter = ScriptedDrafter(guess, draft_ms, after, self, round_length)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
-        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, send, plain_ms)
+        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, plain_ms)
         if rtt_ms:
             self.online.window.rtt_ms.add(rtt_ms)
+        self._send = send
         self._clock = clock
 
     @property
     def is_answering(self) -> bool:
-        """Whether the answer is under way."""
         return self.conversation.phase is Phase.ANSWERING
 
     def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> Ask:
-        """Begins the answer."""
         ask = self.conversation.ask(prompt, settings)
         self.online.on_asked()
-        self.online.on_told()
+        self.online.mark_synced()
         return ask
 
     def on_verdict(self, verdict: Verdict) -> tuple[int, ...]:
-        """Takes in a verdict and drafts on; returns the tokens that are new.
-
-        Raises:
-            ProtocolError: as `Conversation.on_verdict`.
-        """
+        """Takes in a verdict and drafts on; returns the tokens that are new."""
         now_ms = self._clock()
         progress = self.online.on_verdict(now_ms, verdict)
-        self.online.draft_on(now_ms)
+        self._draft_on(now_ms)
         return progress.tokens
 
-    def _on_result(self, result: DraftExtended | DraftCompleted) -> None:
+    def _draft_on(self, now_ms: float) -> None:
+        for message in self.online.draft_on(now_ms):
+            self._send(message)
+
+    def post(self, result: DrafterResult) -> None:
+        """Takes in a result of the drafter, and drafts on."""
         now_ms = self._clock()
         if isinstance(result, DraftExtended):
-            self.online.on_grown(now_ms, result)
-        else:
-            self.online.on_round(result)
-        self.online.draft_on(now_ms)
+            self.online.on_extended(now_ms, result)
+        elif isinstance(result, DraftCompleted) and (draft := self.online.on_completed(result)) is not None:
+            self._send(draft)
+        self._draft_on(now_ms)

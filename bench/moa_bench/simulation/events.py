@@ -34,11 +34,7 @@ class EventLoop:
         self.at(self.now_ms + ms, callback)
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Until the condition holds.
-
-        Raises:
-            InternalError: it never will: nothing is left to happen.
-        """
+        """Until the condition holds."""
         while not until():
             if not self._events:
                 raise InternalError(f"The simulation stands still at {self.now_ms:.0f} ms.")
@@ -55,11 +51,6 @@ class OneWay:
         self._model = LinkModel(ConditionSchedule([(0.0, conditions)]), seed, direction)
 
     def send(self, nbytes: int, deliver: Callable[[], object]) -> None:
-        """Sends a frame.
-
-        Raises:
-            InternalError: the link loses it: this simulation has no losses.
-        """
         self.bytes += nbytes
         sent = self._model.admit(nbytes + PACKET_HEADER_BYTES, self._loop.now_ms / 1e3)
         if not isinstance(sent, Release) or not math.isfinite(sent.t):

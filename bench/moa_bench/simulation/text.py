@@ -34,7 +34,6 @@ class ScriptedText:
         return self.tokens[position] if self._is_text(draft) and self._right[position] else WRONG
 
     def choose(self, positions: Sequence[int]) -> list[int]:
-        """The target's choices."""
         return [self.tokens[position] for position in positions]
 
     def _is_text(self, draft: Sequence[int]) -> bool:

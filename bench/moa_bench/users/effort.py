@@ -17,7 +17,6 @@ class UsersEffort:
     Args:
         apart_seconds: in which several users begin, one after the other; 0: at once. If answers are equally long too,
             users go on in step: all prompts are read together, and all answers end together.
-        draft_ms: of a draft step of an oracle.
     """
 
     users: tuple[int, ...] = option((1, 4, 16, 64), "Only so many users (repeat, ascending).", least=1, most=256)
@@ -28,7 +27,7 @@ class UsersEffort:
     think_seconds: float = option(0.0, "After each answer, on average.", "--think", metavar="SECONDS", least=0)
     seed: int = option(0, "Of prompts, thinking, links and drafts.")
     apart_seconds: float = 0.0
-    draft_ms: float = 5.0
+    draft_ms: float = 5.0  # of a draft step of an oracle
 
     def __post_init__(self) -> None:
         if list(self.users) != sorted(set(self.users)):

@@ -20,28 +20,17 @@ from moa_bench.users.strategies import Strategy
 
 @dataclass(slots=True)
 class UserAnswer:
-    """One answer as its user saw it, perhaps broken off.
+    """One answer as its user saw it, perhaps broken off."""
 
-    Args:
-        user: who asked; from 0.
-        question: which of the user's questions; from 0.
-        asked_s: when, on the clock of the arrivals.
-        arrivals: when some tokens came together, and how many.
-        tokens: of the answer.
-        is_whole: it was not broken off.
-        on_rate: called once it says how fast text comes.
-    """
-
-    user: int
-    question: int
-    asked_s: float
-    arrivals: list[tuple[float, int]] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    is_whole: bool = False
-    on_rate: Callable[[], object] = lambda: None
+    user: int  # who asked; from 0
+    question: int  # which of the user's questions; from 0
+    asked_s: float  # when, on the clock of the arrivals
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # when some tokens came together, and how many
+    tokens: list[int] = field(default_factory=list)  # of the answer
+    is_whole: bool = False  # it was not broken off
+    on_rate: Callable[[], object] = lambda: None  # called once it says how fast text comes
 
     def on_tokens(self, now_s: float, tokens: Sequence[int]) -> None:
-        """Takes in tokens that came together."""
         if tokens:
             self.arrivals.append((now_s, len(tokens)))
             self.tokens.extend(tokens)
@@ -49,7 +38,6 @@ class UserAnswer:
                 self.on_rate()
 
     def on_end(self) -> None:
-        """The answer is whole."""
         self.is_whole = True
         self.on_rate()
 
@@ -65,7 +53,6 @@ class UserAnswer:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Seconds between arrivals."""
         return [later - earlier for (earlier, _), (later, _) in pairwise(self.arrivals)]
 
 
@@ -74,28 +61,23 @@ class UserStats:
     """What some users met together.
 
     Args:
-        tokens_per_s: of all users, over the whole time from when all ask, reading prompts included.
         gap_p50_ms, gap_p95_ms: between arrivals of one answer, over all users; 0: each answer came in one piece.
         first_p50_ms, first_p95_ms: from a question to its first token; what a user who never got one has waited so far
             counts too.
-        tokens_an_arrival: mean.
-        fairness: Jain's index of the users' rates; 1: all alike, 1 / users: one has everything.
         slowest_tokens_per_s, median_tokens_per_s: rates of users.
-        answers: how many began.
-        unserved: users whose text had hardly begun to come when it was over; they have no rate.
     """
 
-    tokens_per_s: float
+    tokens_per_s: float  # of all users, over the whole time from when all ask, reading prompts included
     gap_p50_ms: float
     gap_p95_ms: float
     first_p50_ms: float
     first_p95_ms: float
-    tokens_an_arrival: float
-    fairness: float
+    tokens_an_arrival: float  # mean
+    fairness: float  # Jain's index of the users' rates; 1: all alike, 1 / users: one has everything
     slowest_tokens_per_s: float
     median_tokens_per_s: float
-    answers: int
-    unserved: int
+    answers: int  # how many began
+    unserved: int  # users whose text had hardly begun to come when it was over; they have no rate
 
     @classmethod
     def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float, apart_seconds: float = 0.0) -> UserStats:
@@ -104,9 +86,6 @@ class UserStats:
         Args:
             ended_s: when all broke off, on the clock of the answers.
             apart_seconds: in which users began, one after the other.
-
-        Raises:
-            DataError: no user has a rate.
         """
         begun = [answer for answer in answers if answer.arrivals]
         rates = list(user_rates(begun).values())
@@ -136,18 +115,13 @@ class UserStats:
 
 @dataclass(frozen=True, slots=True)
 class UsersCell:
-    """One number of users, all in one way.
-
-    Args:
-        client_share: CPU time of all users' process over the time that passed; near 1, it is what is measured.
-        other_texts: answers that differ from the text that was written first.
-    """
+    """One number of users, all in one way."""
 
     users: int
     way: Strategy
     met: UserStats
-    client_share: float
-    other_texts: int
+    client_share: float  # CPU time of all users' process over the time that passed; near 1, it is what is measured
+    other_texts: int  # answers that differ from the text that was written first
 
 
 def _percentile(values: Sequence[float], percent: float) -> float:
@@ -181,11 +155,7 @@ class _Rates:
 
 
 def jain(rates: Sequence[float]) -> float:
-    """Jain's index of fairness: (sum of r)^2 / (n * sum of r^2) (Jain, Chiu, Hawe, DEC-TR-301, 1984).
-
-    Raises:
-        DataError: no rate above 0.
-    """
+    """Jain's index of fairness: (sum of r)^2 / (n * sum of r^2) (Jain, Chiu, Hawe, DEC-TR-301, 1984)."""
     squares = sum(rate * rate for rate in rates)
     if not squares:
         raise DataError("No user got any tokens.", hint="Look at the server's log.")
@@ -194,16 +164,11 @@ def jain(rates: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class UsersAt:
-    """How many users get a rate each.
-
-    Args:
-        users: between two measured numbers, interpolated.
-        at_least: the largest measured number still got the rate.
-    """
+    """How many users get a rate each."""
 
     tokens_per_s: float
-    users: float
-    at_least: bool
+    users: float  # between two measured numbers, interpolated
+    at_least: bool  # the largest measured number still got the rate
 
 
 def users_at(tokens_per_s: float, slowest: Sequence[tuple[int, float]]) -> UsersAt:

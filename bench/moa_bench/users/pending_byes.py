@@ -19,11 +19,7 @@ class PendingByes:
         task.add_done_callback(self._on_end)
 
     async def finish(self) -> None:
-        """Waits for those that are left.
-
-        Raises:
-            Exception: as one of them does.
-        """
+        """Waits for those that are left."""
         await asyncio.gather(*self._tasks)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:

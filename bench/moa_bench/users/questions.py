@@ -21,9 +21,6 @@ class Lengths:
 
     Args:
         shortest, longest: in tokens.
-
-    Raises:
-        ConfigError: they are in the wrong order.
     """
 
     shortest: int

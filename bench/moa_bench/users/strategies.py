@@ -19,15 +19,13 @@ class Strategy:
         drafts: plain: none; server: the server's own; oracle: each device's, right at the rate `acceptance`; shipped:
             each device runs the drafter of the package; auto: the server's while it has time, otherwise an oracle's;
             everything: the server's while it has time, otherwise the drafter of the package.
-        acceptance: of an oracle.
     """
 
     drafts: Drafts
-    acceptance: float | None = None
+    acceptance: float | None = None  # of an oracle
 
     @property
     def name(self) -> str:
-        """For tables."""
         oracle = f"devices' drafts, acceptance {self.acceptance:g}" if self.acceptance is not None else ""
         return {
             "plain": "plain",
@@ -40,7 +38,6 @@ class Strategy:
 
     @property
     def server_drafts(self) -> bool:
-        """Whether the server may draft."""
         return self.drafts in ("server", "auto", "everything")
 
 

@@ -15,22 +15,18 @@ from typing import Protocol
 from moa_bench.users.figures import UserAnswer
 
 
-class Asker(Protocol):
+class UserAsker(Protocol):
     """A user's way to an answer."""
 
     async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
-        """Has the whole answer come into `answer`.
-
-        Raises:
-            MoaError: the server refuses, or breaks off.
-        """
+        """Has the whole answer come into `answer`."""
 
     async def close(self) -> None:
         """Closes the connection."""
 
 
 async def run_users(
-    askers: Sequence[Asker],
+    askers: Sequence[UserAsker],
     questions: Sequence[Sequence[Sequence[int]]],
     seconds: float | None,
     *,
@@ -49,14 +45,11 @@ async def run_users(
 
     Returns:
         All answers, those broken off included, and when the users ended, on the clock of the answers.
-
-    Raises:
-        MoaError: an answer failed.
     """
     answers: list[UserAnswer] = []
     has_rate = asyncio.Event()
 
-    async def use(user: int, asker: Asker) -> None:
+    async def use(user: int, asker: UserAsker) -> None:
         rng = random.Random(f"{seed}:{user}")
         await asyncio.sleep(apart_seconds * user / len(askers))
         own = questions[user]

@@ -274,8 +274,8 @@ class Conversation:
         self._tree, self._node, self._below = StreamedTree(tree.tokens, tree.parents), ROOT, None
         return self.draft_message(0)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Draft:
-        """Appends nodes to the draft in flight (starts one below the newest token if there is none); what to send.
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        """Appends nodes to the draft in flight (starts one below the newest token if there is none).
 
         Args:
             parents: node numbers in the whole tree; None: a chain that continues from the newest node.
@@ -288,7 +288,6 @@ class Conversation:
         for token, parent in zip(tokens, added, strict=True):
             self._tree.append(token, parent)
         self._below = None
-        return self.draft_message(first)
 
     def draft_message(self, first: int) -> Draft:
         """The frame for nodes `first` and following of the tree in flight; that of node 0 names the prefix."""

@@ -1,35 +1,39 @@
-"""How a device drafts for one conversation: its drafter on a thread, that drafter's memory, and both ways to draft."""
+"""Who writes on this device and who waits: its drafter, that drafter's memory, and both ways to draft.
+
+State: none of its own beyond its parts. Invariant: while a server decides the text, the drafter drafts for it; while
+none does, it writes standalone text or holds it back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ack, Draft, Plane
+from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.conversation.answer_queue import AnswerQueue
+from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
-from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.online import OnlineDrafting
-from moa_client.drafting.results import Result
+from moa_client.drafting.results import ResultInbox
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone import StandaloneDrafting
+from moa_client.link.availability import Availability
 from moa_client.memory.plan import MemoryPlan
 
 
 class DeviceDrafting:
-    """The drafter, its memory, and drafting with and without a server.
+    """The drafter of one conversation, its memory, and drafting with and without a server.
 
     Args:
         drafter: None: the server answers by plain steps.
         planes: numbers of a row of each plane of memory that the drafter reads.
         plain_ms: time of a plain step, as the server reports it; 0: not known.
         codec: of memory, the best one.
-        send: queues a message for the server.
-        post: takes the drafter's results.
-        thread: shared with other conversations; None: one of its own.
+        inbox: takes the drafter's results.
+        executor: shared with other conversations; None: one of its own.
     """
 
     def __init__(
@@ -40,21 +44,64 @@ class DeviceDrafting:
         codec: Codec,
         settings: DraftingSettings,
         answers: AnswerQueue,
-        send: Callable[[Draft | Ack], None],
-        post: Callable[[Result], None],
-        thread: InferenceThread | None = None,
+        availability: Availability,
+        inbox: ResultInbox,
+        executor: DrafterExecutor | None = None,
     ) -> None:
-        self._thread = DrafterThread(drafter, post, thread) if drafter is not None else None
-        reads_memory = drafter is not None and drafter.reads_memory
-        remember = self._thread.remember if self._thread is not None and reads_memory else None
-        self.memory = MemoryPlan(remember, planes, codec)
-        drafts = self._thread if settings.device_drafts else None
-        self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, send, plain_ms)
-        self.standalone = StandaloneDrafting(answers, self._thread, self.tell, settings.alone)
+        self._answers = answers
+        self._availability = availability
+        self._rule = settings.standalone
+        self._thread = thread = DrafterThread(drafter, inbox, executor) if drafter is not None else None
+        self.memory = MemoryPlan(thread if drafter is not None and drafter.reads_memory else None, planes, codec)
+        drafts = thread if settings.device_drafts else None
+        self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, plain_ms)
+        self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 
-    def tell(self, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:
-        """Gives the drafter the text; memory rows of what it must forget are dropped too."""
+    # ------------------------------------------------------------ without a server
+
+    def write_on(self, now: float) -> None:
+        """Lets the drafter write without a server; ends the answer, or leaves it to the server, when it is time."""
+        self.standalone.write_on(now)
+        if self._availability.may_end_answers(now):
+            self._answers.end_alone()
+        if self.is_holding_back:
+            is_lost = self.standalone.is_unread and self._availability.may_end_answers(now)
+            if is_lost or self._availability.outages.has_lasted(now, self._rule.leave_ms):
+                self._answers.leave_to_server()
+
+    @property
+    def is_holding_back(self) -> bool:
+        """Whether the device could continue the answer, but with text that is too unlikely to be right."""
+        return not self._availability.is_served and self._answers.current is not None and self.standalone.is_waiting
+
+    @property
+    def patience_ms(self) -> float | None:
+        """How long the user waits for an answer that this device cannot continue; None: there is no such answer.
+
+        As long as with a device that could continue it, and holds its text back.
+        """
+        job, rule = self._answers.current, self._rule
+        if job is None or self.standalone.can_write:
+            return None
+        may_begin = rule.mode == "always" or self._answers.is_read(job)
+        return min(rule.leave_ms if may_begin else rule.end_ms, self._availability.silence_ms)
+
+    def wake_ms(self, now: float) -> float | None:
+        """When the drafter should continue if nothing happens; None: no need."""
+        times: list[float | None] = []
+        if self.memory.hold_until_ms > now:
+            times.append(self.memory.hold_until_ms)
+        if not self._availability.is_served:
+            times.append(self.standalone.wake_ms())
+            if self.is_holding_back:
+                times.append(self._availability.outages.reaches_ms(self._rule.leave_ms))
+        return min((time for time in times if time is not None), default=None)
+
+    # ------------------------------------------------------------ what changes
+
+    def tell(self, text: Sequence[int], hashes: PrefixHashes) -> None:
+        """Gives the drafter the committed text; memory rows of what it must forget are dropped too."""
         if self._thread is not None:
             self.memory.crop(self._thread.tell(text, hashes))
 
@@ -68,6 +115,11 @@ class DeviceDrafting:
         self.memory.stop()
         self.online.stop()
         self.lets_server_run_ahead = True
+
+    def take_over(self, before: DeviceDrafting) -> None:
+        """Takes over what another drafter of the same conversation has learned of server, link and user."""
+        self.online.window.take_over(before.online.window)
+        self.standalone.asked_for = before.standalone.asked_for
 
     def close(self) -> None:
         """Lets the drafter end what it is doing; its results are no longer posted."""

@@ -12,15 +12,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from moa_shared.errors import ProtocolError
+from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
+from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.drafters import ClientDrafter
-from moa_client.drafting.inference_thread import InferenceThread
-from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, Result, TokenWritten
+from moa_client.drafting.results import (
+    DraftCompleted,
+    DrafterFailed,
+    DrafterResult,
+    DraftExtended,
+    ResultInbox,
+    TokenWritten,
+)
 from moa_client.drafting.streamed import DraftStep
 
 MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
@@ -32,23 +39,24 @@ class DrafterThread:
 
     Args:
         drafter: the device's.
-        post: takes results; called on the event loop.
-        thread: shared with other conversations, whose calls take turns; None: one of its own.
+        inbox: takes results, on the event loop.
+        executor: shared with other conversations, whose calls take turns; None: one of its own.
     """
 
-    def __init__(
-        self, drafter: ClientDrafter, post: Callable[[Result], None], thread: InferenceThread | None = None
-    ) -> None:
+    def __init__(self, drafter: ClientDrafter, inbox: ResultInbox, executor: DrafterExecutor | None = None) -> None:
         self.drafter = drafter
         self.busy = False
-        self._post = post
-        self._thread = thread or InferenceThread()
-        self._is_shared = thread is not None
+        self._inbox = inbox
+        self._is_closed = False
+        self._executor = executor or DrafterExecutor()
+        self._is_shared = executor is not None
         self._told: list[int] = []
         self._told_hash: int | None = None  # of all of them, if known
         self._began = False  # before that, the drafter may know another conversation
         self._read = 0  # how many of them the drafter has read in some step
         self._new_rows = 0  # of memory since the last step
+
+    # ------------------------------------------------------------ on the event loop
 
     def tell(self, tokens: Sequence[int], hashes: PrefixHashes | None = None) -> int:
         """Sets the tokens of the conversation; the position up to which the drafter's knowledge is still valid.
@@ -74,75 +82,79 @@ class DrafterThread:
 
     def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
         """Takes in memory rows, decoded on the thread; an invalid payload is posted as a fault."""
-
-        def take() -> None:
-            rows = decode(payload, codec, count, width)
-            if rows.size and not np.abs(rows).max() <= MOST_MAGNITUDE:  # NaN fails too
-                raise ProtocolError(f"memory of numbers up to {MOST_MAGNITUDE:g}", "larger ones, or what is no number")
-            self.drafter.remember(start, rows, state=state)
-
         self._new_rows += count
-        self._call(take)
+        self._call(partial(self._decode, start, payload, codec, count, width, state=state))
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
         """Runs one step of a streamed draft."""
-        reads_little = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
-
-        def run() -> Result:
-            began = time.perf_counter()
-            growth = self.drafter.grow(step.draft, sampling)
-            took_ms = 1e3 * (time.perf_counter() - began)
-            return DraftExtended(step, growth, took_ms if reads_little else None)
-
-        self._ask(run)
+        is_typical = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
+        self._ask(partial(self._grow, step, sampling, is_typical=is_typical))
 
     def draft(self, committed: int, sampling: Sampling) -> None:
         """Makes a whole draft."""
-        self._ask(lambda: DraftCompleted(committed, self.drafter.draft(sampling)))
+        self._ask(partial(self._draft, committed, sampling))
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
         """Writes the token after the standalone text."""
-        chain = DraftTree.chain(written)
-
-        def run() -> Result:
-            written = self.drafter.write(chain, sampling)
-            return TokenWritten(serial, *written) if written is not None else TokenWritten(serial, None)
-
-        self._ask(run)
+        self._ask(partial(self._write, serial, DraftTree.chain(written), sampling))
 
     def close(self) -> None:
         """Lets the running call end; its result is no longer posted."""
-        self._post = lambda _: None
+        self._is_closed = True
         if not self._is_shared:
-            self._thread.close()
-
-    # ------------------------------------------------------------ inside
+            self._executor.close()
 
     def _call(self, call: Callable[[], None]) -> None:
-        self._thread.submit(call).add_done_callback(self._on_called)
+        self._executor.submit(call).add_done_callback(self._on_called)
 
-    def _ask(self, call: Callable[[], Result]) -> None:
+    def _ask(self, call: Callable[[], DrafterResult]) -> None:
         self.busy = True
         self._read, self._new_rows = len(self._told), 0
-        self._thread.submit(call).add_done_callback(self._on_asked)
+        self._executor.submit(call).add_done_callback(self._on_asked)
 
     def _on_called(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             self._fail(error)
 
-    def _on_asked(self, future: asyncio.Future[Result]) -> None:
+    def _on_asked(self, future: asyncio.Future[DrafterResult]) -> None:
         self.busy = False
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
             self._fail(error)
-        else:
-            self._post(future.result())
+        elif not self._is_closed:
+            self._inbox.post(future.result())
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
             raise error
-        self._post(DrafterFailed(error))
+        if self._is_closed:
+            return
+        if not isinstance(error, MoaError):
+            defect, error = error, InternalError(f"The drafter has failed ({type(error).__name__}).")
+            error.__cause__ = defect
+        self._inbox.post(DrafterFailed(error))
+
+    # ------------------------------------------------------------ on the thread
+
+    def _decode(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
+        rows = decode(payload, codec, count, width)
+        if rows.size and not np.abs(rows).max() <= MOST_MAGNITUDE:  # NaN fails too
+            raise ProtocolError(f"memory of numbers up to {MOST_MAGNITUDE:g}", "larger ones, or what is no number")
+        self.drafter.remember(start, rows, state=state)
+
+    def _grow(self, step: DraftStep, sampling: Sampling, *, is_typical: bool) -> DraftExtended:
+        began = time.perf_counter()
+        growth = self.drafter.grow(step.draft, sampling)
+        took_ms = 1e3 * (time.perf_counter() - began)
+        return DraftExtended(step, growth, took_ms if is_typical else None)
+
+    def _draft(self, committed: int, sampling: Sampling) -> DraftCompleted:
+        return DraftCompleted(committed, self.drafter.draft(sampling))
+
+    def _write(self, serial: int, written: DraftTree, sampling: Sampling) -> TokenWritten:
+        token = self.drafter.write(written, sampling)
+        return TokenWritten(serial, *token) if token is not None else TokenWritten(serial, None)
 
 
 def _begins_with(tokens: Sequence[int], hashes: PrefixHashes | None, told: list[int], told_hash: int | None) -> bool:

@@ -26,8 +26,6 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
-__all__ = ["ClientDrafter", "Growth", "LookupDrafter", "MoaDrafter", "Recipe"]
-
 Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
 
 
@@ -144,9 +142,7 @@ class LookupDrafter:
         return DraftTree.chain(self._text.continuation(self._length))
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        newest = len(draft) - 1
-        tokens = self._text.continuation(self._length, _newest_path(draft))
-        return Growth(tuple(tokens), tuple(range(newest, newest + len(tokens))))
+        return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)))
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         position, size = self._text.matched(_newest_path(draft), 1)

@@ -1,12 +1,12 @@
 """Drafts while the server decides: streamed as they are made, or one whole draft after each verdict.
 
 State: the draft in flight, whether a round is due, and how much of the committed text the server knows that we have.
-Frames are sent through `send`, the drafter runs on its thread; nothing here waits.
+What to send is returned, the drafter runs on its thread; nothing here waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
@@ -29,7 +29,6 @@ class OnlineDrafting:
     Args:
         drafter: None: it does not draft here.
         memory: whose newest row drafting waits for.
-        send: queues a frame for the server.
         plain_ms: of a plain step, as the server reports; 0: not known.
     """
 
@@ -39,7 +38,6 @@ class OnlineDrafting:
         conversation: Conversation,
         drafter: OnlineDrafter | None,
         memory: MemoryPlan,
-        send: Callable[[Draft | Ack], None],
         plain_ms: float = 0.0,
     ) -> None:
         self.window = DraftWindow(
@@ -52,9 +50,8 @@ class OnlineDrafting:
         self._conversation = conversation
         self._drafter = drafter
         self._memory = memory
-        self._send = send
         self._round_due = False
-        self._told = 0  # committed tokens that the server knows we have
+        self._synced = 0  # committed tokens that the server knows we have
 
     def restart(self) -> None:
         """Called when the draft in flight, and a round under way, are gone."""
@@ -72,11 +69,11 @@ class OnlineDrafting:
         self._round_due = False
         self._memory.hold_until_ms = 0.0
 
-    def on_told(self) -> None:
+    def mark_synced(self) -> None:
         """Called when the server has learned everything committed."""
-        self._told = len(self._conversation.tokens)
+        self._synced = len(self._conversation.tokens)
 
-    def propose_written(self, written: list[int]) -> Draft | None:
+    def propose_written(self, written: Sequence[int]) -> Draft | None:
         """Makes the standalone text the draft in flight, marked as sent; None if there is none."""
         self.streamed.restart()
         if not written:
@@ -85,7 +82,7 @@ class OnlineDrafting:
         self.streamed.adopt(len(written))
         return message
 
-    def adopt_written(self, written: list[int], sent: int) -> None:
+    def adopt_written(self, written: Sequence[int], sent: int) -> None:
         """Makes the standalone text the draft in flight, of which the server has the first `sent` tokens."""
         if sent == 0:
             self.propose_written(written)
@@ -93,41 +90,43 @@ class OnlineDrafting:
         elif len(written) > sent:
             self._conversation.extend(written[sent:])
 
-    def draft_on(self, now: float) -> None:
-        """Lets the drafter continue and sends what is due; `now` in milliseconds."""
+    def draft_on(self, now: float) -> list[Draft | Ack]:
+        """Lets the drafter continue; what to send. `now` is in milliseconds."""
         conversation, drafter = self._conversation, self._drafter
         if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
-            return  # the first token needs no draft, and drafting before it would only guess at the prompt's end
+            return []  # the first token needs no draft, and drafting before it would only guess at the prompt's end
+        due: list[Draft | Ack] = []
         may_draft = now >= self._memory.hold_until_ms and not self._rest.rests
         if drafter is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
             if step is not None and not drafter.busy:
                 drafter.grow(step, conversation.sampling)
-            message = self.streamed.take_frame(flush=step is None)
-            if message is not None:
-                self._send_draft(message)
+            draft = self.streamed.take_frame(flush=step is None)
+            if draft is not None:
+                due.append(draft)
+                self._synced = max(self._synced, draft.base)
         elif drafter is not None and self._round_due and not drafter.busy and may_draft:
             self._round_due = False
             drafter.draft(len(conversation.tokens), conversation.sampling)
         committed = len(conversation.tokens)
-        if committed - self._told >= ACK_TOKENS:
-            self._send(Ack(committed))
-            self.on_told()
+        if committed - self._synced >= ACK_TOKENS:
+            due.append(Ack(committed))
+            self.mark_synced()
+        return due
 
-    def on_grown(self, now: float, grown: DraftExtended) -> None:
+    def on_extended(self, now: float, extended: DraftExtended) -> None:
         """Takes in a step of the drafter."""
-        self.window.on_drafted(now, grown.took_ms if grown.growth.tokens else None)
-        self.streamed.on_drafted(grown.step, grown.growth.tokens, grown.growth.parents)
+        self.window.on_drafted(now, extended.took_ms if extended.growth.tokens else None)
+        self.streamed.on_extended(extended.step, extended.growth)
 
-    def on_round(self, drafted: DraftCompleted) -> None:
-        """Takes in a whole draft."""
+    def on_completed(self, completed: DraftCompleted) -> Draft | None:
+        """Takes in a whole draft, and gives it back to be sent; None: the conversation has moved on."""
         conversation = self._conversation
-        if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
-            self._send_draft(conversation.propose(drafted.tree))
-
-    def _send_draft(self, draft: Draft) -> None:
-        self._send(draft)
-        self._told = max(self._told, draft.base)
+        if conversation.phase is not Phase.ANSWERING or completed.committed != len(conversation.tokens):
+            return None
+        draft = conversation.propose(completed.tree)
+        self._synced = max(self._synced, draft.base)
+        return draft
 
     def on_verdict(self, now: float, verdict: Verdict) -> VerdictEffect:
         """Takes in a verdict; what the drafter should wait for follows.
@@ -136,22 +135,23 @@ class OnlineDrafting:
             ProtocolError: as `Conversation.on_verdict`.
         """
         draft, before = self._conversation.draft, len(self._conversation.tokens)
-        progress = self.streamed.on_verdict(verdict)
+        effect = self._conversation.on_verdict(verdict)
+        self.streamed.on_verdict(effect)
         self._rest.on_verdict(verdict)
-        if progress.tokens:
+        if effect.tokens:
             memory, window = self._memory, self.window
             if before == self._conversation.answer_start:
                 memory.begin_answer(now, before)
             window.on_verdict(
                 now,
                 draft,
-                progress.tokens,
+                effect.tokens,
                 step_ms=verdict.step_ms,
                 verified=verdict.drafted,
                 least_chance=verdict.least_chance,
                 blind=memory.lacks_prompt,
             )
             self._round_due = True
-            if self._rounds or not progress.kept_draft:
+            if self._rounds or not effect.kept_draft:
                 memory.hold(now, before, HOLD_STEPS * window.step_ms.mean)
-        return progress
+        return effect

@@ -51,7 +51,7 @@ class DraftWindow:
     Args:
         bytes_a_token: of drafts that may be sent up for each token of the text: CHAIN_BYTES or TREE_BYTES.
         run_ahead: whether the server steps without a draft; if not, no draft is too late, and there must always be one.
-        plain_ms: time of a plain step while nobody drafts, as the server reports; 0: not known.
+        plain_ms: time of a plain step without drafting, as the server reports; 0: not known.
     """
 
     def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0) -> None:

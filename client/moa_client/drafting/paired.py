@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from moa_shared.drafting import Growth
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.drafting.drafters import ClientDrafter, Growth
+from moa_client.drafting.drafters import ClientDrafter
 
 
 class PairedDrafter:
@@ -21,26 +22,26 @@ class PairedDrafter:
 
     Args:
         online: drafts for a server that answers.
-        alone: writes while none does.
+        standalone: writes while none does.
     """
 
     reads_memory = True
 
-    def __init__(self, online: ClientDrafter, alone: ClientDrafter) -> None:
+    def __init__(self, online: ClientDrafter, standalone: ClientDrafter) -> None:
         self._online = online
-        self._alone = alone
+        self._standalone = standalone
 
     def restart(self, tokens: Sequence[int]) -> None:
         self._online.restart(tokens)
-        self._alone.restart(tokens)
+        self._standalone.restart(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._online.commit(tokens)
-        self._alone.commit(tokens)
+        self._standalone.commit(tokens)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         self._online.remember(start, rows, state=state)
-        self._alone.remember(start, rows, state=state)
+        self._standalone.remember(start, rows, state=state)
 
     def draft(self, sampling: Sampling) -> DraftTree:
         return self._online.draft(sampling)
@@ -49,4 +50,4 @@ class PairedDrafter:
         return self._online.grow(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        return self._alone.write(draft, sampling)
+        return self._standalone.write(draft, sampling)

@@ -1,6 +1,6 @@
-"""What a drafter's thread gives, and what online drafting asks of one.
+"""What a drafter's thread posts, and what online drafting asks of one.
 
-Pure: whoever drafts in virtual time needs no thread and no event loop.
+Pure: a drafter in virtual time needs neither a thread nor an event loop.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from moa_shared.drafting import Growth
+from moa_shared.errors import MoaError
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.drafting.drafters import Growth
 from moa_client.drafting.streamed import DraftStep
 
 
@@ -73,9 +74,16 @@ class TokenWritten:
 
 @dataclass(frozen=True, slots=True)
 class DrafterFailed:
-    """The drafter has failed."""
+    """The drafter has failed, or could not read the server's memory (ProtocolError)."""
 
-    error: Exception
+    error: MoaError
 
 
-Result = DraftExtended | DraftCompleted | TokenWritten | DrafterFailed
+DrafterResult = DraftExtended | DraftCompleted | TokenWritten | DrafterFailed
+
+
+class ResultInbox(Protocol):
+    """Where a drafter's results go."""
+
+    def post(self, item: DrafterResult, /) -> None:
+        """Appends a result; called on the event loop."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from moa_client.drafting.alone import AloneRule
+from moa_client.drafting.standalone_rule import StandaloneRule
 
 if TYPE_CHECKING:
     from moa_client.drafting.streamed import DraftRule
@@ -22,7 +22,7 @@ class DraftingSettings:
         run_ahead: the server steps on when no draft has come (streamed), or waits for one.
         reconcile: standalone text is verified, or kept as it is.
         tree: drafts are trees.
-        alone: how the device writes without a server.
+        standalone: how the device writes without a server.
         new_rule: of streamed drafts, where a measurement wants another one than the program's own.
     """
 
@@ -31,7 +31,7 @@ class DraftingSettings:
     run_ahead: bool = True
     reconcile: Literal["verify", "keep"] = "verify"
     tree: bool = False
-    alone: AloneRule = AloneRule()  # noqa: RUF009 (immutable)
+    standalone: StandaloneRule = StandaloneRule()  # noqa: RUF009 (immutable)
     new_rule: Callable[[], DraftRule] | None = None
 
     @property

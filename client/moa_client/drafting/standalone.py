@@ -7,13 +7,12 @@ changed is discarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.jobs import Job
-from moa_client.drafting.alone import AloneRule, AloneText
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import TokenWritten
+from moa_client.drafting.standalone_rule import StandaloneRule, StandaloneText
+from moa_client.memory.plan import MemoryPlan
 
 
 class StandaloneDrafting:
@@ -21,21 +20,21 @@ class StandaloneDrafting:
 
     Args:
         thread: the drafter's; None without one.
-        tell: gives the drafter the text that comes next.
+        memory: of that drafter.
     """
 
     def __init__(
         self,
         answers: AnswerQueue,
         thread: DrafterThread | None,
-        tell: Callable[[Sequence[int]], None],
-        rule: AloneRule,
+        memory: MemoryPlan,
+        rule: StandaloneRule,
     ) -> None:
         self.asked_for = False  # the user wants the text, right or not
         self._answers = answers
         self._thread = thread
-        self._tell = tell
-        self._text = AloneText(rule)
+        self._memory = memory
+        self._text = StandaloneText(rule)
         self._has_more = True
         self._held: TokenWritten | None = None
         self._left: Job | None = None  # the answer that is left to the server, which has not read its question
@@ -72,7 +71,7 @@ class StandaloneDrafting:
         self._has_more = True
 
     def begin(self) -> None:
-        """Called when the device is on its own: what was guessed for the server is not shown as it is."""
+        """Called when there is no server: what was guessed for one is not shown as it is."""
         self.restart()
         self._answers.drop_draft()
 
@@ -97,20 +96,20 @@ class StandaloneDrafting:
             return
         if self._told != (self._serial, job):  # it knows what it writes itself
             self._told = self._serial, job
-            self._tell(self._answers.text_before(job))
+            self._memory.crop(thread.tell(self._answers.text_before(job)))
         thread.write(self._serial, job.written, self._answers.sampling_of(job))
 
-    def on_wrote(self, now: float, wrote: TokenWritten) -> None:
+    def on_written(self, now: float, written: TokenWritten) -> None:
         """Takes in the drafter's token."""
         job = self._answers.current
-        if job is None or job.has_ended or wrote.serial != self._serial:
+        if job is None or job.has_ended or written.serial != self._serial:
             return
-        if wrote.token is None:
+        if written.token is None:
             self._has_more = False
-        elif self._may_show(wrote):
-            self._show(now, job, wrote)
+        elif self._may_show(written):
+            self._show(now, job, written)
         else:
-            self._held = wrote
+            self._held = written
             self._answers.hold_back(job)
 
     def wake_ms(self) -> float | None:
@@ -130,10 +129,10 @@ class StandaloneDrafting:
         """Whether there is anything to go by: without the server's memory of a question the drafter writes no sense."""
         return self.asked_for or self._text.rule.mode == "always" or self._answers.is_read(job)
 
-    def _may_show(self, wrote: TokenWritten) -> bool:
-        return self._text.takes(wrote.chance, asked_for=self.asked_for)
+    def _may_show(self, written: TokenWritten) -> bool:
+        return self._text.takes(written.chance, asked_for=self.asked_for)
 
-    def _show(self, now: float, job: Job, wrote: TokenWritten) -> None:
-        if wrote.token is not None:
-            self._text.add(now, wrote.chance)
-            self._answers.write(job, [wrote.token], [wrote.chance])
+    def _show(self, now: float, job: Job, written: TokenWritten) -> None:
+        if written.token is not None:
+            self._text.add(now, written.chance)
+            self._answers.write(job, [written.token], [written.chance])

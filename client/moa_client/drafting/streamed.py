@@ -7,11 +7,11 @@ after its draft was dropped; a step of the drafter that a verdict has overtaken 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from moa_shared.protocol.messages import Draft, Verdict
+from moa_shared.drafting import Growth
+from moa_shared.protocol.messages import Draft
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
@@ -78,27 +78,17 @@ class StreamedDrafting:
             return None
         return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers)
 
-    def on_drafted(self, step: DraftStep, tokens: Sequence[int], parents: Sequence[int] | None = None) -> bool:
-        """Takes in the result of a step; False if its draft is gone, and the result with it.
-
-        Args:
-            parents: node numbers in the step's draft (-1: its root), continuing with the new nodes; None: a chain that
-                continues from the newest node.
-        """
+    def on_extended(self, step: DraftStep, growth: Growth) -> None:
+        """Takes in the result of a step, unless its draft is gone."""
         conversation = self.conversation
         if step.serial != self._serial or conversation.phase is not Phase.ANSWERING:
-            return False
-        if not tokens:  # nothing more until something is committed
+            return
+        if not growth.tokens:  # nothing more until something is committed
             self._exhausted = step.committed
-            return True
-        if parents is None:
-            conversation.extend(tokens)
-            return True
+            return
         known, first = len(step.draft), conversation.draft_nodes
-        conversation.extend(
-            tokens, [step.numbers[parent + 1] if parent < known else first + parent - known for parent in parents]
-        )
-        return True
+        parents = [step.numbers[parent + 1] if parent < known else first + parent - known for parent in growth.parents]
+        conversation.extend(growth.tokens, parents)
 
     def take_frame(self, *, flush: bool = False) -> Draft | None:
         """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow.
@@ -121,18 +111,12 @@ class StreamedDrafting:
         self.rule.on_sent(unsent)
         return message
 
-    def on_verdict(self, verdict: Verdict) -> VerdictEffect:
-        """Takes in a verdict: drops the part of the draft it contradicts, keeps what it confirms.
-
-        Raises:
-            ProtocolError: as `Conversation.on_verdict`.
-        """
-        progress = self.conversation.on_verdict(verdict)
-        if progress.kept_draft:
+    def on_verdict(self, effect: VerdictEffect) -> None:
+        """Called when the conversation has taken in a verdict, which has confirmed or contradicted the draft."""
+        if effect.kept_draft:
             self.conversation.forget_nodes(self._sent)
         else:
             self.restart()
-        return progress
 
     def restart(self) -> None:
         """Forgets the draft in flight (a new answer, another stream): the next step begins a new one."""

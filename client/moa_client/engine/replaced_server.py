@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, UnavailableError
@@ -17,82 +16,43 @@ from moa_shared.protocol.handshake_checks import check_identity
 
 from moa_client.conversation.events import DrafterChanged, ServerChanged
 from moa_client.device.loading import Device
-from moa_client.engine.exchange import Exchange
-from moa_client.link.availability import Availability, Steps
+from moa_client.engine.inbox import (
+    DrafterReady,
+    DrafterUnusable,
+    Inbox,
+    NoAnswer,
+    OtherModel,
+    SameModel,
+    ServerFinding,
+)
+from moa_client.engine.session_exchange import SessionExchange
+from moa_client.link.availability import NOTHING, Reaction
 from moa_client.link.backoff import Backoff
-from moa_client.link.connection import Connection, StreamLost
+from moa_client.link.connection import StreamLost
 
-STRANGER_SECONDS = 10.0  # between questions to another model's server; whoever asks or says /online need not wait
+STRANGER_SECONDS = 10.0  # between questions to another model's server; a new question and /online do not wait
 Refit = Callable[[pb.DescribeResponse, Device, float], Awaitable[Device | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class SameModel:
-    """The server has the conversation's model; `served` is what it describes."""
-
-    served: pb.DescribeResponse
-
-
-@dataclass(frozen=True, slots=True)
-class OtherModel:
-    """The server cannot continue the conversation."""
-
-    error: MismatchError
-
-
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """The server has not said what it is."""
-
-    error: MoaError
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterReady:
-    """The server's drafter is here."""
-
-    device: Device
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterUnusable:
-    """The server's drafter cannot be used here."""
-
-    error: MoaError
-
-
-Told = SameModel | OtherModel | NoAnswer | DrafterReady | DrafterUnusable
-
-
 class ReplacedServer:
-    """Continues one conversation with a server that was replaced.
+    """How one conversation continues with a server that was replaced.
 
     Args:
-        post: takes what the tasks find out; `on_told` handles it.
-        use_next: makes a device that of the next question; None: there is no other one.
+        inbox: takes what the tasks find out; `on_finding` handles it.
         refit: gets the drafter of a server; None: nothing is fetched.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        presence: Availability,
-        connection: Connection,
-        post: Callable[[Told], None],
-        use_next: Callable[[Device | None], None],
-        refit: Refit | None,
-    ) -> None:
+    def __init__(self, exchange: SessionExchange, inbox: Inbox, refit: Refit | None) -> None:
         self._exchange = exchange
-        self._presence = presence
-        self._connection = connection
-        self._post = post
-        self._use_next = use_next
+        self._availability = exchange.availability
+        self._connection = exchange.connection
+        self._inbox = inbox
         self._refit = refit
         self._asking: asyncio.Task[None] | None = None
         self._fitting: asyncio.Task[None] | None = None
         self._refusal: StreamLost | None = None  # the newest
         self._was_recognised = False  # since a stream was open
-        self._told = ""  # of the server that is there
+        self._reported = ""  # about the server that is there
         self._is_fitted = False  # the drafter that the server has memory for is in use from the next question on
         self._useless: frozenset[bytes] | None = None  # fingerprints of drafters, none of which can be used here
 
@@ -106,10 +66,10 @@ class ReplacedServer:
     def on_mismatch(self, refusal: StreamLost) -> None:
         """The server refuses to open a stream, because it does not hold what this conversation needs."""
         self.stop_asking()
-        self._refusal, self._told = refusal, ""
+        self._refusal, self._reported = refusal, ""
         self._asking = asyncio.create_task(self._ask())
 
-    def on_up(self, rtt_ms: float) -> None:
+    def on_opened(self, rtt_ms: float) -> None:
         """A stream is open."""
         self.stop_asking()
         self._was_recognised = False
@@ -132,45 +92,44 @@ class ReplacedServer:
 
     # ------------------------------------------------------------ what the tasks have found out
 
-    def on_told(self, told: Told) -> Steps:
+    def on_finding(self, finding: ServerFinding) -> Reaction:
         """Takes in what a task has found out; what to do."""
-        match told:
+        match finding:
             case SameModel(served):
-                return self._on_recognised(served) if self.is_asking else []
+                return self._on_recognised(served) if self.is_asking else NOTHING
             case OtherModel(error) | NoAnswer(error):
-                return self._on_absent(error) if self.is_asking else []
+                return self._on_absent(error) if self.is_asking else NOTHING
             case DrafterReady(device):
                 self._is_fitted = True
-                self._use_next(self._exchange.device.with_drafter_of(device))
+                self._exchange.next_device = self._exchange.device.with_drafter_of(device)
                 if (choice := device.choice) is not None:
                     self._exchange.answers.events.append(DrafterChanged(choice.name, choice.reason, choice.alone))
             case DrafterUnusable(error):
                 self._say(f"The server's drafter cannot be used here, so that this device does not draft: {error}")
-        return []
+        return NOTHING
 
-    def _on_recognised(self, served: pb.DescribeResponse) -> Steps:
+    def _on_recognised(self, served: pb.DescribeResponse) -> Reaction:
         """The server has the conversation's model: what else did it refuse?"""
         self.stop_asking()
         fingerprint = self._exchange.device.identity.drafter_fingerprint
         if fingerprint and fingerprint not in _offered(served):
             self._exchange.refuse_drafter()
-            self._use_next(None)
+            self._exchange.next_device = None
             self._is_fitted = False
             self._say(_drafter_words(served))
         elif self._was_recognised and self._refusal is not None:
             self._was_recognised = False
-            return self._exchange.on_down(self._refusal)  # twice, and it does not say why
+            return self._exchange.on_lost(self._refusal)  # twice, and it does not say why
         self._was_recognised = True
-        if not self._presence.wants_offline:
-            self._connection.start()
-        return []
+        self._exchange.connect()
+        return NOTHING
 
-    def _on_absent(self, error: MoaError) -> Steps:
+    def _on_absent(self, error: MoaError) -> Reaction:
         """There is no server that can continue the conversation."""
-        if isinstance(error, MismatchError) and error.message != self._told:
-            self._told = error.message
+        if isinstance(error, MismatchError) and error.message != self._reported:
+            self._reported = error.message
             self._exchange.answers.events.append(ServerChanged("model", str(error)))
-        return self._presence.on_down(error, broke=False, is_expected=self._exchange.answers.front is not None)
+        return self._availability.on_lost(error, broke=False, is_expected=self._exchange.answers.front is not None)
 
     def _say(self, message: str) -> None:
         self._exchange.answers.events.append(ServerChanged("drafter", message))
@@ -185,12 +144,12 @@ class ReplacedServer:
                 served = await dialer.describe()
                 check_model(dialer.label, served.identity, self._exchange.device.identity)
             except MismatchError as error:
-                self._post(OtherModel(error))
+                self._inbox.post(OtherModel(error))
                 backoff.not_before(STRANGER_SECONDS)
             except MoaError as error:
-                self._post(NoAnswer(error))
+                self._inbox.post(NoAnswer(error))
             else:
-                self._post(SameModel(served))
+                self._inbox.post(SameModel(served))
                 return
             await asyncio.sleep(backoff.next_seconds())
 
@@ -206,12 +165,12 @@ class ReplacedServer:
             return  # the next stream tries again
         except MoaError as error:
             self._useless = offered
-            self._post(DrafterUnusable(error))
+            self._inbox.post(DrafterUnusable(error))
             return
         if device is None:
             self._useless = offered
         else:
-            self._post(DrafterReady(device))
+            self._inbox.post(DrafterReady(device))
 
 
 def check_model(address: str, served: pb.Identity, mine: pb.Identity) -> None:

@@ -19,9 +19,9 @@ from moa_client.conversation.events import DrafterChanged, LinkState
 from moa_client.device.drafter_choice import Choice, ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.device.refitting import refit
-from moa_client.drafting.alone import READING_SPEED, AloneRule
-from moa_client.drafting.inference_thread import InferenceThread
+from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import READING_SPEED, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.host.frame_tap import FrameTap
 from moa_client.host.journal import ConversationJournal
@@ -50,7 +50,7 @@ class Host:
         self._reached = started.reached
         self._row_ms = started.sources.served.row_ms
         self.is_offline = settings.offline
-        self._thread = InferenceThread()
+        self._executor = DrafterExecutor()
         self._loaded: dict[str, asyncio.Task[Device]] = {}  # by the drafter that drafts for the server
 
     def converse(
@@ -84,7 +84,7 @@ class Host:
             drafting_settings(settings, is_read=is_read),
             offline=self.is_offline or reached.served is None,
             refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
-            thread=self._thread,
+            executor=self._executor,
         )
         engine.connection.traffic.observe = self.frame_tap.observer(facts.identifier if facts is not None else "")
         if reached.absent is not None and not self.is_offline:
@@ -143,7 +143,7 @@ class Host:
         for loading in self._loaded.values():
             loading.cancel()
         await asyncio.gather(*self._loaded.values(), return_exceptions=True)
-        self._thread.close()
+        self._executor.close()
 
     async def _reconsider(self, conversation: TextConversation) -> None:
         """Changes the drafter if server or link speed has changed so much that another one would be faster."""
@@ -177,7 +177,7 @@ def drafting_settings(settings: ClientSettings, *, is_read: bool) -> DraftingSet
         is_read: by a person, as it comes.
     """
     leave_seconds = settings.silence_seconds if is_read else settings.alone_seconds
-    alone = AloneRule(
+    standalone = StandaloneRule(
         settings.alone,
         settings.alone_chance,
         settings.alone_tokens,
@@ -191,5 +191,5 @@ def drafting_settings(settings: ClientSettings, *, is_read: bool) -> DraftingSet
         settings.run_ahead,
         settings.reconcile,
         settings.mode == "tree",
-        alone,
+        standalone,
     )

@@ -199,7 +199,7 @@ class TextConversation:
 
     def write_alone(self) -> None:
         """Continues the running answer without the server, however unlikely its text is."""
-        self.engine.write_alone()
+        self.engine.write_standalone()
 
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers; 0: begins again."""

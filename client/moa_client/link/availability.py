@@ -1,8 +1,8 @@
 """Whether a server decides the text, and what to do when that changes.
 
-Pure: clock readings are arguments, in milliseconds; what to do is returned as steps, in order. State: the mode, what
-the user sees of it, the monitor of the link, and the newest reason for a loss. Invariant: `GO_STANDALONE` is returned
-when the mode leaves SERVED, `RETURN` when it comes back to it, and neither at any other time.
+Pure: clock readings are arguments, in milliseconds; what to do and what to show is returned as a `Reaction`. State: the
+mode, what the user sees of it, the monitor of the link, and the newest reason for a loss. Invariant: `GO_STANDALONE` is
+returned when the mode leaves SERVED, and at no other time.
 """
 
 from __future__ import annotations
@@ -26,36 +26,50 @@ class Mode(Enum):
     """Who decides the text."""
 
     SERVED = auto()  # the server, as far as is known
-    SILENT = auto()  # nobody: a stream is open, but has been silent for too long; any frame ends this
-    STALLED = auto()  # nobody: the server answers beats, but does not advance; only progress ends this
-    OFFLINE = auto()  # nobody: no stream is open
-    OFFLINE_BY_WISH = auto()  # nobody, until `go_online`
+    SILENT = auto()  # no server: a stream is open, but has been silent for too long; any frame ends this
+    STALLED = auto()  # no server: this one answers beats, but does not advance; only progress ends this
+    OFFLINE = auto()  # no server: no stream is open
+    OFFLINE_BY_WISH = auto()  # no server, until `go_online`
 
 
-class Step(Enum):
-    """Something for the engine to do."""
+class LinkCommand(Enum):
+    """A change of the stream, or of who writes."""
 
     LEAVE = auto()  # leave the stream, and open no other
     REOPEN = auto()  # give the stream up as lost, and open another
     GO_STANDALONE = auto()  # the device continues without the server
-    RETURN = auto()  # the server decides again
 
 
 @dataclass(frozen=True, slots=True)
 class SendBeat:
-    """Ask the server for a sign of life."""
+    """A command to ask the server for a sign of life."""
 
     stamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End the running answer with this error."""
+    """A command to end the running answer with this error."""
 
     error: MoaError
 
 
-Steps = list[Step | SendBeat | GiveUp | LinkChanged]
+Command = LinkCommand | SendBeat | GiveUp
+Events = tuple[LinkChanged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What the engine must do, in order, and what the reader learns."""
+
+    commands: tuple[Command, ...] = ()
+    events: Events = ()
+
+    def __add__(self, later: Reaction) -> Reaction:
+        return Reaction(self.commands + later.commands, self.events + later.events)
+
+
+NOTHING = Reaction()
 
 
 class Availability:
@@ -74,8 +88,8 @@ class Availability:
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD
         self.wants_offline = offline  # followed by the mode at the next `tick`
         self.error: MoaError | None = None  # the newest reason for a loss, until a stream is open
-        self._silence_ms = silence_ms
-        self._told_until = -math.inf  # the server wants to be left alone until then
+        self.silence_ms = silence_ms
+        self._told_until = -math.inf  # the server has asked for a pause until then
         self._must_reopen = False
         self._waiting_since: float | None = None  # for the server, by a device that cannot write on
 
@@ -134,7 +148,7 @@ class Availability:
         """Whether the frame that has just come shows that a server believed lost is available."""
         return not self.is_served and not self.monitor.is_stuck(now)
 
-    def on_return(self, *, is_answering: bool) -> Steps:
+    def on_return(self, *, is_answering: bool) -> Events:
         """The server is available (again).
 
         Args:
@@ -142,15 +156,15 @@ class Availability:
         """
         was_served, self.mode = self.is_served, Mode.SERVED
         if not was_served:
-            is_back = is_answering and self.state is not LinkState.WAITING  # from which nobody was away
-            return [Step.RETURN, *self._change(LinkState.BACK if is_back else LinkState.GOOD)]
-        return self._change(LinkState.GOOD) if self.state in (LinkState.OFFLINE, LinkState.WAITING) else []
+            is_back = is_answering and self.state is not LinkState.WAITING  # in which the server was never away
+            return self._change(LinkState.BACK if is_back else LinkState.GOOD)
+        return self._change(LinkState.GOOD) if self.state in (LinkState.OFFLINE, LinkState.WAITING) else ()
 
     def replace_stream(self) -> None:
         """From the next `tick` on, another stream is wanted."""
         self._must_reopen = True
 
-    def on_down(self, error: MoaError, *, broke: bool, is_expected: bool) -> Steps:
+    def on_lost(self, error: MoaError, *, broke: bool, is_expected: bool) -> Reaction:
         """The stream is lost, or an attempt to open one has failed, for a reason that may pass.
 
         Args:
@@ -159,25 +173,25 @@ class Availability:
         """
         self.error = error
         if not is_expected:
-            return self._change(LinkState.OFFLINE, error.message)
+            return Reaction(events=self._change(LinkState.OFFLINE, error.message))
         if not broke:
             return self._lose(Mode.OFFLINE, error.message)
         if self.mode in (Mode.SILENT, Mode.STALLED):
             self.mode = Mode.OFFLINE
-        return []
+        return NOTHING
 
-    def on_told_to_wait(self, now: float, error: MoaError, wait_ms: float) -> Steps:
+    def on_told_to_wait(self, now: float, error: MoaError, wait_ms: float) -> Reaction:
         """The server is there, but wants to be asked again only so much later: the device continues meanwhile."""
         self.error, self._told_until = error, now + wait_ms
         was_served, self.mode, self.state = self.is_served, Mode.OFFLINE, LinkState.WAITING
-        change = LinkChanged(LinkState.WAITING, error.message, wait_ms / 1e3)
-        return [Step.GO_STANDALONE, change] if was_served else [change]
+        commands = (LinkCommand.GO_STANDALONE,) if was_served else ()
+        return Reaction(commands, (LinkChanged(LinkState.WAITING, error.message, wait_ms / 1e3),))
 
-    def on_idle(self, reason: str) -> Steps:
+    def on_idle(self, reason: str) -> Events:
         """No stream is open, and none is wanted before the next question."""
         return self._change(LinkState.OFFLINE, reason)
 
-    def distrust(self, error: ProtocolError) -> Steps:
+    def distrust(self, error: ProtocolError) -> Reaction:
         """The server violates the protocol: the device continues without it until the user connects again."""
         self.error = error
         self.wants_offline = True
@@ -194,7 +208,7 @@ class Availability:
         is_expected: bool,
         patience_ms: float | None,
         has_other: bool = False,
-    ) -> Steps:
+    ) -> Reaction:
         """What is due now.
 
         Args:
@@ -204,20 +218,20 @@ class Availability:
                 is no such answer.
             has_other: another server may continue in place of one that makes no progress.
         """
-        steps = self._tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
+        reaction = self._follow_timers(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
         stalled = is_up and not self.wants_offline and self.monitor.is_stuck(now)
         if self._must_reopen or (stalled and has_other) or self._is_long_silent(now, is_up=is_up):
-            steps.append(Step.REOPEN)
+            reaction += Reaction((LinkCommand.REOPEN,))
             self._must_reopen = stalled = False
             self.mode = Mode.OFFLINE
-        steps += self._check_patience(now, patience_ms, stalled=stalled)
+        reaction += self._check_patience(now, patience_ms, stalled=stalled)
         self.outages.observe(now, is_served=self.is_served or now < self._told_until)  # a promised wait is no loss
-        return steps
+        return reaction
 
-    def _tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool) -> Steps:
-        steps: Steps = []
+    def _follow_timers(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool) -> Reaction:
+        reaction = NOTHING
         if self.wants_offline and (is_up or is_trying or self.mode is not Mode.OFFLINE_BY_WISH):
-            steps += [Step.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as requested")]
+            reaction += Reaction((LinkCommand.LEAVE,)) + self._lose(Mode.OFFLINE_BY_WISH, "as requested")
             is_up = False
         monitor = self.monitor
         if is_expected:
@@ -225,17 +239,17 @@ class Availability:
         else:
             monitor.rest()
         if is_up and (stamp := monitor.take_beat(now)) is not None:
-            steps.append(SendBeat(stamp))
+            reaction += Reaction((SendBeat(stamp),))
         stalled = is_up and monitor.is_stuck(now)
         if self.is_served and monitor.is_lost(now):
             known = None if is_up else self.error  # of a stream that broke
             reason = "the server is silent" if known is None else known.message
-            steps += self._lose(Mode.SILENT if is_up else Mode.OFFLINE, reason)
+            reaction += self._lose(Mode.SILENT if is_up else Mode.OFFLINE, reason)
         if self.is_served and stalled:
-            steps += self._lose(Mode.STALLED, "the server answers but makes no progress")
+            reaction += self._lose(Mode.STALLED, "the server answers but makes no progress")
         elif self.mode is Mode.SILENT and stalled:
             self.mode = Mode.STALLED
-        return steps
+        return reaction
 
     def _is_long_silent(self, now: float, *, is_up: bool) -> bool:
         """Whether the open stream has been silent for so long that another one is opened."""
@@ -261,47 +275,51 @@ class Availability:
 
     # ------------------------------------------------------------ what the user sees
 
-    def grade(self, step_ms: float) -> Steps:
+    def grade(self, step_ms: float) -> Events:
         """Grades the link good or slow by how many steps of the server, of `step_ms` each, a round trip takes."""
         rtt_ms = self.monitor.rtt_ms
         if rtt_ms is None:
-            return []
+            return ()
         if self.state is LinkState.GOOD and rtt_ms > SLOW_STEPS * step_ms:
             return self._change(LinkState.SLOW)
         if self.state is LinkState.SLOW and rtt_ms < GOOD_STEPS * step_ms:
             return self._change(LinkState.GOOD)
-        return []
+        return ()
 
-    def on_verified(self) -> Steps:
+    def on_verified(self) -> Events:
         """No provisional text is left to verify."""
-        return self._change(LinkState.GOOD) if self.state is LinkState.BACK else []
+        return self._change(LinkState.GOOD) if self.state is LinkState.BACK else ()
 
     # ------------------------------------------------------------ inside
 
-    def _check_patience(self, now: float, patience_ms: float | None, *, stalled: bool) -> Steps:
+    def _check_patience(self, now: float, patience_ms: float | None, *, stalled: bool) -> Reaction:
         """Limits how long a device that cannot continue on its own waits for the server."""
         if patience_ms is None:
             self._waiting_since = None
-            return []
+            return NOTHING
         if self.is_served:
-            return []  # an open stream that has brought nothing yet does not count as progress
+            return NOTHING  # an open stream that has brought nothing yet does not count as progress
         if self._waiting_since is None:
             self._waiting_since = now
         if self.wants_offline:
             without = "Without a server this device cannot answer."
-            return [GiveUp(self.error or UnavailableError(without, hint="/online connects again."))]
+            return _giving_up(self.error or UnavailableError(without, hint="/online connects again."))
         if stalled or now >= max(self._waiting_since, self._told_until) + patience_ms:
-            silent = f"The server has sent nothing for {(self._silence_ms if stalled else patience_ms) / 1e3:g} s."
-            return [GiveUp(self.error or UnavailableError(silent, hint="Ask again, or try another server."))]
-        return []
+            silent = f"The server has sent nothing for {(self.silence_ms if stalled else patience_ms) / 1e3:g} s."
+            return _giving_up(self.error or UnavailableError(silent, hint="Ask again, or try another server."))
+        return NOTHING
 
-    def _lose(self, mode: Mode, reason: str) -> Steps:
+    def _lose(self, mode: Mode, reason: str) -> Reaction:
         was_served, self.mode = self.is_served, mode
-        change = self._change(LinkState.OFFLINE, reason)
-        return [Step.GO_STANDALONE, *change] if was_served else change
+        commands = (LinkCommand.GO_STANDALONE,) if was_served else ()
+        return Reaction(commands, self._change(LinkState.OFFLINE, reason))
 
-    def _change(self, state: LinkState, reason: str = "") -> Steps:
+    def _change(self, state: LinkState, reason: str = "") -> Events:
         if state is self.state:
-            return []
+            return ()
         self.state = state
-        return [LinkChanged(state, reason)]
+        return (LinkChanged(state, reason),)
+
+
+def _giving_up(error: MoaError) -> Reaction:
+    return Reaction((GiveUp(error),))

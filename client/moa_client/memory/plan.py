@@ -15,7 +15,7 @@ from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.memory.codec_ladder import CodecLadder
-from moa_client.memory.receiver import MemoryReceiver, Remember
+from moa_client.memory.receiver import MemoryReader, MemoryReceiver
 
 FIRST_ROW_LAG_MS = 5.0  # before anything is measured
 PROMPT_HOLD_MS = (
@@ -28,15 +28,15 @@ class MemoryPlan:
     """What memory one client asks for, and what drafting waits for.
 
     Args:
-        remember: takes rows in; None without a drafter that reads memory.
+        reader: takes rows in; None without a drafter that reads memory.
         widths: numbers of a row of each plane, starting with the plane that drafts need most.
         codec: the best one; cheaper ones are also offered.
     """
 
-    def __init__(self, remember: Remember | None, widths: Mapping[Plane, int], codec: Codec) -> None:
+    def __init__(self, reader: MemoryReader | None, widths: Mapping[Plane, int], codec: Codec) -> None:
         self.hold_until_ms = 0.0  # no drafting before the newest row, or this time
-        self._remember = remember
-        self._codecs = tuple(each for each in Codec if each >= codec) if remember is not None else ()
+        self._reader = reader
+        self._codecs = tuple(each for each in Codec if each >= codec) if reader is not None else ()
         self._widths = widths
         self._has_states = Plane.REUSED_STATE in widths
         self._answer_start = 0
@@ -47,12 +47,12 @@ class MemoryPlan:
 
     def restart(self) -> None:
         """Starts a new conversation: nothing of it has arrived."""
-        self._receiver = None if self._remember is None else MemoryReceiver(self._remember, self._widths, self._codecs)
+        self._receiver = None if self._reader is None else MemoryReceiver(self._reader, self._widths, self._codecs)
         self._ladder = self._new_ladder()
 
     def stop(self) -> None:
         """No server has memory for the drafter any more: nothing is asked for, or waited for."""
-        self._remember, self._codecs, self.hold_until_ms = None, (), 0.0
+        self._reader, self._codecs, self.hold_until_ms = None, (), 0.0
         self.restart()
 
     # ------------------------------------------------------------ the handshake

@@ -14,11 +14,15 @@ from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 
-class Remember(Protocol):
-    """Hands rows to the drafter."""
+class MemoryReader(Protocol):
+    """A drafter that reads memory."""
 
-    def __call__(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
-        """`count` coded rows of `width` numbers, from position `start` on; `state`: of the plane of reused states."""
+    def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
+        """Takes in `count` coded rows of `width` numbers, from position `start` on.
+
+        Args:
+            state: of the plane of reused states.
+        """
 
 
 class RowsHeld:
@@ -47,15 +51,15 @@ class MemoryReceiver:
     """Receives the memory of one drafter.
 
     Args:
-        remember: takes the rows in.
+        reader: takes the rows in.
         widths: numbers of a row of each requested plane.
         codecs: those offered.
 
     The first plane is the one that drafts need most: `newest` is about it.
     """
 
-    def __init__(self, remember: Remember, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
-        self._remember = remember
+    def __init__(self, reader: MemoryReader, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
+        self._reader = reader
         self._widths = widths
         self._codecs = tuple(codecs)
         self._rows = {plane: RowsHeld() for plane in widths}
@@ -95,7 +99,7 @@ class MemoryReceiver:
             raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
         if memory.prefix_hash != hashes.short_at(stop):
             return
-        self._remember(
+        self._reader.remember(
             memory.start, memory.payload, memory.codec, memory.count, width, state=memory.plane is Plane.REUSED_STATE
         )
         self._rows[memory.plane].add(memory.start, stop)

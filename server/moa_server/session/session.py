@@ -351,18 +351,18 @@ class Session:
             least_chance: that a node must have to be worth verifying now.
         """
         return Verdict(
-            self.ask_id,
-            plan.fed,
-            self.hashes.short_at(plan.fed),
-            verification.taken,
-            verification.finish,
-            verification.accepted,
-            len(plan.tree),
-            stale,
-            step_ms,
-            plan.own_nodes,
-            verification.own_accepted,
-            least_chance,
+            ask=self.ask_id,
+            base=plan.fed,
+            prefix_hash=self.hashes.short_at(plan.fed),
+            tokens=verification.taken,
+            finish=verification.finish,
+            accepted=verification.accepted,
+            drafted=len(plan.tree),
+            stale=stale,
+            step_ms=step_ms,
+            server_drafted=plan.own_nodes,
+            server_accepted=verification.own_accepted,
+            least_chance=least_chance,
         )
 
     # ------------------------------------------------------------ inside

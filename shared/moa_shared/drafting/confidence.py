@@ -1,4 +1,4 @@
-"""How sure a device may be that what it writes alone is what the target would write. Pure.
+"""How sure a device may be that its standalone text is what the target would write. Pure.
 
 The stated chance of a token is corrected by how often such tokens were right on answers that the drafter has not seen,
 as long as all before them since the cut were right. So the product over a run is the chance that all of it is right.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from moa_shared.drafting.reliability import ReliabilityCurve
-from moa_shared.drafting.written import Origin, WrittenToken
+from moa_shared.drafting.written import TokenOrigin, WrittenToken
 
 
 class Confidence:
@@ -23,8 +23,8 @@ class Confidence:
         ValueError: an origin has none.
     """
 
-    def __init__(self, curves: Mapping[Origin, ReliabilityCurve]) -> None:
-        if missing := set(Origin) - set(curves):
+    def __init__(self, curves: Mapping[TokenOrigin, ReliabilityCurve]) -> None:
+        if missing := set(TokenOrigin) - set(curves):
             raise ValueError(f"no curve for {', '.join(sorted(missing))}")
         self.curves = dict(curves)
 

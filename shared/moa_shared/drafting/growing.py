@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter
-from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_ALONE
+from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
 from moa_shared.sampling.coupling import draft_candidates
@@ -37,6 +37,12 @@ class Growth:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+
+    @classmethod
+    def chain(cls, draft: DraftTree, tokens: Sequence[int]) -> Growth:
+        """Tokens that follow the newest node of a draft, one after the other."""
+        newest = len(draft) - 1
+        return cls(tuple(tokens), tuple(range(newest, newest + len(tokens))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +188,7 @@ class GrowingDraft:
         if not leaf.expanded:
             self._expand([leaf])
         own = self._own_choice(leaf, barred)
-        copied = self._guesser.copied(self._ahead(leaf), SHORTEST_ALONE) if self._guesser is not None else None
+        copied = self._guesser.copied(self._ahead(leaf), SHORTEST_STANDALONE) if self._guesser is not None else None
         written = likelier(own, None if copied is None or copied[0] in barred else copied)
         if written.token not in leaf.children:
             step = written.log_chance
@@ -227,7 +233,7 @@ class GrowingDraft:
             above = nodes[parent + 1]
             self._look(above)
             node = above.children.get(token)
-            if node is None:  # somebody else's guess
+            if node is None:  # another drafter's guess
                 node = above.children[token] = _Node(token, above, -math.inf, above.score, above.depth + 1)
             node.score = above.score + (node.step if node.step > -math.inf else above.least)
             node.call, node.number = self._call, number
@@ -328,23 +334,14 @@ class GrowingDraft:
                 child.said = step
 
     def _growth(self, nodes: Sequence[_Node]) -> Growth:
-        """What is worth adding to the draft of these nodes (the root first), as far as there is room."""
-        given = self._give(nodes, self._shape.nodes - (len(nodes) - 1))
-        return Growth(
-            tuple(node.token for node in given),
-            tuple(_number(node.parent) for node in given),
-        )
-
-    def _give(self, nodes: Sequence[_Node], room: int) -> list[_Node]:
-        """The best candidates below the draft, best first and numbered as its new nodes."""
-        if room <= 0:
-            return []
+        """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""
+        room = self._shape.nodes - (len(nodes) - 1)
         if self._shape.breadth == 1:
-            if not nodes[-1].children:
-                return []
+            if room <= 0 or not nodes[-1].children:
+                return Growth()
             child = max(nodes[-1].children.values(), key=lambda child: child.step)
             child.call, child.number = self._call, len(nodes) - 1
-            return [child]
+            return Growth((child.token,), (nodes[-1].number,))
         least = self._root.score + self._floor
         order = count()
 
@@ -365,7 +362,7 @@ class GrowingDraft:
             self._look(node)  # it may have been too unlikely when those above it were looked at
             for candidate in candidates(node):
                 heapq.heappush(heap, candidate)
-        return given
+        return Growth(tuple(node.token for node in given), tuple(_number(node.parent) for node in given))
 
 
 def _number(node: _Node | None) -> int:

@@ -9,7 +9,7 @@ from enum import StrEnum
 Guess = tuple[int, float]  # a token and its log-chance
 
 
-class Origin(StrEnum):
+class TokenOrigin(StrEnum):
     """Who says so. What a chance is worth depends on it."""
 
     DRAFTER = "drafter"
@@ -23,7 +23,7 @@ class WrittenToken:
 
     token: int
     log_chance: float
-    origin: Origin
+    origin: TokenOrigin
 
 
 def likelier(own: Guess, copied: Guess | None) -> WrittenToken:
@@ -32,8 +32,8 @@ def likelier(own: Guess, copied: Guess | None) -> WrittenToken:
     A token that both name is as likely as that one of them is right, if they err independently.
     """
     if copied is None or (copied[0] != own[0] and copied[1] <= own[1]):
-        return WrittenToken(*own, Origin.DRAFTER)
+        return WrittenToken(*own, TokenOrigin.DRAFTER)
     if copied[0] != own[0]:
-        return WrittenToken(*copied, Origin.COPY)
+        return WrittenToken(*copied, TokenOrigin.COPY)
     wrong = (1 - math.exp(min(0.0, own[1]))) * (1 - math.exp(copied[1]))
-    return WrittenToken(own[0], math.log1p(-wrong), Origin.BOTH)
+    return WrittenToken(own[0], math.log1p(-wrong), TokenOrigin.BOTH)

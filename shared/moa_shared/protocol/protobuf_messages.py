@@ -139,18 +139,18 @@ def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
 def verdict_from_proto(message: pb.Verdict) -> Verdict:
     """Raises ProtocolError for a finish that this version does not know."""
     return Verdict(
-        message.ask,
-        message.base,
-        message.prefix_hash,
-        tuple(message.tokens),
-        _known(Finish, message.finish, "a verdict with a finish that this version knows", ""),
-        message.accepted,
-        message.drafted,
-        message.stale_nodes,
-        message.step_hundredths / 100,
-        message.server_drafted,
-        message.server_accepted,
-        min(message.least_percent, 100) / 100,
+        ask=message.ask,
+        base=message.base,
+        prefix_hash=message.prefix_hash,
+        tokens=tuple(message.tokens),
+        finish=_known(Finish, message.finish, "a verdict with a finish that this version knows", ""),
+        accepted=message.accepted,
+        drafted=message.drafted,
+        stale=message.stale_nodes,
+        step_ms=message.step_hundredths / 100,
+        server_drafted=message.server_drafted,
+        server_accepted=message.server_accepted,
+        least_chance=min(message.least_percent, 100) / 100,
     )
 
 

@@ -13,7 +13,7 @@ from statistics import median
 
 from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.reliability import ReliabilityCounts
-from moa_shared.drafting.written import Origin
+from moa_shared.drafting.written import TokenOrigin
 
 from moa_training.evaluation.subjects import StandaloneRun
 
@@ -39,7 +39,7 @@ class Gated:
 
 def fit_confidence(runs: Iterable[StandaloneRun]) -> Confidence:
     """The chances of a drafter's tokens, from runs on answers that it has not seen."""
-    counts = {origin: ReliabilityCounts() for origin in Origin}
+    counts = {origin: ReliabilityCounts() for origin in TokenOrigin}
     for run in runs:
         for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
             counts[written.origin].add(chance_of(written, None), right=place < run.right)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from moa_shared.drafter import Checkpoint, Weights
 from moa_shared.drafting import CHAIN, ConversationDraft, TextGuesser, TextIndex
 from moa_shared.drafting.guesses.copying import chance_of_copy
-from moa_shared.drafting.written import Origin, WrittenToken
+from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_training.evaluation.acceptance import GREEDY, Acceptance, DraftForm, make_draft, verify
@@ -209,7 +209,9 @@ class LookupSubject:
 
         def following(written: Sequence[int]) -> WrittenToken | None:
             position, size = text.matched(written)
-            return WrittenToken(text.tokens[position], math.log(chance_of_copy(size)), Origin.COPY) if size else None
+            return (
+                WrittenToken(text.tokens[position], math.log(chance_of_copy(size)), TokenOrigin.COPY) if size else None
+            )
 
         for cut in cuts:
             text.extend(answer[len(text.tokens) - len(prompt) : cut])

@@ -15,13 +15,13 @@ from moa_training.evaluation.evaluation import evaluate
 from moa_training.evaluation.measuring.job import EvaluationOptions
 
 from moa_bench.harness.cores import on_cores
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.alone.suite import AloneEffort
 
 SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_DRAFTER, "prompt look-up": "lookup"}
 
 
-def measure(effort: AloneEffort, run: Run) -> Result:
+def measure(effort: AloneEffort, run: SuiteRun) -> Result:
     """The evaluations, on the server's core; each is a cell.
 
     Raises:
@@ -46,10 +46,6 @@ def measure(effort: AloneEffort, run: Run) -> Result:
 
 
 def evaluate_one(checkpoint: str, questions: Path, options: EvaluationOptions) -> dict[str, Any]:
-    """What `moa-train evaluate --json` writes of a checkpoint.
-
-    Raises:
-        MoaError: it cannot be used, or there are no questions.
-    """
+    """What `moa-train evaluate --json` writes of a checkpoint."""
     result: dict[str, Any] = evaluate(checkpoint, questions, options, make_progress()).to_json()
     return result

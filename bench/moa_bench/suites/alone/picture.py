@@ -10,7 +10,6 @@ from moa_training.evaluation.share_comparison import draw_shares
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws into a PNG file of a folder; raises ConfigError where matplotlib is missing."""
     path = folder / "alone.png"
     draw_shares(result["evaluations"], path)
     return [path]

@@ -14,25 +14,16 @@ QUESTION_S = 20.0  # of one drafter, with answers of 128 tokens and its task's r
 
 @dataclass(frozen=True, slots=True)
 class AloneEffort:
-    """How much to measure.
+    """How much to measure."""
 
-    Args:
-        questions: of each category.
-        answer_tokens: of an answer, at most.
-        longest_prompt: questions with more tokens are not asked.
-        alone_tokens: written after each cut.
-        task_tokens: of an answer whose result is checked; 0: none is.
-    """
-
-    questions: int = 2
-    answer_tokens: int = 128
-    longest_prompt: int = 512
-    alone_tokens: int = 96
-    task_tokens: int = 192
+    questions: int = 2  # of each category
+    answer_tokens: int = 128  # of an answer, at most
+    longest_prompt: int = 512  # questions with more tokens are not asked
+    alone_tokens: int = 96  # written after each cut
+    task_tokens: int = 192  # of an answer whose result is checked; 0: none is
 
 
 def estimate_s(effort: AloneEffort) -> float:
-    """About how many seconds it takes with the default model."""
     return DRAFTERS * CATEGORIES * effort.questions * QUESTION_S * effort.answer_tokens / 128
 
 

@@ -11,7 +11,6 @@ from moa_bench.report.report import facts_line
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """Tables by the share that was served: closeness to the target, and results of tasks."""
     evaluations, effort = result["evaluations"], result["effort"]
     count = next(iter(evaluations.values()))["questions"]
     what = (

@@ -6,40 +6,32 @@ from contextlib import ExitStack
 
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.harness.draft_steps import draft_step_ms
-from moa_bench.harness.drafters import load_decoder
 from moa_bench.harness.links import EmulatedLink, find_links, linked
 from moa_bench.harness.stage import staged
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.capacity.suite import CapacityEffort
 from moa_bench.users.figures import UsersCell
-from moa_bench.users.plan import plan_of
+from moa_bench.users.plan import UsersPlan
 from moa_bench.users.strategies import KINDS, make_strategies
 
 
-def measure(effort: CapacityEffort, run: Run) -> Result:
-    """The cells, saved as they come.
-
-    Raises:
-        MoaError: the model cannot be had, a link is unknown, or the server fails or refuses a user.
-    """
+def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
     links = find_links(effort.links) if effort.links else (EmulatedLink("loopback"),)
     kinds = ("oracle",) if run.is_sized and effort.kinds == KINDS else effort.kinds
     ways = make_strategies(kinds, effort.acceptances)
     progress = make_progress()
     with ExitStack() as stack:
-        stage = stack.enter_context(staged(run))
+        stage = stack.enter_context(staged(run.model, run.level, run.server_cores, run.own_cores))
         addresses = [
             stack.enter_context(linked(link, stage.address, seed=effort.seed, cores=run.own_cores)).address
             for link in links
         ]
-        plan = plan_of(stage, effort, addresses)
+        plan = UsersPlan(stage, effort, addresses)
         cells: list[UsersCell] = []
         result: Result = {
             "name": "capacity-sized" if run.is_sized else "capacity-links" if effort.links else "capacity",
             "target": stage.files.target_id,
             "drafter": stage.drafter.description,
-            "draft_step_ms": round(draft_step_ms(load_decoder(stage.files, stage.drafter)), 2),
             "links": [link.name for link in links],
             "cells": cells,
         }

@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from moa_bench.report.pictures import new_pyplot, save
-from moa_bench.suites.capacity.tables import acceptance_of, by_way
-from moa_bench.users import closed_form
-from moa_bench.users.closed_form import ForwardTimes
-
-if TYPE_CHECKING:
-    from moa_bench.users.figures import UsersCell
-    from moa_bench.users.strategies import Strategy
+from moa_bench.report.pictures import picture, title_of
+from moa_bench.suites.capacity.tables import by_way
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws into a PNG file of a folder.
-
-    Raises:
-        ConfigError: matplotlib is not there, or the file cannot be written.
-    """
-    pyplot = new_pyplot()
-    ways, times = by_way(result["cells"])
+    path = folder / f"{result['name']}.png"
+    ways = by_way(result["cells"])
     numbers = sorted({cell.users for cell in result["cells"]})
-    figure, (totals, speeds, gaps) = pyplot.subplots(1, 3, figsize=(14, 5), layout="constrained")
-    for number, (way, cells) in enumerate(ways.items()):
-        users, colour = [cell.users for cell in cells], f"C{number}"
-        style = {"marker": "o", "color": colour, "label": way.name}
-        totals.plot(users, [cell.met.tokens_per_s for cell in cells], **style)
-        speeds.plot(users, [cell.met.median_tokens_per_s for cell in cells], **style)
-        gaps.plot(users, [cell.met.gap_p95_ms for cell in cells], **style)
-        formed = form_tokens_per_s(way, cells, times)
-        if formed:
-            speeds.plot(users, formed, linestyle=":", linewidth=1, color=colour)
-    totals.set(title="all users, prompts' time included", ylabel="tokens a second")
-    speeds.set(title="the median user, once text comes; dotted: closed form", ylabel="tokens a second", yscale="log")
-    gaps.set(title="gaps between arrivals, 95th percentile", ylabel="ms", yscale="log")
-    for panel in (totals, speeds, gaps):
-        panel.set(xlabel="users", xscale="log")
-        panel.set_xticks(numbers, [str(users) for users in numbers])
-        panel.xaxis.minorticks_off()
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_minor_formatter("{x:g}")
-        panel.tick_params(axis="y", which="minor", labelsize=7)
-        panel.title.set_fontsize(10)
-        panel.grid(alpha=0.3)
-    figure.legend(*totals.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    figure.suptitle(f"{result['target']} on {result['machine']['cpu']}, one core", fontsize=10)
-    return [save(figure, folder / f"{result['name']}.png")]
-
-
-def form_tokens_per_s(way: Strategy, cells: Sequence[UsersCell], times: ForwardTimes | None) -> list[float]:
-    """What arithmetic says of each user; empty where it says nothing."""
-    acceptance = acceptance_of(way)
-    if times is None or acceptance is None:
-        return []
-    return [closed_form.tokens_per_s(times, cell.users, acceptance) for cell in cells]
+    with picture(path, title_of(result), (14, 5), 3) as (figure, panels):
+        totals, speeds, gaps = panels
+        for number, (way, cells) in enumerate(ways.items()):
+            users = [cell.users for cell in cells]
+            style = {"marker": "o", "color": f"C{number}", "label": way.name}
+            totals.plot(users, [cell.met.tokens_per_s for cell in cells], **style)
+            speeds.plot(users, [cell.met.median_tokens_per_s for cell in cells], **style)
+            gaps.plot(users, [cell.met.gap_p95_ms for cell in cells], **style)
+        totals.set(title="all users, prompts' time included", ylabel="tokens a second")
+        speeds.set(title="the median user, once text comes", yscale="log")
+        gaps.set(title="gaps between arrivals, 95th percentile", ylabel="ms", yscale="log")
+        for panel in panels:
+            panel.set(xlabel="users", xscale="log")
+            panel.set_xticks(numbers, [str(users) for users in numbers])
+            panel.xaxis.minorticks_off()
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("{x:g}")
+            panel.tick_params(axis="y", which="minor", labelsize=7)
+            panel.title.set_fontsize(10)
+        figure.legend(*totals.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    return [path]

@@ -8,7 +8,7 @@ import click
 
 from moa_bench.options import option
 from moa_bench.report.report import ENGINE
-from moa_bench.suite import Inputs, Suite
+from moa_bench.suite import Suite, SuiteInputs
 from moa_bench.users.effort import UsersEffort
 from moa_bench.users.strategies import KINDS, Drafts, make_strategies
 
@@ -29,13 +29,11 @@ class CapacityEffort(UsersEffort):
 
 
 def estimate_s(effort: CapacityEffort) -> float:
-    """About how many seconds it takes: the texts first, then each way with each number of users."""
     ways = len(make_strategies(effort.kinds, effort.acceptances))
     return LOADING_S + max(effort.users) * effort.prompts + ways * len(effort.users) * (effort.seconds + 1.0)
 
 
-def refuse(effort: CapacityEffort, inputs: Inputs) -> None:
-    """Raises UsageError where a drafter is wanted that no model of random weights has."""
+def refuse(effort: CapacityEffort, inputs: SuiteInputs) -> None:
     if inputs.shape is not None and effort.kinds != KINDS and not {"plain", "oracle"}.issuperset(effort.kinds):
         raise click.UsageError("No drafter has learnt random weights: with --shape, --way is plain or oracle.")
 

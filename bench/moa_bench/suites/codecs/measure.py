@@ -19,37 +19,25 @@ from moa_bench.harness.oracle_device import ROUNDS
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.harness.split_client import SplitClient
 from moa_bench.harness.stage import staged
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.codecs.suite import CodecsEffort
 
 
 @dataclass(frozen=True, slots=True)
 class CodecCost:
-    """What one codec costs.
-
-    Args:
-        row_bytes: of a memory row.
-        down_a_token: at the socket, over all answers, their prompts' memory included.
-        tokens_a_verification: mean over all answers.
-        tokens: of all answers.
-    """
+    """What one codec costs."""
 
     codec: str
-    row_bytes: int
-    down_a_token: float
-    tokens_a_verification: float
-    tokens: int
+    row_bytes: int  # of a memory row
+    down_a_token: float  # at the socket, over all answers, their prompts' memory included
+    tokens_a_verification: float  # mean over all answers
+    tokens: int  # of all answers
 
 
-def measure(effort: CodecsEffort, run: Run) -> Result:
-    """The cost of each codec.
-
-    Raises:
-        MoaError: a server or client that fails.
-    """
+def measure(effort: CodecsEffort, run: SuiteRun) -> Result:
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     down, verdicts, got = Counter[Codec](), Counter[Codec](), Counter[Codec]()
-    with staged(run) as stage, counting(stage.address) as counter:
+    with staged(run.model, run.level, run.server_cores, run.own_cores) as stage, counting(stage.address) as counter:
         questions = [chat_tokens(stage.tokenizer, question) for question in QUESTIONS[: effort.prompts]]
         with make_progress().task("Answers", len(Codec) * len(questions)) as task:
             for question, codec in product(questions, Codec):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moa_bench.report.report import facts_line, table
+from moa_bench.report.report import Column, facts_line, table_of
+
+CODECS: tuple[Column, ...] = (
+    ("codec", "{0.codec}"),
+    ("bytes a memory row", "{0.row_bytes}"),
+    ("down a token, prompt included", "{0.down_a_token:.0f}"),
+    ("tokens a verification", "{0.tokens_a_verification:.3f}"),
+)
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """A row for each codec."""
-    head = ["codec", "bytes a memory row", "down a token, prompt included", "tokens a verification"]
-    rows = [
-        [row.codec, row.row_bytes, f"{row.down_a_token:.0f}", f"{row.tokens_a_verification:.3f}"]
-        for row in result["codecs"]
-    ]
     note = (
         f"Trees of the drafter ({result['drafter']}) in synchronous rounds, "
         f"{result['codecs'][0].tokens} tokens of {result['target']} with each codec.\n"
     )
-    return "\n".join([facts_line(result), note, table(head, rows)])
+    return "\n".join([facts_line(result), note, table_of(CODECS, result["codecs"])])

@@ -9,9 +9,9 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from moa_bench.harness.shown_text import Moment
+from moa_bench.suites.cut.incident import Incident, IncidentKind
 
 # Without link or server: shorter than a client's timer (a hand-over) to much longer (a lift), as many in each octave.
 SHORTEST_S = 0.06
@@ -20,25 +20,13 @@ LONGEST_S = 3.0
 EARLIEST_S, LATEST_S = 0.0, 1.5
 
 
-class IncidentKind(StrEnum):
-    CUT = "cut"  # everything sent is lost for a time
-    RESET = "reset"  # every connection ends with a reset
-    KILL = "kill"  # the server dies, and another one takes its place
-    OUTAGE = "recorded outage"  # nothing comes for a time, as on a link that was recorded
-
-
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An incident to come.
-
-    Args:
-        after_s: from the answer's begin or the end of the incident before.
-        seconds: how long a cut lasts, or the shortest time without a server.
-    """
+    """An incident to come."""
 
     kind: IncidentKind
-    after_s: float
-    seconds: float
+    after_s: float  # from the answer's begin or the end of the incident before
+    seconds: float  # how long a cut lasts, or the shortest time without a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +35,12 @@ class InjectedIncident:
 
     Args:
         at_s, healed_s: when it began, and when link and server were there again.
-        next_s: when the next one began; infinite: there was none.
     """
 
     kind: IncidentKind
     at_s: float
     healed_s: float
-    next_s: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """What an answer shows of an incident.
-
-    Args:
-        seconds: until the link or the server was there again.
-        stall_ms: the longest wait for new text that lasted into the incident or began in it; None: all of the text
-            was already on the screen.
-        resume_ms: from when link and server were there again to the next verdict; None: the next incident came first,
-            or nothing was left to decide.
-        alone: whether standalone text was written from the incident until then.
-        whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
-    """
-
-    kind: IncidentKind
-    seconds: float
-    stall_ms: float | None
-    resume_ms: float | None
-    alone: bool
-    whole: bool
+    next_s: float = math.inf  # when the next one began; infinite: there was none
 
 
 def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planned]:

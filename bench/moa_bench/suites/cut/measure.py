@@ -36,15 +36,9 @@ from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link,
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.suite import Result, Run
-from moa_bench.suites.cut.incidents import (
-    Incident,
-    IncidentKind,
-    InjectedIncident,
-    Planned,
-    judge_incident,
-    plan_incidents,
-)
+from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.cut.incident import Incident, IncidentKind
+from moa_bench.suites.cut.incidents import InjectedIncident, Planned, judge_incident, plan_incidents
 from moa_bench.suites.cut.suite import CutEffort
 
 ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
@@ -94,12 +88,8 @@ class MortalServer:
         self._pool.shutdown()
 
 
-def measure(effort: CutEffort, run: Run) -> Result:
-    """Answers until all incidents were met, then one for each outage of a recorded link and each prompt.
-
-    Raises:
-        MoaError: an unknown link, or a server, link or client that fails for good.
-    """
+def measure(effort: CutEffort, run: SuiteRun) -> Result:
+    """Answers until all incidents were met, then one for each outage of a recorded link and each prompt."""
     chosen = find_links((effort.link,))[0]
     rides = [recorded_link(trace) for trace in run.traces]
     progress = make_progress()

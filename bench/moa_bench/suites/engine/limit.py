@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from moa_shared.models import ModelFiles
+from moa_shared.models import ModelFiles
 
 Floats = npt.NDArray[np.float32]
 READ_BYTES = 1 << 28  # far beyond every cache of a processor
@@ -19,22 +16,16 @@ READING = "reading memory"
 
 @dataclass(frozen=True, slots=True)
 class StepBytes:
-    """What a plain step reads.
+    """What a plain step reads."""
 
-    Args:
-        weights: bytes of all layers and the head, as they are in the file; of experts, those that a token goes to.
-        position: bytes of keys and values of one position, in float16.
-    """
-
-    weights: int
-    position: int
+    weights: int  # bytes of all layers and the head, as they are in the file; of experts, those that a token goes to
+    position: int  # bytes of keys and values of one position, in float16
 
     def at(self, context: int) -> int:
         return self.weights + context * self.position
 
 
 def step_bytes(files: ModelFiles) -> StepBytes:
-    """The bytes that a step of this target reads."""
     from moa_kernels import F16
     from moa_shared.models.network.layer_sizes import cached_heads
     from moa_shared.models.weights.idle_experts import idle_experts_nbytes
@@ -47,7 +38,6 @@ def step_bytes(files: ModelFiles) -> StepBytes:
 
 
 def make_array() -> Floats:
-    """An array of READ_BYTES."""
     return np.ones(READ_BYTES // 4, np.float32)
 
 

@@ -1,45 +1,36 @@
-"""Forwards on each engine in interleaved rounds, by rows and context; start-up and memory."""
+"""Forwards on each engine in interleaved rounds, by rows and context; memory."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import Progress, make_progress
-from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.cores import on_cores
-from moa_bench.harness.drafters import drafter_file, find_drafter
 from moa_bench.harness.workers import WorkerProcess, running_workers
 from moa_bench.report.facts import cpu_flags
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
 from moa_bench.suites.engine.products import measure_products
 from moa_bench.suites.engine.sizes import measure_sizes
-from moa_bench.suites.engine.starting import measure_starts
 from moa_bench.suites.engine.subjects import llama_subject, our_subjects, without_llama_cpp
 from moa_bench.suites.engine.suite import EngineEffort
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCost:
-    """What a forward costs on one engine.
-
-    Args:
-        to_step: ratio to the same engine's plain step, round by round.
-    """
+    """What a forward costs on one engine."""
 
     engine: str
     context: int
     rows: int
     ms: Spread
-    to_step: Spread
+    to_step: Spread  # to the same engine's plain step, round by round
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +44,16 @@ class PromptCost:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """What reading a plain step's bytes takes.
-
-    Args:
-        gb_s: what one core reads.
-    """
+    """What reading a plain step's bytes takes."""
 
     context: int
     mb: float
-    gb_s: Spread
+    gb_s: Spread  # what one core reads
     ms: Spread
 
 
-def measure(effort: EngineEffort, run: Run) -> Result:
-    """Forwards of the model, or of models in real sizes, or products of the kernels, as the effort says.
-
-    Raises:
-        MoaError: an engine cannot be had, or fails.
-    """
+def measure(effort: EngineEffort, run: SuiteRun) -> Result:
+    """Forwards of the model, or of models in real sizes, or products of the kernels, as the effort says."""
     if effort.kernels:
         return measure_products(effort)
     if effort.shapes:
@@ -87,11 +70,6 @@ def measure(effort: EngineEffort, run: Run) -> Result:
             result: Result = {"target": files.target_id} | _measure(workers, files, effort, progress)
         result["memory"] = {worker.subject.name: worker.resident_mb for worker in workers}
         result["details"] = {worker.subject.name: worker.details for worker in workers}
-    with on_cores(run.own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
-        drafter = str(drafter_file(find_drafter(files), Path(folder)))
-        with progress.task("Start-up"):
-            cores = run.server_cores, run.own_cores
-            result["starts"] = measure_starts(run.model, INT8, drafter, effort.starts, *cores)
     return result
 
 

@@ -28,30 +28,19 @@ PEAK_ROUNDS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ProductSpeed:
-    """The speed of products in one format.
-
-    Args:
-        bits: of a weight in the tiles.
-        gmacs: billions of products of weight and activation a second.
-        of_peak: share of what the instructions alone reach in the same round.
-        gb_s: of the tiles; `of_memory`: share of reading memory in the same round.
-    """
+    """The speed of products in one format."""
 
     kind: str
-    bits: float
+    bits: float  # of a weight in the tiles
     rows: int
-    gmacs: Spread
-    of_peak: Spread
-    gb_s: Spread
-    of_memory: Spread
+    gmacs: Spread  # billions of products of weight and activation a second
+    of_peak: Spread  # share of what the instructions alone reach in the same round
+    gb_s: Spread  # of the tiles
+    of_memory: Spread  # share of reading memory in the same round
 
 
 def measure_products(effort: EngineEffort) -> Result:
-    """Products in each format, on one thread and the variant of the kernels in use (`MOA_KERNELS`).
-
-    Raises:
-        KernelError: there are no kernels.
-    """
+    """Products in each format, on one thread and the variant of the kernels in use (`MOA_KERNELS`)."""
     variant = variant_name()
     set_threads(1)
     array, speeds = make_array(), []

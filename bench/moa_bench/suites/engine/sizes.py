@@ -21,7 +21,7 @@ from moa_bench.harness.random_model import random_model
 from moa_bench.harness.workers import WorkerCommand, WorkerProcess, running_workers
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_bench.suite import Cores, Result, Run
+from moa_bench.suite import Cores, Result, SuiteRun
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
 from moa_bench.suites.engine.subjects import llama_subject, our_subject, without_llama_cpp
 from moa_bench.suites.engine.suite import EngineEffort
@@ -31,35 +31,23 @@ TREE_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class SizedCost:
-    """What a model costs on one engine.
-
-    Args:
-        file_mb: its size; `step_mb`: the bytes that a plain step reads.
-        first_s: of the first start until it can be asked; `later_s`: of another one.
-        step_ms: a plain step; `to_reading`: over merely reading its bytes, round by round.
-        tree_to_step: a forward of a tree over a plain step; None: it takes one row at a time.
-        prompt_ms: of each token of the prompt.
-    """
+    """What a model costs on one engine."""
 
     model: str
     engine: str
     file_mb: float
-    step_mb: float
-    first_s: float
-    later_s: float
+    step_mb: float  # that a plain step reads
+    first_s: float  # of the first start until it can be asked
+    later_s: float  # of another one
     resident_mb: float
     step_ms: Spread
-    to_reading: Spread
-    tree_to_step: Spread | None
-    prompt_ms: Spread
+    to_reading: Spread  # a plain step over merely reading its bytes, round by round
+    tree_to_step: Spread | None  # a forward of a tree over a plain step; None: it takes one row at a time
+    prompt_ms: Spread  # of each token
 
 
-def measure_sizes(effort: EngineEffort, run: Run) -> Result:
-    """Each shape in each format, saved as they come.
-
-    Raises:
-        MoaError: a model cannot be made, an engine cannot be had, or fails.
-    """
+def measure_sizes(effort: EngineEffort, run: SuiteRun) -> Result:
+    """Each shape in each format, saved as they come."""
     progress = make_progress()
     costs: list[SizedCost] = []
     result: Result = {"name": "engine-sizes", "target": "random weights in real sizes", "sizes": costs}
@@ -75,25 +63,22 @@ def measure_sizes(effort: EngineEffort, run: Run) -> Result:
 
 
 def _measure(model: str, files: ModelFiles, effort: EngineEffort, cores: Cores, progress: Progress) -> list[SizedCost]:
-    variant, path = variant_name(), files.weights[0]
+    path, nbytes = files.weights[0], step_bytes(files).at(effort.context)
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as cache:  # where nothing is packed yet
-        subjects = [our_subject(str(path), f"kernels, {variant}", INT8, {"MOA_CACHE_DIR": cache})]
+        subjects = [our_subject(str(path), f"kernels, {variant_name()}", INT8, {"MOA_CACHE_DIR": cache})]
         if effort.llama_cpp is not None:
             subjects.append(llama_subject(effort.llama_cpp, files))
         first = [_load(subject, cores, progress) for subject in subjects]
-        with (
-            running_workers(subjects, cores, progress) as workers,
-            on_cores(cores),
-            progress.task(f"Measuring {model}"),
-        ):
-            figures = _forwards(workers, step_bytes(files).at(effort.context), effort)
-            size = round(path.stat().st_size / 1e6, 1)
+        with running_workers(subjects, cores, progress) as workers, on_cores(cores):
+            with progress.task(f"Measuring {model}"):
+                figures = _forwards(workers, nbytes, effort)
+            size, read = round(path.stat().st_size / 1e6, 1), round(nbytes / 1e6, 1)
             return [
                 SizedCost(
                     model,
                     worker.subject.name,
                     size,
-                    round(step_bytes(files).at(effort.context) / 1e6, 1),
+                    read,
                     round(load, 2),
                     round(worker.load_s, 2),
                     worker.resident_mb,

@@ -6,19 +6,16 @@ import shutil
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles
 from moa_shared.models.gguf.parts import is_gguf
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.targets import variants_here
 from moa_bench.harness.workers import WorkerCommand
-
-if TYPE_CHECKING:
-    from moa_shared.models import ModelFiles
-    from moa_shared.programs.progress import Progress
 
 LLAMA_CPP = "llama.cpp"
 # As a machine that has AVX512-VNNI and neither AMX nor bf16 instructions: torch's matrix products obey it.
@@ -42,11 +39,7 @@ def our_subject(model: str, name: str, level: str, environment: Mapping[str, str
 
 
 def llama_subject(folder: Path, files: ModelFiles) -> WorkerCommand:
-    """llama.cpp on the same file.
-
-    Raises:
-        ConfigError: it, node or a GGUF file is not there.
-    """
+    """llama.cpp on the same file."""
     node = shutil.which("node")
     if node is None or not (folder / "node_modules" / "node-llama-cpp").is_dir():
         missing = "node" if node is None else f"{folder}/node_modules/node-llama-cpp"

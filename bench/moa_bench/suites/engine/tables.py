@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moa_bench.report.report import facts_line, machine_line, table
+from moa_bench.report.report import Column, facts_line, machine_line, table, table_of
 
-LIMIT = "memory limit"
+LIMITS: tuple[Column, ...] = (
+    ("engine", "{0[0].engine}"),
+    ("context", "{0[0].context}"),
+    ("plain step, ms", "{0[0].ms:1}"),
+    ("reading its bytes, ms", "{0[1].ms:1}"),
+    ("ratio", lambda pair: f"{pair[0].ms.median / pair[1].ms.median:.2f}"),
+)
+PRODUCTS: tuple[Column, ...] = (
+    ("format", "{0.kind}"),
+    ("bits", "{0.bits:.2f}"),
+    ("rows", "{0.rows}"),
+    ("GMAC/s", "{0.gmacs:0}"),
+    ("of the instructions alone", lambda speed: f"{100 * speed.of_peak.median:.0f} %"),
+    ("GB/s of weights", "{0.gb_s:1}"),
+    ("of reading memory", lambda speed: f"{100 * speed.of_memory.median:.0f} %"),
+)
+SIZES: tuple[Column, ...] = (
+    ("model", "{0.model}"),
+    ("engine", "{0.engine}"),
+    ("file, MB", "{0.file_mb:.0f}"),
+    ("first start, s", "{0.first_s:.1f}"),
+    ("later, s", "{0.later_s:.1f}"),
+    ("resident, MB", "{0.resident_mb:.0f}"),
+    ("plain step, ms", "{0.step_ms.median:.1f}"),
+    ("over reading its bytes", "{0.to_reading.median:.2f}"),
+    ("8 rows over 1", lambda cost: f"{cost.tree_to_step.median:.2f}" if cost.tree_to_step else ""),
+    ("prompt, ms a token", "{0.prompt_ms.median:.2f}"),
+)
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """Forwards by context, prompts, the limit, start-up; or products; or models in real sizes."""
     if "products" in result:
-        return render_products(result)
+        note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
+        return "\n".join([machine_line(result), note, table_of(PRODUCTS, result["products"])])
     if "sizes" in result:
-        return render_sizes(result)
+        note = (
+            f"Random weights in the shapes and mixtures of published files, one thread, after "
+            f"{result['effort'].context} tokens. A first start packs the weights, a later one maps them; both until "
+            "the engine can be asked.\n"
+        )
+        return "\n".join([facts_line(result), note, table_of(SIZES, result["sizes"])])
     parts = [facts_line(result)]
     for context in dict.fromkeys(cost.context for cost in result["forwards"]):
         parts += [f"### A forward after {context} tokens, ms\n", _forwards(result, context)]
     parts += ["### Reading a prompt, ms a token\n", _prompts(result["prompts"], result["memory"])]
     parts += ["### The plain step over its limit\n", _limits(result)]
-    parts += ["### Start-up and memory\n", _starts(result)]
     return "\n".join(parts)
 
 
@@ -32,20 +63,15 @@ def _forwards(result: Mapping[str, Any], context: int) -> str:
     for engine in dict.fromkeys(cost.engine for cost in costs):
         found = {cost.rows: cost for cost in costs if cost.engine == engine}
         cells = [f"{found[count].ms.median:.1f}" if count in found else "" for count in counts]
-        rows.append(
-            [engine, *cells, *(f"{found[count].to_step.median:.2f}" if count in found else "" for count in (8, 16))]
-        )
-    head = ["engine", *(_rows(count) for count in counts), "8 rows over 1", "16 over 1"]
+        cells += [f"{found[count].to_step.median:.2f}" if count in found else "" for count in (8, 16)]
+        rows.append([engine, *cells])
     limit = next(limit for limit in result["limits"] if limit.context == context)
-    rows.append([LIMIT, f"{limit.ms.median:.1f}", *[""] * (len(head) - 2)])
-    return table(head, rows)
+    rows.append(["memory limit", f"{limit.ms.median:.1f}", *[""] * (len(counts) + 1)])
+    heads = ["1 row" if count == 1 else str(count) for count in counts]
+    return table(["engine", *heads, "8 rows over 1", "16 over 1"], rows)
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else str(count)
-
-
-def _prompts(costs: list[Any], memory: Mapping[str, float]) -> str:
+def _prompts(costs: Sequence[Any], memory: Mapping[str, float]) -> str:
     contexts = list(dict.fromkeys(cost.context for cost in costs))
     rows = []
     for engine in dict.fromkeys(cost.engine for cost in costs):
@@ -55,70 +81,15 @@ def _prompts(costs: list[Any], memory: Mapping[str, float]) -> str:
 
 
 def _limits(result: Mapping[str, Any]) -> str:
-    rows = []
-    for limit in result["limits"]:
-        for cost in result["forwards"]:
-            if (cost.context, cost.rows) == (limit.context, 1):
-                over = cost.ms.median / limit.ms.median
-                rows.append([cost.engine, cost.context, cost.ms.text(), limit.ms.text(), f"{over:.2f}"])
-    first = result["limits"][0]
-    note = (
-        f"The bytes of a step in the file's own format, and keys and values in float16: {first.mb:.0f} MB after "
-        f"{first.context} tokens. One core reads {first.gb_s.text()} GB/s.\n\n"
-    )
-    return note + table(["engine", "context", "plain step, ms", "reading its bytes, ms", "ratio"], rows)
-
-
-def _starts(result: Mapping[str, Any]) -> str:
-    rows = [
-        [cost.program, cost.until, cost.ms.text(0), cost.peak_mb.text(0) if cost.peak_mb else "unknown"]
-        for cost in result["starts"]
-    ]
-    return "Server and client, the model fetched and in the disk's cache.\n\n" + table(
-        ["program", "until", "ms: median (quartiles)", "most memory, MB"], rows
-    )
-
-
-def render_products(result: Mapping[str, Any]) -> str:
-    """The table of products by format and rows."""
-    speeds = [
-        [
-            each.kind,
-            f"{each.bits:.2f}",
-            str(each.rows),
-            each.gmacs.text(0),
-            f"{100 * each.of_peak.median:.0f} %",
-            each.gb_s.text(1),
-            f"{100 * each.of_memory.median:.0f} %",
-        ]
-        for each in result["products"]
-    ]
-    note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
-    head = ["format", "bits", "rows", "GMAC/s", "of the instructions alone", "GB/s of weights", "of reading memory"]
-    return "\n".join([machine_line(result), note, table(head, speeds)])
-
-
-def render_sizes(result: Mapping[str, Any]) -> str:
-    """A row for each model and engine."""
-    rows = [
-        [
-            cost.model,
-            cost.engine,
-            f"{cost.file_mb:.0f}",
-            f"{cost.first_s:.1f}",
-            f"{cost.later_s:.1f}",
-            f"{cost.resident_mb:.0f}",
-            f"{cost.step_ms.median:.1f}",
-            f"{cost.to_reading.median:.2f}",
-            f"{cost.tree_to_step.median:.2f}" if cost.tree_to_step else "",
-            f"{cost.prompt_ms.median:.2f}",
-        ]
-        for cost in result["sizes"]
+    limits = result["limits"]
+    pairs = [
+        (cost, limit)
+        for limit in limits
+        for cost in result["forwards"]
+        if (cost.context, cost.rows) == (limit.context, 1)
     ]
     note = (
-        f"Random weights in the shapes and mixtures of published files, one thread, after {result['effort'].context} "
-        "tokens. A first start packs the weights, a later one maps them; both until the engine can be asked.\n"
+        f"The bytes of a step in the file's own format, and keys and values in float16: {limits[0].mb:.0f} MB after "
+        f"{limits[0].context} tokens. One core reads {limits[0].gb_s:1} GB/s.\n\n"
     )
-    head = ["model", "engine", "file, MB", "first start, s", "later, s", "resident, MB", "plain step, ms"]
-    head += ["over reading its bytes", "8 rows over 1", "prompt, ms a token"]
-    return "\n".join([facts_line(result), note, table(head, rows)])
+    return note + table_of(LIMITS, pairs)

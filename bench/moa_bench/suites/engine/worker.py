@@ -10,16 +10,14 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from moa_server.target import Target
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.targets import load_level
 from moa_bench.report.memory import memory_mb
-
-if TYPE_CHECKING:
-    from moa_server.target import Target
 
 
 def binary_tree(rows: int) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from moa_bench.suites.hostile.attacks import ATTACKS, NEIGHBOUR, repeat
+from moa_bench.suites.hostile.attacks import ATTACKS, NEIGHBOUR, keep_attacking
 from moa_bench.suites.hostile.victim import Victim
 
 NICENESS = 19  # the attacker's own work must not be what the honest client on the same core waits for
@@ -21,7 +21,7 @@ async def attack(address: str, name: str, ready: Callable[[], object]) -> None:
     victim = Victim(address)
     await victim.describe()
     ready()
-    await repeat(chosen.run, victim)
+    await keep_attacking(chosen.run, victim)
 
 
 @click.command()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, repeat
+from typing import Any
 
 import grpc
 from moa.v1 import moa_pb2 as pb
@@ -31,18 +32,16 @@ class Attack:
     """One kind of attack.
 
     Args:
-        name: for tables and --attack.
-        run: once; it is repeated.
         answers: it has answers written, so that its turns of the target are taken from everybody's, as an honest
             client's are. It is compared with the honest client next to an honest neighbour, not by itself.
     """
 
-    name: str
-    run: Run
+    name: str  # for tables and --attack
+    run: Run  # once; it is repeated
     answers: bool = False
 
 
-async def repeat(run: Run, victim: Victim) -> None:
+async def keep_attacking(run: Run, victim: Victim) -> None:
     """Attacks until cancelled."""
     while True:
         with suppress(*FAILURES, OSError):
@@ -66,50 +65,31 @@ async def neighbour(victim: Victim) -> None:
         pass
 
 
-async def _stale_drafts(victim: Victim) -> None:
-    call = await victim.opened()
-    while True:
-        await send(call, **_draft(victim.context))
+def _flood(frames: Callable[[Victim], Iterable[dict[str, Any]]]) -> Run:
+    """A stream on which frames are sent as fast as it goes, and nothing is read; without end, or until an answer."""
 
+    async def flood(victim: Victim) -> None:
+        call = await victim.opened()
+        for frame in frames(victim):
+            await send(call, **frame)
+        await call.read()
 
-async def _huge_drafts(victim: Victim) -> None:
-    call = await victim.opened()
-    await send(call, **_draft(MILLION))
-    await call.read()
+    return flood
 
 
 async def _compressed_drafts(victim: Victim) -> None:
     zipping = Victim(victim.address, grpc.Compression.Gzip)
     zipping.described = victim.described
     try:
-        await _huge_drafts(zipping)
+        await HUGE_DRAFT(zipping)
     finally:
         await zipping.channel.close()
-
-
-async def _beats(victim: Victim) -> None:
-    call = await victim.opened()
-    for stamp in count():
-        await send(call, beat=pb.Beat(stamp=stamp))
 
 
 async def _random_bytes(victim: Victim) -> None:
     call = await victim.opened()
     await call.write(os.urandom(1000))
     await call.read()
-
-
-async def _repeated_asks(victim: Victim) -> None:
-    call = await victim.opened()
-    ask = _ask()
-    while True:
-        await send(call, ask=ask)
-
-
-async def _changed_asks(victim: Victim) -> None:
-    call = await victim.opened()
-    for seed in count():
-        await send(call, ask=_ask(seed))
 
 
 async def _slow_reader(victim: Victim) -> None:
@@ -198,15 +178,18 @@ async def _calls_over_many_connections(victim: Victim) -> None:
         await asyncio.gather(*(each.channel.close() for each in victims))
 
 
+HUGE_DRAFT = _flood(lambda _: [_draft(MILLION)])
 NEIGHBOUR = Attack("an honest neighbour", neighbour, answers=True)
 ATTACKS = (
-    Attack("stale drafts of a whole context", _stale_drafts),
-    Attack("drafts of a million tokens", _huge_drafts),
+    Attack("stale drafts of a whole context", _flood(lambda victim: repeat(_draft(victim.context)))),
+    Attack("drafts of a million tokens", HUGE_DRAFT),
     Attack("the same in gzip", _compressed_drafts),
-    Attack("beats without end", _beats),
+    Attack("beats without end", _flood(lambda _: ({"beat": pb.Beat(stamp=stamp)} for stamp in count()))),
     Attack("random bytes", _random_bytes),
-    Attack("the same question again and again, unread", _repeated_asks, answers=True),
-    Attack("another question each time, unread", _changed_asks, answers=True),
+    Attack("the same question again and again, unread", _flood(lambda _: repeat({"ask": _ask()})), answers=True),
+    Attack(
+        "another question each time, unread", _flood(lambda _: ({"ask": _ask(seed)} for seed in count())), answers=True
+    ),
     Attack("a reader of one frame every 29 s", _slow_reader, answers=True),
     Attack("16 chats that ask nothing", _idle_chats),
     Attack("Opens of a whole context, cancelled", _long_opens),

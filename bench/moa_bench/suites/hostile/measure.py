@@ -18,7 +18,7 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS, NEIGHBOUR, Attack
 from moa_bench.suites.hostile.observed import gaps_of, resident_mb, watching_memory
@@ -29,12 +29,7 @@ LIMITS = ("--peer-requests-per-minute", "3000", "--host", "localhost")
 HONEST, ATTACKER = "127.0.0.1", "[::1]"
 
 
-def measure(effort: HostileEffort, run: Run) -> Result:
-    """Each attack in turn.
-
-    Raises:
-        MoaError: an unknown attack, or a server or client that fails.
-    """
+def measure(effort: HostileEffort, run: SuiteRun) -> Result:
     attacks = _find(effort.attacks)
     progress = make_progress()
     files = resolve(run.model, progress=progress)

@@ -29,11 +29,7 @@ def gaps_of(answers: Sequence[TimedAnswer], expected: Sequence[int]) -> Gaps:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process, in MB.
-
-    Raises:
-        UnavailableError: it has ended, or the system does not tell.
-    """
+    """Resident memory of a process, in MB."""
     found = memory_mb(pid)
     if found is None:
         raise UnavailableError(f"The memory of process {pid} cannot be read.", hint="Measure on Linux.")

@@ -15,22 +15,15 @@ ANSWER_S = 0.7  # of 64 tokens
 
 @dataclass(frozen=True, slots=True)
 class HostileEffort:
-    """How much of an attack to measure.
+    """How much of an attack to measure."""
 
-    Args:
-        answers: of the honest client before, during and after each attack.
-        answer_tokens: of each.
-        settle_seconds: between an attack and what is measured after it.
-    """
-
-    answers: int = 4
+    answers: int = 4  # of the honest client before, during and after each attack
     answer_tokens: int = 64
-    settle_seconds: float = 2.0
+    settle_seconds: float = 2.0  # between an attack and what is measured after it
     attacks: tuple[str, ...] = option((), "Only this one (repeat).", "--attack", metavar="NAME", shown="all")
 
 
 def estimate_s(effort: HostileEffort) -> float:
-    """About how many seconds it takes with the default model."""
     one = 3 * effort.answers * ANSWER_S * effort.answer_tokens / 64 + effort.settle_seconds + 1.0
     return LOADING_S + (len(effort.attacks) or ATTACKS) * one
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moa_bench.report.report import facts_line, table
+from moa_bench.report.report import Column, facts_line, table_of
 from moa_bench.suites.hostile.attack_result import Gaps
+
+ATTACKS: tuple[Column, ...] = (
+    ("attack", lambda each: each.attack + (" *" if each.beside_neighbour else "")),
+    ("p95 gap before, ms", lambda each: _p95(each.before)),
+    ("during", lambda each: _p95(each.during)),
+    ("growth", lambda each: f"{100 * each.growth:+.0f} %" if not each.during.failure else ""),
+    ("worst gap", "{0.during.worst_ms:.0f}"),
+    ("p95 after", lambda each: _p95(each.after)),
+    ("memory at its peak, MB", "{0.memory_growth_mb:+.1f}"),
+    ("and after", lambda each: f"{each.memory_after_mb - each.memory_before_mb:+.1f}"),
+    ("texts exact", lambda each: "yes" if each.is_exact else "NO"),
+)
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """One row an attack."""
     effort, attacks = result["effort"], result["attacks"]
     held = sum(each.is_harmless for each in attacks)
     note = (
@@ -19,32 +30,7 @@ def render(result: Mapping[str, Any]) -> str:
         "Where the attacker has answers written too (*), *before* is next to an honest client that does the same. "
         f"{held} of {len(attacks)} attacks stayed within the limits.\n"
     )
-    rows = [
-        [
-            each.attack + (" *" if each.beside_neighbour else ""),
-            _p95(each.before),
-            _p95(each.during),
-            f"{100 * each.growth:+.0f} %" if not each.during.failure else "",
-            f"{each.during.worst_ms:.0f}",
-            _p95(each.after),
-            f"{each.memory_growth_mb:+.1f}",
-            f"{each.memory_after_mb - each.memory_before_mb:+.1f}",
-            "yes" if each.before.exact and each.during.exact and each.after.exact else "NO",
-        ]
-        for each in attacks
-    ]
-    head = [
-        "attack",
-        "p95 gap before, ms",
-        "during",
-        "growth",
-        "worst gap",
-        "p95 after",
-        "memory at its peak, MB",
-        "and after",
-        "texts exact",
-    ]
-    return "\n".join([facts_line(result), note, table(head, rows)])
+    return "\n".join([facts_line(result), note, table_of(ATTACKS, attacks)])
 
 
 def _p95(gaps: Gaps) -> str:

@@ -53,7 +53,6 @@ class Victim:
         )
 
     def stream(self, **options: Any) -> Any:
-        """A Converse call."""
         return self.channel.stream_stream(CALL + "Converse")(**options)
 
     async def opened(self, message: pb.Open | None = None) -> Any:
@@ -65,5 +64,4 @@ class Victim:
 
 
 async def send(call: Any, **frame: Any) -> None:
-    """Writes one frame."""
     await call.write(pb.ClientFrame(**frame).SerializeToString())

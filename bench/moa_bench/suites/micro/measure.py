@@ -1,4 +1,4 @@
-"""The parts, one after another: forwards, drafting, first tokens, bytes, and the overhead of a server's steps."""
+"""The parts, one after another: forwards, drafting, first tokens, bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from moa_bench.harness.prompts import chat_tokens, question_of
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.harness.stage import Stage, staged
 from moa_bench.harness.targets import load_level
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.micro.drafting import measure_drafting
-from moa_bench.suites.micro.overhead import measure_overhead
 from moa_bench.suites.micro.serving import measure_first_tokens, measure_traffic
 from moa_bench.suites.micro.suite import MicroEffort
 from moa_bench.suites.micro.verification import measure_verification
@@ -35,20 +34,13 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
 Makers = dict[str, Callable[[], AnswerClient]]
 
 
-def measure(effort: MicroEffort, run: Run) -> Result:
-    """All parts, and the seconds that each of these took.
-
-    Raises:
-        MoaError: the model cannot be had, or a server or client fails.
-    """
+def measure(effort: MicroEffort, run: SuiteRun) -> Result:
+    """All parts, and the seconds that each of these took."""
     result: Result = {}
-    with staged(run) as stage:
+    with staged(run.model, run.level, run.server_cores, run.own_cores) as stage:
         result |= {"target": stage.files.target_id, "drafter": stage.drafter.description, "seconds": {}}
         _measure_forwards(stage, effort, run, result)
         _measure_serving(stage, effort, run, result)
-        stage.server.kill()  # the next one has its core
-        with _section("Overhead", result):
-            result["overhead"] = measure_overhead(stage, effort.overhead, run)
     return result
 
 
@@ -61,7 +53,7 @@ def _section(title: str, result: Result) -> Iterator[None]:
     result["seconds"][title] = round(time.monotonic() - began, 1)
 
 
-def _measure_forwards(stage: Stage, effort: MicroEffort, run: Run, result: Result) -> None:
+def _measure_forwards(stage: Stage, effort: MicroEffort, run: SuiteRun, result: Result) -> None:
     """Verification against the bare forward, and drafting as devices compute it."""
     with _section("Loading the target", result):
         execution = load_level(stage.files, run.level, make_progress())
@@ -77,7 +69,7 @@ def _measure_forwards(stage: Stage, effort: MicroEffort, run: Run, result: Resul
         result["drafting"] = measure_drafting(target, decoder, effort.prefix_tokens, 5 * effort.repeats)
 
 
-def _measure_serving(stage: Stage, effort: MicroEffort, run: Run, result: Result) -> None:
+def _measure_serving(stage: Stage, effort: MicroEffort, run: SuiteRun, result: Result) -> None:
     """First tokens and bytes of each way to ask, plain streaming first."""
     devices = {}
     for way, fields in SPLIT_WAYS.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.answers import AnswerClient
-from moa_bench.harness.byte_counter import ByteCounter, Bytes
+from moa_bench.harness.byte_counter import ByteCounter, SocketBytes
 from moa_bench.report.spread import Spread, paired_ratio
 
 STEADY_AFTER_TOKENS = 16  # the prompt's memory rows have been sent by then
@@ -26,21 +26,15 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class SocketTraffic:
-    """Bytes of TCP payload that an answer moved.
-
-    Args:
-        whole: of the answer, connection and prompt included.
-        up_a_token, down_a_token: after the first tokens, for each token of the answer.
-        tokens_a_verdict: mean over the answer; each verdict costs its own framing.
-    """
+    """Bytes of TCP payload that an answer moved."""
 
     way: str
     prompt_tokens: int
     answer_tokens: int
-    whole: Bytes
-    up_a_token: float
+    whole: SocketBytes  # of the answer, connection and prompt included
+    up_a_token: float  # after the first tokens
     down_a_token: float
-    tokens_a_verdict: float
+    tokens_a_verdict: float  # each verdict costs its own framing
 
 
 def measure_first_tokens(
@@ -67,7 +61,7 @@ def measure_traffic(
     """One answer of a client that is connected through `counter`."""
     settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
     steady_after = min(STEADY_AFTER_TOKENS, answer_tokens // 2)
-    steady: list[tuple[int, Bytes]] = []
+    steady: list[tuple[int, SocketBytes]] = []
 
     def watch(count: int) -> None:
         if count >= steady_after:
@@ -76,8 +70,7 @@ def measure_traffic(
     before = counter.read()
     answer = client.ask(prompt, settings, watch)
     (first, from_bytes), (last, to_bytes) = steady[0], steady[-1]
-    during = to_bytes - from_bytes
-    span = max(1, last - first)
+    during, span = to_bytes - from_bytes, max(1, last - first)
     return SocketTraffic(
         way,
         len(prompt),

@@ -8,47 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from moa_server.target import Target
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.arithmetic import below_chain
 
 from moa_bench.report.interleave import time_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from moa_server.target import Target
-
 TOKEN_COUNTS = (1, 8, 62)  # a plain step; a short draft; the paper's tree (arXiv 2410.03804, section 5)
 TREE_DEPTH = 7  # of the paper's tree
 
-Encode = Callable[["npt.NDArray[np.float32]"], object]
+Encode = Callable[[npt.NDArray[np.float32]], object]
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationCost:
-    """What one kind of verification costs.
+    """What one kind of verification costs."""
 
-    Args:
-        shape: "chain" or "tree".
-        tokens: fed at once, the newest committed one included.
-        encoded_rows: accepted tokens whose memory rows were encoded.
-        bare_ms: of the forward; `whole_ms`: of the verification.
-        ratio: whole to bare, pair by pair.
-    """
-
-    shape: str
-    tokens: int
-    encoded_rows: int
-    bare_ms: Spread
-    whole_ms: Spread
-    ratio: Spread
+    shape: str  # "chain" or "tree"
+    tokens: int  # fed at once, the newest committed one included
+    encoded_rows: int  # accepted tokens whose memory rows were encoded
+    bare_ms: Spread  # of the forward
+    whole_ms: Spread  # of the verification
+    ratio: Spread  # whole to bare, pair by pair
 
 
 def draft_parents(nodes: int, depth: int) -> list[int]:
     """Parents of a draft tree: a path of `depth` nodes (0, 1, 2...), then siblings level by level, round and round."""
     path = min(nodes, depth)
-    parents = list(range(-1, path - 1))
-    return parents + [(node % path) - 1 for node in range(nodes - path)]
+    return [*range(-1, path - 1), *((node % path) - 1 for node in range(nodes - path))]
 
 
 def measure_verification(
@@ -59,53 +51,32 @@ def measure_verification(
     As many drafts are accepted as the paper's tree is deep (all of a shorter one), and their memory rows encoded with
     that of the newest token: the most work that an ordinary step brings.
     """
-    costs = []
-    for count in counts:
-        shapes = {"chain": None} if count == 1 else {"chain": None, "tree": draft_parents(count - 1, TREE_DEPTH)}
-        for shape, parents in shapes.items():
-            costs.append(_measure(target, prefix, encode, repeats, count, shape, parents))
-    return costs
+    return [
+        _measure(target, prefix, encode, repeats, count, shape)
+        for count in counts
+        for shape in (("chain",) if count == 1 else ("chain", "tree"))
+    ]
 
 
 def _measure(
-    target: Target,
-    prefix: Sequence[int],
-    encode: Encode,
-    repeats: int,
-    count: int,
-    shape: str,
-    parents: Sequence[int] | None,
+    target: Target, prefix: Sequence[int], encode: Encode, repeats: int, count: int, shape: str
 ) -> VerificationCost:
-    from moa_shared.sampling.coupling import select
-    from moa_shared.sampling.settings import Sampling
-    from moa_shared.tree.arithmetic import below_chain
-
     tokens = [(7 * place + 11) % target.vocab_size for place in range(count)]
-    in_feed = None if parents is None else below_chain(1, parents)
+    parents = below_chain(1, draft_parents(count - 1, TREE_DEPTH)) if shape == "tree" else None
     accepted = list(range(min(count, TREE_DEPTH + 1)))
     start = len(prefix)
-    sampling = Sampling()
     positions = list(range(start + 1, start + 1 + count))
     cache = target.new_cache()
     target.prefill(cache, prefix)
 
-    def reset() -> None:
-        cache.crop(start)
-
     def run_bare() -> None:
-        target.forward(cache, tokens, in_feed)
+        target.forward(cache, tokens, parents)
 
     def run_whole() -> None:
-        select(target.forward(cache, tokens, in_feed).logits, positions, sampling)
+        select(target.forward(cache, tokens, parents).logits, positions, Sampling())
         cache.keep(accepted)
         encode(cache.lsa_input(start, start + len(accepted)))
 
-    taken = time_interleaved({"bare": run_bare, "whole": run_whole}, repeats, reset=reset)
-    return VerificationCost(
-        shape,
-        count,
-        len(accepted),
-        Spread.of(taken["bare"]),
-        Spread.of(taken["whole"]),
-        paired_ratio(taken["whole"], taken["bare"]),
-    )
+    taken = time_interleaved({"bare": run_bare, "whole": run_whole}, repeats, reset=lambda: cache.crop(start))
+    bare, whole = taken["bare"], taken["whole"]
+    return VerificationCost(shape, count, len(accepted), Spread.of(bare), Spread.of(whole), paired_ratio(whole, bare))

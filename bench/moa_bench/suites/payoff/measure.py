@@ -12,10 +12,10 @@ from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.links import EmulatedLink, linked
 from moa_bench.harness.stage import staged
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.payoff.suite import APART_S, PayoffEffort
 from moa_bench.users.effort import UsersEffort
-from moa_bench.users.plan import UsersPlan, plan_of
+from moa_bench.users.plan import UsersPlan
 from moa_bench.users.strategies import AUTO_AT, Strategy
 
 STRATEGIES = (Strategy("plain"), Strategy("server"), Strategy("shipped"), Strategy("everything"))
@@ -24,25 +24,21 @@ SHORT = 40, 120
 FIGURES = ("tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s")
 
 
-def measure(effort: PayoffEffort, run: Run) -> Result:
-    """The rounds; those of a round trip and a number of users are a cell.
-
-    Raises:
-        MoaError: a server or link fails, or the server refuses a user.
-    """
+def measure(effort: PayoffEffort, run: SuiteRun) -> Result:
+    """The rounds; those of a round trip and a number of users are a cell."""
     crowd = UsersEffort(
         effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, seed=effort.seed, apart_seconds=APART_S
     )
     strategies = SIZED if run.is_sized else STRATEGIES
     cells = []
     with (
-        staged(run) as stage,
+        staged(run.model, run.level, run.server_cores, run.own_cores) as stage,
         make_progress().task("Users", len(effort.rtts_ms) * len(effort.users)) as task,
     ):
         for rtt_ms in effort.rtts_ms:
             link = EmulatedLink(f"RTT {rtt_ms:g} ms", rtt_ms / 2)
             with linked(link, stage.address, seed=effort.seed, cores=run.own_cores) as running:
-                plan = plan_of(stage, crowd, [running.address])
+                plan = UsersPlan(stage, crowd, [running.address])
                 stage.runner.run(plan.write_texts())
                 for users in effort.users:
                     measured = partial(measure_cell, stage.runner, plan, users, effort.rounds, strategies)

@@ -14,27 +14,17 @@ RUNS = 5  # of users in a round: the four ways, and plain serving again
 
 @dataclass(frozen=True, slots=True)
 class PayoffEffort:
-    """How much to measure.
+    """How much to measure."""
 
-    Args:
-        rtts_ms: round trips of the users' links; 0: loopback.
-        users: who ask at the same time.
-        rounds: of all ways in turn.
-        seconds: for which they ask, in each way.
-        answer_tokens: of each answer.
-        seed: of prompts and links.
-    """
-
-    rtts_ms: tuple[float, ...] = (0.0, 100.0, 300.0)
-    users: tuple[int, ...] = (1, 4, 16)
-    rounds: int = 2
-    seconds: float = 4.0
-    answer_tokens: int = 64
-    seed: int = 0
+    rtts_ms: tuple[float, ...] = (0.0, 100.0, 300.0)  # round trips of the users' links; 0: loopback
+    users: tuple[int, ...] = (1, 4, 16)  # who ask at the same time
+    rounds: int = 2  # of all ways in turn
+    seconds: float = 4.0  # for which they ask, in each way
+    answer_tokens: int = 64  # of each answer
+    seed: int = 0  # of prompts and links
 
 
 def estimate_s(effort: PayoffEffort) -> float:
-    """About how many seconds it takes."""
     of_all_users = sum(effort.seconds + 1.0 + (APART_S if users > 1 else 0.0) for users in effort.users)
     return LOADING_S + len(effort.rtts_ms) * effort.rounds * RUNS * of_all_users
 

@@ -42,7 +42,6 @@ def best(cell: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """A row for each round trip and number of users."""
     cells, effort = result["cells"], result["effort"]
     names = [name for name in cells[0]["rounds"][0] if name != PLAIN]
     rows = [

@@ -1,4 +1,4 @@
-"""What was simulated of users on GPUs: what each gets, how many a speed allows, and what assumptions do. Pure."""
+"""What was simulated of users on GPUs: what each gets, and how many a speed allows. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-TOLERANCE = 0.15  # of what was measured, within which the simulator should be
 Way = Literal["plain", "co-located", "synchronous", "streamed", "auto"]
 WAYS: tuple[Way, ...] = get_args(Way)
 NAMES: dict[Way, str] = {
@@ -20,30 +19,21 @@ NAMES: dict[Way, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What each of a number of users gets.
-
-    Args:
-        up_kbit_s, down_kbit_s: of a user, memory rows included where its device drafts.
-    """
+    """What each of a number of users gets."""
 
     users: int
     rate: float
     up_kbit_s: float
-    down_kbit_s: float
+    down_kbit_s: float  # memory rows included where the device drafts
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How many users get a speed.
-
-    Args:
-        users: on all GPUs.
-        limit: what keeps more from it: their speed, their keys and values, or that no more were simulated.
-    """
+    """How many users get a speed."""
 
     rate: float
-    users: float
-    limit: Literal["speed", "memory", "simulated"]
+    users: float  # on all GPUs
+    limit: Literal["speed", "memory", "simulated"]  # what keeps more from it; memory: that of keys and values
 
 
 def users_at(rate: float, measured: Sequence[Load], most: float = float("inf")) -> Found:
@@ -83,23 +73,3 @@ def rate_at(users: float, measured: Sequence[Load]) -> Load:
             return Load(round(users), *values)
         before = load
     return before
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What one assumption does.
-
-    Args:
-        halved, doubled: users a GPU with it.
-        swing: how many times as many users the better of the two serves.
-    """
-
-    name: str
-    halved: float
-    doubled: float
-    swing: float
-
-
-def ranked(effects: list[Effect]) -> list[Effect]:
-    """Most effect first."""
-    return sorted(effects, key=lambda each: (-each.swing, -abs(each.doubled - each.halved), each.name))

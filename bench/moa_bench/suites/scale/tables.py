@@ -1,53 +1,27 @@
-"""What was simulated, as Markdown: the check against measurements first, then cases, sensitivity and assumptions."""
+"""What was simulated, as Markdown: cases, and assumptions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from moa_bench.report.report import table
-from moa_bench.suites.scale.figures import NAMES, TOLERANCE, Effect, Found, Load, ranked, rate_at, users_at
-from moa_bench.users.closed_form import users_over_colocated
+from moa_bench.suites.scale.figures import NAMES, Found, Load, rate_at, users_at
 
 RATES = (10.0, 20.0, 30.0, 50.0)
 LOADS = (16, 64)
-AIM, TOP = 2.2, 3
+AIM = 2.2
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """All tables, with what each compares."""
-    parts = [_validation(result["validation"])]
-    parts += [_world(world) for world in result["worlds"]]
+    parts = [_world(world) for world in result["worlds"]]
     parts.append(_aim(result["worlds"]))
-    parts += [_sensitivity(each) for each in result["sensitivity"]]
     parts.append("Every assumption.\n\n" + table(["of", "what", "value", "kind", "source"], result["assumptions"]))
     return "\n".join(parts)
 
 
 def loads_of(way: Mapping[str, Any]) -> list[Load]:
-    """Those of a way in a result."""
     return [Load(**load) for load in way["loads"]]
-
-
-def _validation(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = ["measured by, what", "measured", "simulated", "error", f"within {TOLERANCE:.0%}", "why not"]
-    lines = [
-        [
-            f"{row['suite']}: {row['cell']}", f"{row['measured']:.3g}", f"{row['simulated']:.3g}",
-            f"{row['error']:+.0%}", "yes" if abs(row["error"]) <= TOLERANCE else "**no**", row["why"],
-        ]
-        for row in rows
-    ]  # fmt: skip
-    summary = []
-    for suite in dict.fromkeys(row["suite"] for row in rows):
-        errors = [abs(row["error"]) for row in rows if row["suite"] == suite]
-        missed = sum(error > TOLERANCE for error in errors)
-        summary.append([suite, len(errors), f"{median(errors):.1%}", f"{max(errors):.1%}", missed])
-    counted = table(["measured by", "cells", "median error", "worst", "missed"], summary) if summary else ""
-    return "The simulator beside what was measured here: measured over simulated, less one.\n\n" + "\n".join(
-        [counted, table(head, lines)]
-    )
 
 
 def _world(world: Mapping[str, Any]) -> str:
@@ -111,7 +85,7 @@ def _form(world: Mapping[str, Any], other: Mapping[str, Any], users: float) -> f
     draft_ms = costs["drafter_ms"] + costs["drafter_row_ms"] * (users - 1)
     reading_ms = costs["weights_ms"] + costs["context_ms"] * users
     verify_ms = costs["launch_ms"] + max(reading_ms, costs["row_ms"] * users * (1 + drafted))
-    return users_over_colocated(drafted, draft_ms, verify_ms)
+    return float(1 + drafted * draft_ms / verify_ms)  # arXiv 2606.25091
 
 
 def reached_at(points: Sequence[tuple[float, float, float]], aim: float = AIM) -> float | None:
@@ -145,23 +119,3 @@ def _aim(worlds: Sequence[Mapping[str, Any]]) -> str:
     return f"Where {AIM} times the users of plain serving are reached at equal speed, memory left aside.\n\n" + table(
         head, lines
     )
-
-
-def _sensitivity(each: Mapping[str, Any]) -> str:
-    top = ranked([Effect(**effect) for effect in each["effects"]])[:TOP]
-    head = ["assumption", "users a GPU when halved", "as assumed", "doubled", "better over worse"]
-    lines = [
-        [
-            one.name,
-            one.halved,
-            f"{each['base']:.1f}",
-            one.doubled,
-            f"{one.swing:.2f}" if one.swing < 1e9 else "none fit",
-        ]
-        for one in top
-    ]
-    note = (
-        f"What matters most for ours, {each['world']}, at {each['rate']:g} tokens a second a user; "
-        "of a share, its odds.\n\n"
-    )
-    return note + table(head, lines)

@@ -9,7 +9,6 @@ from moa_bench.suites.scale.assumptions import World
 from moa_bench.suites.scale.costs import Represented, device_draft_ms, gpu_costs, users_that_fit
 from moa_bench.suites.scale.crowd import CrowdWay, serve_crowd
 from moa_bench.suites.scale.figures import Load, Way
-from moa_bench.users.closed_form import expected_tokens
 
 # Users; each stands for so many that their number is the crowd's: 24 for 200 are within 2 % of the 200, 8 are 12 % off.
 SIMULATED = 24
@@ -17,11 +16,6 @@ LONGEST_DRAFT = 12
 
 
 def serve(world: World, way: Way, users: int, *, seed: int = 0) -> Load:
-    """Simulates so many users.
-
-    Raises:
-        InternalError: as `serve_crowd`.
-    """
     few = min(users, SIMULATED)
     crowd_way = make_way(world, way, users)
     costs = Represented(gpu_costs(world), users / few)
@@ -41,6 +35,11 @@ def make_way(world: World, way: Way, users: int) -> CrowdWay:
         return CrowdWay(acceptance, own_drafts=best_length(world, users, colocated=True), one_way_ms=one_way_ms)
     rounds = best_length(world, users, colocated=False) if way == "synchronous" else 0
     return CrowdWay(acceptance, draft_ms=draft_ms, one_way_ms=one_way_ms, rounds=rounds, auto=way == "auto")
+
+
+def expected_tokens(acceptance: float, drafted: int) -> float:
+    """Mean tokens of a verification of a chain, the bonus token included."""
+    return sum(acceptance**place for place in range(drafted + 1))
 
 
 def best_length(world: World, users: int, *, colocated: bool) -> int:

@@ -10,9 +10,10 @@ from statistics import mean
 from moa_client.drafting.settings import DraftingSettings
 
 from moa_bench.harness.links import find_links
-from moa_bench.simulation.answer import SimulatedAnswer, SimulatedLink, simulate
+from moa_bench.simulation.answer import SimulatedAnswer, simulate
 from moa_bench.simulation.server import Costs
-from moa_bench.suite import Result, Run
+from moa_bench.simulation.user import SimulatedLink
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.simulate.suite import SimulateEffort
 
 ACCEPTANCES = (0.0, 0.35, 0.5, 0.65, 0.8, 0.9)
@@ -20,35 +21,24 @@ LONGEST_ROUND = 20
 STREAMED = DraftingSettings("device")
 WAITING = DraftingSettings("device", run_ahead=False)
 ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
-WAITS_MS = (0.0, 5.0, 10.0, 20.0, 40.0)
 MEMORY_BYTES = 260  # that follow each token down in int4
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCell:
-    """One link at one acceptance; speeds over that of a server that streams by itself.
-
-    Args:
-        streamed: drafts streamed to a server that never waits; up_bytes: of those drafts for each token.
-        waiting: to one that takes no step without a draft.
-        rounds: synchronous rounds at their best length, `round_length`.
-        best_wait_ms: of WAITS_MS, the best time to wait for a draft before a plain step; `best_wait`: its speed.
-    """
+    """One link at one acceptance; speeds over that of a server that streams by itself."""
 
     link: str
     acceptance: float
-    streamed: float
-    up_bytes: float
-    drafted: float
-    waiting: float
-    rounds: float
+    streamed: float  # drafts streamed to a server that never waits
+    up_bytes: float  # of those drafts for each token
+    drafted: float  # nodes for each token
+    waiting: float  # drafts streamed to a server that takes no step without one
+    rounds: float  # synchronous rounds at their best length
     round_length: int
-    best_wait_ms: float
-    best_wait: float
 
 
-def measure(effort: SimulateEffort, run: Run) -> Result:
-    """All links at all acceptances."""
+def measure(effort: SimulateEffort, run: SuiteRun) -> Result:
     costs = Costs()
     cells = [
         _cell(link.name, SimulatedLink(link.conditions, MEMORY_BYTES), acceptance, costs, effort)
@@ -66,15 +56,11 @@ def _cell(name: str, link: SimulatedLink, acceptance: float, costs: Costs, effor
     def speed(outcomes: Sequence[SimulatedAnswer]) -> float:
         return round(mean(outcome.tokens_per_s for outcome in outcomes) / plain, 3)
 
-    def waited(ms: float) -> float:
-        return speed([run(seed=seed, drafting=STREAMED, wait_ms=ms) for seed in seeds])
-
     streamed = [run(seed=seed, drafting=STREAMED) for seed in seeds]
     waiting = [run(seed=seed, drafting=WAITING) for seed in seeds]
     rounds_of = partial(run, drafting=ROUNDS)
     length = max(range(1, LONGEST_ROUND + 1), key=lambda length: rounds_of(seed=0, round_length=length).tokens_per_s)
     rounds = [rounds_of(seed=seed, round_length=length) for seed in seeds]
-    best_wait_ms = max(WAITS_MS, key=waited)
     return SimulatedCell(
         name,
         acceptance,
@@ -84,6 +70,4 @@ def _cell(name: str, link: SimulatedLink, acceptance: float, costs: Costs, effor
         speed(waiting),
         speed(rounds),
         length,
-        best_wait_ms,
-        waited(best_wait_ms),
     )

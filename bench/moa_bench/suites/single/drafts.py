@@ -49,12 +49,7 @@ class CopiedChain:
 
 
 class DrafterDrafts:
-    """What a drafter guesses.
-
-    Args:
-        shape: of a tree, or the number of a chain's nodes.
-        source: makes the rows that the drafter reads; None: it reads none.
-    """
+    """What a drafter guesses: a tree of a shape, or a chain of so many nodes; it reads the rows of `source`, if any."""
 
     def __init__(
         self,

@@ -18,29 +18,19 @@ Milliseconds = Callable[[Sequence[Mapping[str, Any]]], float]  # a token, of ans
 
 @dataclass(frozen=True, slots=True)
 class MethodFigures:
-    """How one method did on the questions of a category.
-
-    Args:
-        questions: that it answered.
-        tokens_per_s: after the first token; `first_ms`: until it.
-        speed_up: of tokens a second after the first, over plain serving's of the same question.
-        whole_speed_up: of the whole answer, the first token included.
-        acceptance: tokens a forward after the first token; `nodes` of such a forward; None: unknown.
-        other_texts: answers that are not plain serving's; they are in no speed-up of an exact method.
-        common: share of the tokens before the first other one.
-    """
+    """How one method did on the questions of a category."""
 
     method: str
     category: str
-    questions: int
-    tokens_per_s: Spread
+    questions: int  # that it answered
+    tokens_per_s: Spread  # after the first token
     first_ms: Spread
-    speed_up: Spread | None
-    whole_speed_up: Spread | None
-    acceptance: float | None
-    nodes: float | None
-    other_texts: int
-    common: float
+    speed_up: Spread | None  # of tokens a second after the first, over plain serving's of the same question
+    whole_speed_up: Spread | None  # of the whole answer, the first token included
+    acceptance: float | None  # tokens a forward after the first token; None: unknown
+    nodes: float | None  # of such a forward
+    other_texts: int  # answers that are not plain serving's; they are in no speed-up of an exact method
+    common: float  # share of the tokens before the first other one
 
 
 def figures_of(rounds: Sequence[Round], own_text: Sequence[str]) -> list[MethodFigures]:

@@ -1,7 +1,6 @@
 """The server's own steps in this process: one answer at a time, without link, stream and event loop.
 
 What the server does for a client that sends no drafts, in the order of its engine, and what each part of it takes.
-State: the schedule and what drafting has taken so far, which last from one answer to the next, as on a server.
 """
 
 from __future__ import annotations
@@ -10,56 +9,101 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from moa_server.engine.schedule import Rows, Schedule
+from moa_server.engine.schedule import HasSession, Rows, Schedule
 from moa_server.engine.server_drafts import DraftOrder, ServerDrafts, TimePrice
-from moa_server.engine.stepper import Stepper
+from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
+from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.session import Phase, Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_bench.suites.single.drafts import NewDrafts
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStep:
-    """A forward of an answer under way.
+    """A forward of an answer under way."""
 
-    Args:
-        tokens: that it committed; `nodes`: that it verified.
-        forward_ms: the verification; `drafting_ms`: what came before it.
-    """
-
-    tokens: int
-    nodes: int
+    tokens: int  # that it committed
+    nodes: int  # that it verified
     forward_ms: float
-    drafting_ms: float
+    drafting_ms: float  # what came before the forward
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAnswer:
-    """An answer and what it took.
-
-    Args:
-        reading_ms: from the question to the first token.
-        steps: all that came after it.
-    """
+    """An answer and what it took."""
 
     tokens: tuple[int, ...]
-    reading_ms: float
-    steps: tuple[LocalStep, ...]
+    reading_ms: float  # from the question to the first token
+    steps: tuple[LocalStep, ...]  # all that came after it
 
     @property
     def stepping_ms(self) -> float:
-        """Time of the tokens after the first."""
         return sum(step.forward_ms + step.drafting_ms for step in self.steps)
 
 
-class LocalServer:
-    """Answers questions with the server's own parts.
+class InProcessServer:
+    """A server's stepper and sessions, without drafts.
 
     Args:
         stepper: its first source drafts.
         end_of_text: token ids that end an answer; `decode`: the text of some tokens.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        limits: SessionLimits,
+        end_of_text: frozenset[int],
+        decode: Callable[[Sequence[int]], str],
+    ) -> None:
+        self.stepper = stepper
+        self.limits = limits
+        self._end_of_text = end_of_text
+        self._decode = decode
+
+    def _open(self, prompt: Sequence[int], settings: AnswerSettings) -> Session:
+        session = Session(self.limits, end_of_text=self._end_of_text, decode=self._decode, run_ahead=True)
+        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(prompt), settings))
+        return session
+
+    def _answer(self, session: Session, step: Callable[[], LocalStep | None]) -> LocalAnswer:
+        """The whole answer; a step that gives None read a piece of the prompt and chose nothing."""
+        length, began, reading_ms = len(session.tokens), time.perf_counter(), 0.0
+        steps: list[LocalStep] = []
+        while session.phase is Phase.ANSWERING:
+            session.on_ack(len(session.tokens))
+            taken = step()
+            if reading_ms and taken is not None:
+                steps.append(taken)
+            elif taken is not None:
+                reading_ms = 1e3 * (time.perf_counter() - began)
+        return LocalAnswer(tuple(session.tokens[length:]), reading_ms, tuple(steps))
+
+    def _verify(self, session: Session, tensors: SessionTensors, plan: StepPlan) -> tuple[Verification | None, float]:
+        """Runs a forward; what it decided, and its milliseconds."""
+        began = time.perf_counter()
+        [outcome] = self.stepper.verify_all([(tensors, plan)])
+        forward_ms = 1e3 * (time.perf_counter() - began)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if isinstance(outcome, Verification):
+            session.on_verified(plan, outcome)
+            return outcome, forward_ms
+        session.on_prefilled(plan)
+        return None, forward_ms
+
+
+class GrowingServer(InProcessServer):
+    """Drafts as `moa-server serve` does, while it pays.
+
+    State: the schedule and what drafting has taken so far, which last from one answer to the next, as on a server.
+
+    Args:
         schedule: what time is worth.
     """
 
@@ -69,86 +113,85 @@ class LocalServer:
         limits: SessionLimits,
         end_of_text: frozenset[int],
         decode: Callable[[Sequence[int]], str],
-        schedule: Schedule[LocalSession],
+        schedule: Schedule[HasSession],
     ) -> None:
-        self.stepper = stepper
-        self.schedule = schedule
-        self.drafts = ServerDrafts()
-        self._limits = limits
-        self._end_of_text = end_of_text
-        self._decode = decode
+        super().__init__(stepper, limits, end_of_text, decode)
+        self._schedule = schedule
+        self._drafts = ServerDrafts()
 
     def ask(self, prompt: Sequence[int], settings: AnswerSettings, *, drafts: bool) -> LocalAnswer:
-        """The whole answer to a new conversation's first turn.
+        """The whole answer to a new conversation's first turn; `drafts`: whether the server drafts."""
+        session, tensors = self._open(prompt, settings), self.stepper.new_tensors()
+        if drafts:
+            source = self.stepper.find_source(b"")
+            if source is None or source.drafter is None:
+                raise DataError("No drafter is loaded here.", hint="Load the target with a drafter.")
+            tensors.keep_rows(source, self.stepper.kept_widths(source, {}, drafts=True))
+        known = 0  # tokens that the drafter has been told of
 
-        Args:
-            drafts: whether the server drafts.
+        def step() -> LocalStep | None:
+            nonlocal known
+            planned = _planned(session)
+            order = None
+            if drafts and planned.chooses and len(planned.feed) == 1 and self._schedule.cost.known:
+                order = DraftOrder(known, session.tokens[known:], 0.0, session.most_nodes)
+                known = len(session.tokens)
+            price = TimePrice(self._schedule.rate(1), self._schedule.cost.line())
+            (plan,), drafting_ms = self._drafts.extend([(tensors, planned, order)], price)
+            decided, forward_ms = self._verify(session, tensors, plan)
+            self._drafts.learn([(tensors, planned, order)], [decided])
+            if decided is None:
+                return None
+            taken, nodes = len(decided.taken), len(plan.tree)
+            if len(plan.feed) == 1:
+                self._schedule.on_forward(Rows(1, 1, nodes), forward_ms, taken, drafting_ms)
+            return LocalStep(taken, nodes, forward_ms, drafting_ms)
 
-        Raises:
-            DataError: no source drafts.
-            Exception: whatever the target raises.
-        """
-        session = Session(self._limits, end_of_text=self._end_of_text, decode=self._decode, run_ahead=True)
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(prompt), settings))
-        local = LocalSession(self, session, drafts=drafts)
-        began = time.perf_counter()
-        reading_ms, steps = 0.0, []
-        while session.phase is Phase.ANSWERING:
-            session.on_ack(len(session.tokens))
-            step = local.step()
-            if reading_ms and step is not None:
-                steps.append(step)
-            elif step is not None:
-                reading_ms = 1e3 * (time.perf_counter() - began)
-        return LocalAnswer(tuple(session.tokens[len(prompt) :]), reading_ms, tuple(steps))
+        return self._answer(session, step)
 
 
-class LocalSession:
-    """One conversation of a `LocalServer`: what its tensors hold, and how much of the text its drafter knows."""
+class FixedServer(InProcessServer):
+    """Verifies drafts of a fixed size.
 
-    def __init__(self, server: LocalServer, session: Session, *, drafts: bool) -> None:
-        self.session = session
-        self._server = server
-        self._drafts = drafts
-        self._known = 0
-        self._tensors = server.stepper.new_tensors()
-        if not drafts:
-            return
-        source = server.stepper.find_source(b"")
-        if source is None or source.drafter is None:
-            raise DataError("No drafter is loaded here.", hint="Load the target with a drafter.")
-        self._tensors.keep_rows(source, server.stepper.kept_widths(source, {}, drafts=True))
+    Args:
+        source: of the rows that the drafts need; None: they need none.
+    """
 
-    def step(self) -> LocalStep | None:
-        """The next forward; None: it read a piece of the prompt and chose nothing."""
-        session, schedule, drafts = self.session, self._server.schedule, self._server.drafts
-        planned = session.plan_step()
-        if planned is None:
-            raise DataError("An answer under way has nothing to do.", hint="Report this.")
-        order = self._order(planned)
-        (plan,), drafting_ms = drafts.extend(
-            [(self._tensors, planned, order)], TimePrice(schedule.rate(1), schedule.cost.line())
-        )
-        began = time.perf_counter()
-        outcomes = self._server.stepper.verify_all([(self._tensors, plan)])
-        forward_ms = 1e3 * (time.perf_counter() - began)
-        drafts.learn([(self._tensors, planned, order)], outcomes)
-        if isinstance(outcomes[0], Exception):
-            raise outcomes[0]
-        if not isinstance(outcomes[0], Verification):
-            session.on_prefilled(plan)
-            return None
-        taken = len(outcomes[0].taken)
-        session.on_verified(plan, outcomes[0])
-        if len(plan.feed) == 1:
-            schedule.on_forward(Rows(1, 1, len(plan.tree)), forward_ms, taken, drafting_ms)
-        return LocalStep(taken, len(plan.tree), forward_ms, drafting_ms)
+    def __init__(
+        self,
+        stepper: Stepper,
+        limits: SessionLimits,
+        end_of_text: frozenset[int],
+        decode: Callable[[Sequence[int]], str],
+        new_drafts: NewDrafts,
+        source: MemorySource | None = None,
+    ) -> None:
+        super().__init__(stepper, limits, end_of_text, decode)
+        self._new_drafts = new_drafts
+        self._source = source
 
-    def _order(self, plan: StepPlan) -> DraftOrder | None:
-        """What the engine would tell its drafter before this forward; None: nothing."""
-        under_way = plan.chooses and len(plan.feed) == 1
-        if not (self._drafts and under_way and self._server.schedule.cost.known):
-            return None
-        known, tokens = self._known, self.session.tokens
-        self._known = len(tokens)
-        return DraftOrder(known, tokens[known:], 0.0, self.session.most_nodes)
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> LocalAnswer:
+        """The whole answer to a new conversation's first turn."""
+        session, tensors = self._open(prompt, settings), self.stepper.new_tensors()
+        if self._source is not None:
+            tensors.keep_rows(self._source, self.stepper.kept_widths(self._source, {}, drafts=True))
+        drafts = self._new_drafts(tensors)
+
+        def step() -> LocalStep | None:
+            began, tree = time.perf_counter(), NO_DRAFT
+            if written := len(session.tokens) - len(prompt):
+                room = 0 if written + 1 == settings.max_tokens else session.most_nodes  # no draft makes the last sooner
+                tree = drafts.draft(session.tokens, session.cached, room)
+            plan = _planned(session, tree)
+            drafting_ms = 1e3 * (time.perf_counter() - began)
+            decided, forward_ms = self._verify(session, tensors, plan)
+            return None if decided is None else LocalStep(len(decided.taken), len(tree), forward_ms, drafting_ms)
+
+        return self._answer(session, step)
+
+
+def _planned(session: Session, tree: DraftTree | None = None) -> StepPlan:
+    plan = session.plan_step() if tree is None else session.plan_step(tree)
+    if plan is None:
+        raise DataError("An answer under way has nothing to do.", hint="Report this.")
+    return plan

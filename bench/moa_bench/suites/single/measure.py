@@ -14,7 +14,8 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.prompts import chat_tokens
 from moa_bench.harness.questions import read_all
-from moa_bench.suite import Result, Run
+from moa_bench.harness.workers import WorkerCommand
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.single.methods import (
     SERVED,
     AskLocally,
@@ -24,21 +25,17 @@ from moa_bench.suites.single.methods import (
     missing_drafters,
 )
 from moa_bench.suites.single.names import SERVER
-from moa_bench.suites.single.peers.peers import Peer, find_peers, running_peers, streaming_server
+from moa_bench.suites.single.peers.peers import find_peers, running_peers, streaming_server
 from moa_bench.suites.single.questions import choose
-from moa_bench.suites.single.rounds import Answer, Ask, ask_round
+from moa_bench.suites.single.rounds import Ask, MethodAnswer, ask_round
 from moa_bench.suites.single.suite import SingleEffort
 
 WARM_UP_TOKENS = 8
-NO_PEERS: tuple[list[Peer], dict[str, str]] = ([], {"peers": "left out"})
+NO_PEERS: tuple[list[WorkerCommand], dict[str, str]] = ([], {"peers": "left out"})
 
 
-def measure(effort: SingleEffort, run: Run) -> Result:
-    """The rounds; each is a cell.
-
-    Raises:
-        MoaError: a drafter or questions that cannot be used, or a program that fails.
-    """
+def measure(effort: SingleEffort, run: SuiteRun) -> Result:
+    """The rounds; each is a cell."""
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
@@ -47,7 +44,7 @@ def measure(effort: SingleEffort, run: Run) -> Result:
     chosen = choose(asked, prompts, effort.questions, effort.longest_prompt)
     given = load_drafters(files, run.drafters)
     missing = dict.fromkeys(missing_drafters(given), "no checkpoint is given (--drafter)")
-    found, absent = find_peers(run.model, files, cache_root(), effort.assistant) if effort.peers else NO_PEERS
+    found, absent = find_peers(files, cache_root()) if effort.peers else NO_PEERS
     with ExitStack() as stack:
         stack.enter_context(on_cores(run.server_cores))
         local = methods_of(load_engine(files, run.level, progress), files, given, effort)
@@ -81,9 +78,9 @@ def measure(effort: SingleEffort, run: Run) -> Result:
     }
 
 
-def ask_locally(ask: AskLocally, prompt: Sequence[int], most: int) -> Answer:
+def ask_locally(ask: AskLocally, prompt: Sequence[int], most: int) -> MethodAnswer:
     """An answer of a method in this process."""
-    return Answer.local(ask(prompt, AnswerSettings(max_tokens=most)))
+    return MethodAnswer.local(ask(prompt, AnswerSettings(max_tokens=most)))
 
 
 def _warm_up(exact: Mapping[str, Ask], others: Mapping[str, Ask], prompt: Sequence[int]) -> None:

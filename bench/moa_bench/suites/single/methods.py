@@ -9,33 +9,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from moa_server.engine.schedule import Schedule
-from moa_server.engine.stepper import SessionTensors, Stepper
-from moa_server.loading import memory_source, with_drafters
+from moa_server.engine.schedule import HasSession, Schedule
+from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
+from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import SessionLimits
+from moa_server.target import Target
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.models import WeightReader, load_tokenizer
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.targets import load_level
 from moa_bench.suites.single.drafts import CopiedChain, DrafterDrafts
-from moa_bench.suites.single.fixed_server import FixedServer
-from moa_bench.suites.single.local_server import LocalAnswer, LocalServer, LocalSession
+from moa_bench.suites.single.local_server import FixedServer, GrowingServer, LocalAnswer
 from moa_bench.suites.single.names import PLAIN
 from moa_bench.suites.single.suite import SingleEffort
-
-if TYPE_CHECKING:
-    from moa_server.engine.stepper import MemorySource
-    from moa_server.target import Target
-    from moa_shared.models import ModelFiles
-    from moa_shared.programs.progress import Progress
 
 LOOKUP = "prompt look-up"
 CHAIN, TREE, SERVED = "chain", "tree", "as served"
@@ -46,36 +42,28 @@ AskLocally = Callable[[Sequence[int], AnswerSettings], LocalAnswer]
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """What all methods share.
+    """What all methods share; `end_of_text` and `decode` as of `InProcessServer`."""
 
-    Args:
-        target: loaded once.
-        end_of_text, decode: as of `LocalServer`.
-        step_ms, row_ms: of a plain step and of a further row, until the first ones are measured.
-    """
-
-    target: Target
+    target: Target  # loaded once
     limits: SessionLimits
     end_of_text: frozenset[int]
     decode: Callable[[Sequence[int]], str]
-    step_ms: float
-    row_ms: float
+    step_ms: float  # of a plain step, until the first ones are measured
+    row_ms: float  # of a further row
 
     def served(self, sources: Sequence[MemorySource], *, drafts: bool) -> AskLocally:
         """Answers as `moa-server serve` gives them: with drafts that grow while they pay, or by plain steps."""
-        schedule = Schedule[LocalSession](self.row_ms / self.step_ms, self.step_ms)
-        server = LocalServer(Stepper(self.target, sources), self.limits, self.end_of_text, self.decode, schedule)
+        schedule = Schedule[HasSession](self.row_ms / self.step_ms, self.step_ms)
+        server = GrowingServer(Stepper(self.target, sources), self.limits, self.end_of_text, self.decode, schedule)
         return partial(server.ask, drafts=drafts)
 
     def copying(self, nodes: int) -> AskLocally:
-        """Answers by prompt look-up."""
         stepper = Stepper(self.target)
         return FixedServer(stepper, self.limits, self.end_of_text, self.decode, lambda _: CopiedChain(nodes)).ask
 
     def drafting(
         self, new: Callable[[], ConversationDrafter], shape: TreeShape | int, source: MemorySource | None
     ) -> AskLocally:
-        """Answers with drafts of a fixed shape."""
 
         def drafts(tensors: SessionTensors) -> DrafterDrafts:
             return DrafterDrafts(new(), shape, tensors, source)
@@ -85,11 +73,7 @@ class LocalEngine:
 
 
 def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngine:
-    """The target as `moa-server serve` on one thread has it.
-
-    Raises:
-        MoaError: as the server reports it.
-    """
+    """The target as `moa-server serve` on one thread has it."""
     execution = load_level(files, level, progress)
     target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
     return LocalEngine(
@@ -139,15 +123,7 @@ def missing_drafters(drafters: Mapping[str, Checkpoint]) -> list[str]:
 
 
 def load_drafters(files: ModelFiles, named: Mapping[str, Path]) -> dict[str, Checkpoint]:
-    """The drafters to measure; those that come with the package where none is named.
-
-    Raises:
-        MoaError: a path is not there, or is no drafter for this target.
-    """
-    from moa_server.loading import check_drafter
-    from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
-    from moa_shared.drafter.published.find import find_drafter
-
+    """The drafters to measure; those that come with the package where none is named."""
     if named:
         return {name: check_drafter(find_drafter(str(path), files), files) for name, path in named.items()}
     shipped = [shipped_drafter(files.fingerprint, name) for name in SHIPPED_DRAFTERS]

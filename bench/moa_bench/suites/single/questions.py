@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from moa_shared.errors import DataError
 
-from moa_bench.harness.questions import Question
+from moa_bench.harness.questions import BenchQuestion
 
 
 def choose(
-    questions: Sequence[Question], prompts: Mapping[str, Sequence[int]], count: int, longest: int
-) -> list[Question]:
+    questions: Sequence[BenchQuestion], prompts: Mapping[str, Sequence[int]], count: int, longest: int
+) -> list[BenchQuestion]:
     """The first `count` questions of each category whose prompts have at most `longest` tokens, in turn.
 
     Args:
         prompts: tokens by text.
-
-    Raises:
-        DataError: there is none.
     """
-    found: dict[str, list[Question]] = {}
+    found: dict[str, list[BenchQuestion]] = {}
     for question in questions:
         of_category = found.setdefault(question.category, [])
         if len(of_category) < count and len(prompts[question.text]) <= longest:

@@ -5,45 +5,38 @@ A round is JSON from here on. Pure but for what the methods do.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from typing import Any
 
-from moa_bench.harness.answers import TimedAnswer
+from moa_bench.harness.answers import TimedAnswer, common_tokens
+from moa_bench.report.interleave import rotated, without_collector
 from moa_bench.suites.single.local_server import LocalAnswer
 from moa_bench.suites.single.names import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer and what it took.
-
-    Args:
-        first_ms: from the question to the first token; `steady_ms`: from there to the last.
-        forwards: after the first token, with `nodes` verified in all; None: the method does not say.
-    """
+class MethodAnswer:
+    """An answer and what it took."""
 
     tokens: tuple[int, ...]
-    first_ms: float
-    steady_ms: float
-    forwards: int | None = None
-    nodes: int | None = None
+    first_ms: float  # from the question to the first token
+    steady_ms: float  # from there to the last
+    forwards: int | None = None  # after the first token; None: the method does not say
+    nodes: int | None = None  # verified in them
 
     @classmethod
-    def local(cls, answer: LocalAnswer) -> Answer:
-        """Of a method in this process."""
+    def local(cls, answer: LocalAnswer) -> MethodAnswer:
         nodes = sum(step.nodes for step in answer.steps)
         return cls(answer.tokens, answer.reading_ms, answer.stepping_ms, len(answer.steps), nodes)
 
     @classmethod
-    def timed(cls, answer: TimedAnswer) -> Answer:
+    def timed(cls, answer: TimedAnswer) -> MethodAnswer:
         """Of one that was watched as it came."""
         return cls(answer.tokens, answer.first_ms, 1e3 * answer.arrivals_s[-1] - answer.first_ms)
 
 
-Ask = Callable[[Sequence[int], int], Answer]  # the prompt's tokens, and how many new ones at most
+Ask = Callable[[Sequence[int], int], MethodAnswer]  # the prompt's tokens, and how many new ones at most
 
 
 def ask_round(
@@ -66,31 +59,22 @@ def ask_round(
     Returns:
         {"prompt_tokens", "tokens", "short", "answers": {method: [what each answer took]}}.
     """
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         first = exact[PLAIN](prompt, most)
         count = len(first.tokens)
+        short = count < max(2, least)
         taken = {PLAIN: [_cell(first, first.tokens)]}
-        if count >= max(2, least):
-            names = [name for name in (*exact, *others) if name != PLAIN]
-            for place in range(len(names)):
-                name = names[(place + turn) % len(names)]
+        if not short:
+            for name in rotated([name for name in (*exact, *others) if name != PLAIN], turn):
                 answer = exact[name](prompt, most) if name in exact else others[name](prompt, count)
                 taken[name] = [_cell(answer, first.tokens)]
             taken[PLAIN].append(_cell(exact[PLAIN](prompt, most), first.tokens))
-    finally:
-        if was_enabled:
-            gc.enable()
-    short = len(taken[PLAIN]) == 1
     return {"prompt_tokens": len(prompt), "tokens": count, "short": short, "answers": taken}
 
 
-def _cell(answer: Answer, reference: Sequence[int]) -> dict[str, Any]:
+def _cell(answer: MethodAnswer, reference: Sequence[int]) -> dict[str, Any]:
     """What an answer took; in place of its tokens their number, and how many first ones are plain serving's."""
-    pairs = zip(answer.tokens, reference, strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    common = common_tokens(answer.tokens, reference)
     same = len(answer.tokens) == len(reference) == common
     fields = asdict(answer) | {"tokens": len(answer.tokens), "common": common, "same": same}
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in fields.items()}

@@ -12,7 +12,7 @@ from moa_bench.suite import Suite
 
 CATEGORIES = 3  # of the questions in the package
 LOADING_S = 40.0
-TOKEN_S = 0.6  # of all methods together, with transformers on two levels, on a core of 2.1 GHz
+TOKEN_S = 0.4  # of all methods together, on a core of 2.1 GHz
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,31 +20,21 @@ class SingleEffort:
     """How much to measure.
 
     The drafts' sizes are those with which `moa-train evaluate` compares drafters; none was chosen by these figures.
-
-    Args:
-        questions: of each category.
-        answer_tokens: of an answer at most; it ends where the target ends it.
-        shortest_answer: questions with shorter answers are left out of the figures: their time is the first token's.
-        longest_prompt: questions with more tokens are not asked.
-        chain: nodes of a chain; `copies`: of one that prompt look-up copies.
-        depth, breadth, nodes: of a tree.
     """
 
-    questions: int = 1
-    answer_tokens: int = 96
-    shortest_answer: int = 16
-    longest_prompt: int = 600
-    chain: int = 5
-    copies: int = 10
-    depth: int = 5
+    questions: int = 1  # of each category
+    answer_tokens: int = 96  # at most; an answer ends where the target ends it
+    shortest_answer: int = 16  # shorter ones are left out of the figures: their time is the first token's
+    longest_prompt: int = 600  # questions with more tokens are not asked
+    chain: int = 5  # nodes
+    copies: int = 10  # nodes of a chain that prompt look-up copies
+    depth: int = 5  # of a tree, as what follows
     breadth: int = 6
     nodes: int = 24
-    assistant: str | None = option(None, "A smaller model for transformers' assisted generation.", metavar="MODEL")
-    peers: bool = option(True, "Run transformers and llama.cpp too.  [on]", "--peers/--no-peers")
+    peers: bool = option(True, "Run llama.cpp too.  [on]", "--peers/--no-peers")
 
 
 def estimate_s(effort: SingleEffort) -> float:
-    """About how many seconds it takes, with the shipped drafters and the default model."""
     return LOADING_S + CATEGORIES * effort.questions * effort.answer_tokens * TOKEN_S
 
 
@@ -62,7 +52,7 @@ def _fetch(context: click.Context, parameter: click.Parameter, is_wanted: bool) 
 
 SUITE = Suite(
     "single",
-    "One device: plain steps, prompt look-up and all drafters, next to transformers and llama.cpp.",
+    "One device: plain steps, prompt look-up and all drafters, next to llama.cpp.",
     "moa_bench.suites.single",
     SINGLE,
     SingleEffort(),

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from moa_bench.report.report import facts_line, table
-from moa_bench.report.spread import ratio_text
+from moa_bench.report.report import Column, facts_line, table, table_of
+from moa_bench.report.spread import Spread
 from moa_bench.suites.single.figures import ALL, MethodFigures, figures_of, plain_over
 from moa_bench.suites.single.names import LLAMA_CPP, PLAIN, SERVER
 
 LEAST_OVER_LLAMA_CPP = 1.5  # the aim: plain serving over llama.cpp's
-METHOD_HEAD = ["method", "tokens/s", "speed-up", "whole answers", "tokens a forward", "nodes", "first token, ms"]
+METHODS: tuple[Column, ...] = (
+    ("method", "{0.method}"),
+    ("tokens/s", "{0.tokens_per_s.median:.1f}"),
+    ("speed-up", lambda each: "changes the text" if each.speed_up is None else f"{each.speed_up:2}"),
+    ("whole answers", lambda each: _median(each.whole_speed_up)),
+    ("tokens a forward", lambda each: "" if each.acceptance is None else f"{each.acceptance:.2f}"),
+    ("nodes", lambda each: "" if each.nodes is None else f"{each.nodes:.1f}"),
+    ("first token, ms", "{0.first_ms.median:.0f}"),
+)
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The tables of drafting methods, in all and by category, and of what a user would run instead."""
     rounds, peers = result["rounds"], result["peers"]
     figures = figures_of(rounds, result["own_text"])
     long = [each for each in rounds if not each["short"]]
+    ours = [each for each in figures if each.method not in peers]
+    drafting = [each for each in ours if each.method != PLAIN]
+    with_forwards = [each for each in figures if each.acceptance is not None and each.method != PLAIN]
     return "\n".join(
         [
             facts_line(result),
             _what(result, len(long), len(rounds) - len(long)) + "\n",
             "### Ways to draft\n",
-            _methods([each for each in figures if each.category == ALL and each.method not in peers]),
+            table_of(METHODS, [each for each in ours if each.category == ALL]),
             _verdicts(figures, peers),
             "### Speed-up by category\n",
-            _by_category([each for each in figures if each.method not in (*peers, PLAIN)], _speed_up),
+            _by_category(drafting, lambda each: _median(each.speed_up)),
             "### Tokens a forward by category\n",
-            _by_category([each for each in figures if each.acceptance is not None and each.method != PLAIN], _accepted),
+            _by_category(with_forwards, lambda each: f"{each.acceptance:.2f}"),
             "### What a user would run instead\n",
             _peers(result, figures),
             _missing(result["missing"]),
         ]
     )
+
+
+def _median(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median:.2f}"
 
 
 def _what(result: Mapping[str, Any], count: int, short: int) -> str:
@@ -47,24 +61,6 @@ def _what(result: Mapping[str, Any], count: int, short: int) -> str:
         "plain serving's mean before and after, on the same question: median (quartiles)."
     )
     return text + (f" {short} questions had shorter answers and are left out." if short else "")
-
-
-def _methods(figures: Sequence[MethodFigures]) -> str:
-    return table(
-        METHOD_HEAD,
-        [
-            [
-                each.method,
-                f"{each.tokens_per_s.median:.1f}",
-                "changes the text" if each.speed_up is None else ratio_text(each.speed_up),
-                "" if each.whole_speed_up is None else f"{each.whole_speed_up.median:.2f}",
-                "" if each.acceptance is None else f"{each.acceptance:.2f}",
-                "" if each.nodes is None else f"{each.nodes:.1f}",
-                f"{each.first_ms.median:.0f}",
-            ]
-            for each in figures
-        ],
-    )
 
 
 def _verdicts(figures: Sequence[MethodFigures], peers: Sequence[str]) -> str:
@@ -85,7 +81,7 @@ def _verdicts(figures: Sequence[MethodFigures], peers: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _by_category(figures: Sequence[MethodFigures], cell: Any) -> str:
+def _by_category(figures: Sequence[MethodFigures], cell: Callable[[MethodFigures], str]) -> str:
     categories = list(dict.fromkeys(each.category for each in figures))
     rows = []
     for method in dict.fromkeys(each.method for each in figures):
@@ -93,14 +89,6 @@ def _by_category(figures: Sequence[MethodFigures], cell: Any) -> str:
         rows.append([method, *(cell(found[name]) if name in found else "" for name in categories)])
     counts = {each.category: each.questions for each in figures}
     return table(["method", *(f"{name} ({counts[name]})" for name in categories)], rows)
-
-
-def _speed_up(figures: MethodFigures) -> str:
-    return "" if figures.speed_up is None else f"{figures.speed_up.median:.2f}"
-
-
-def _accepted(figures: MethodFigures) -> str:
-    return f"{figures.acceptance:.2f}"
 
 
 def _peers(result: Mapping[str, Any], figures: Sequence[MethodFigures]) -> str:
@@ -112,18 +100,12 @@ def _peers(result: Mapping[str, Any], figures: Sequence[MethodFigures]) -> str:
     for name in (PLAIN, *result["peers"]):
         if (found := in_all.get(name)) is None:
             continue
-        ratios = ["" if name == base else ratio_text(plain_over(rounds, name, base)) for base in bases]
-        ratios.append("" if name == PLAIN else ratio_text(plain_over(rounds, name, whole=True)))
+        ratios = ["" if name == base else _ratio(plain_over(rounds, name, base)) for base in bases]
+        ratios.append("" if name == PLAIN else _ratio(plain_over(rounds, name, whole=True)))
         text = f"own text; same for {100 * found.common:.0f} %" if name in own_text else "plain serving's"
         rows.append([name, f"{found.tokens_per_s.median:.1f}", f"{found.first_ms.median:.0f}", *ratios, text])
-    head = [
-        "",
-        "tokens/s",
-        "first token, ms",
-        *(f"moa over it: {base}" for base in bases),
-        "plain, whole answers",
-        "text",
-    ]
+    over = [f"moa over it: {base}" for base in bases]
+    head = ["", "tokens/s", "first token, ms", *over, "plain, whole answers", "text"]
     note = (
         "Equally many tokens after the same prompt tokens, one thread on the same core; tokens a second after the "
         "first token. Other arithmetic writes another text: only speeds are compared. A ratio above 1 means that moa "
@@ -133,17 +115,19 @@ def _peers(result: Mapping[str, Any], figures: Sequence[MethodFigures]) -> str:
     return f"{note}\n{table(head, rows)}\n{details}{_aim(rounds)}"
 
 
+def _ratio(spread: Spread | None) -> str:
+    return "failed" if spread is None else f"{spread:2}"
+
+
 def _aim(rounds: Sequence[Mapping[str, Any]]) -> str:
     base = SERVER if any(SERVER in each["answers"] for each in rounds) else PLAIN
-    ratio = plain_over(rounds, LLAMA_CPP, base)
-    if ratio is None:
+    steady, whole = plain_over(rounds, LLAMA_CPP, base), plain_over(rounds, LLAMA_CPP, base, whole=True)
+    if steady is None or whole is None:
         return ""
-    whole = plain_over(rounds, LLAMA_CPP, base, whole=True)
-    both = {"after the first token": ratio, "over whole answers": whole}
+    both = {"after the first token": steady, "over whole answers": whole}
     held = ", and ".join(
         f"{'holds' if each.median >= LEAST_OVER_LLAMA_CPP else 'does not hold'} {when} ({each.median:.2f})"
         for when, each in both.items()
-        if each is not None
     )
     return f"\nThat {base} is at least {LEAST_OVER_LLAMA_CPP:g} times as fast as llama.cpp {held}.\n"
 

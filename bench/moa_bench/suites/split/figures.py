@@ -12,16 +12,11 @@ from moa_bench.suites.split.names import PLAIN
 
 @dataclass(frozen=True, slots=True)
 class LinkFigures:
-    """A method over one link.
+    """A method over one link."""
 
-    Args:
-        answers: those that are not failures.
-        rates: tokens a second; `over_plain`: ratios to the mean of plain streaming before and after.
-    """
-
-    answers: list[Mapping[str, Any]]
-    rates: list[float]
-    over_plain: list[float]
+    answers: list[Mapping[str, Any]]  # those that are not failures
+    rates: list[float]  # tokens a second
+    over_plain: list[float]  # ratios of rates to the mean of plain streaming before and after
     first_over_plain: list[float]
 
     @property

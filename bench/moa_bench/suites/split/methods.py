@@ -1,6 +1,7 @@
 """The ways to answer over a link, each drafter with a server of its own that gives it memory.
 
-State: what each device holds, loaded once. Plain streaming and the server's own drafts come from the first server.
+State: what each device holds, loaded once. Plain streaming and the server's own drafts come from the first server. For
+targets that no drafter was trained for, oracles take the drafter's place: the target writes each text once beforehand.
 """
 
 from __future__ import annotations
@@ -10,62 +11,80 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
+from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.answers import AnswerClient, PlainClient
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.links import EmulatedLink, RunningLink, linked
+from moa_bench.harness.oracle import Script
+from moa_bench.harness.oracle_device import with_oracle
 from moa_bench.harness.recorded import recording_of, served_from
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
 from moa_bench.suites.split.round_ahead import RoundAhead
+from moa_bench.suites.split.suite import SplitEffort
+
+DRAFT_MS = 5.0  # of an oracle's draft step: of a device somewhat slower than one core here
+Holding = Literal["", "chain", "tree", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to answer.
-
-    Args:
-        drafter: whose server is asked.
-        mode: how to draft; None: plain streaming.
-        device: what the client holds: "chain" or "tree" of that drafter, or "auto".
-        acceptance: of an oracle in the drafter's place; None: there is none.
-    """
+    """A way to answer."""
 
     name: str
-    drafter: str
-    mode: DraftingSettings | None
-    device: str = ""
-    acceptance: float | None = None
+    drafter: str  # whose server is asked
+    mode: DraftingSettings | None  # how to draft; None: plain streaming
+    device: Holding = ""  # what the client holds of that drafter, or its own choice
+    acceptance: float | None = None  # of an oracle in the drafter's place
 
 
-def methods_of(drafters: Mapping[str, str], chain: int) -> list[Method]:
+def methods_of(drafters: Sequence[str], chain: int) -> list[Method]:
     """All methods, plain streaming first.
 
     Args:
-        drafters: the `--drafter` of each name; the first one's server answers plainly, drafts itself, and serves
-            what the program does by itself.
+        drafters: the first one's server answers plainly, drafts itself, and serves what the program does by itself.
         chain: nodes of a chain that is sent whole.
     """
-    first = next(iter(drafters))
-    device = DraftingSettings(drafting="device")
-    methods = [Method(PLAIN, first, None), Method(CO_LOCATED, first, DraftingSettings(drafting="server"), "tree")]
-    for name in drafters:
-        ahead = replace(device, run_ahead=False, new_rule=partial(RoundAhead, chain))
-        methods += [
-            Method(f"{name}: {SYNCHRONOUS}", name, replace(device, rounds=True, run_ahead=False, tree=True), "tree"),
-            Method(f"{name}: {AHEAD}", name, ahead, "chain"),
-            Method(f"{name}: {STREAMED}", name, replace(device, tree=True), "tree"),
-        ]
-    return [*methods, Method(ALL, first, DraftingSettings(tree=True), AUTO_DRAFTER)]
+    first = drafters[0]
+    return [
+        Method(PLAIN, first, None),
+        Method(CO_LOCATED, first, DraftingSettings(drafting="server"), "tree"),
+        *(method for name in drafters for method in _three_ways(name, name, chain, "tree")),
+        Method(ALL, first, DraftingSettings(tree=True), "auto"),
+    ]
+
+
+def oracle_methods(server: str, acceptances: Sequence[float], chain: int) -> list[Method]:
+    """Plain streaming, and all ways to use an oracle of each acceptance, which drafts chains."""
+    ways = (_three_ways(oracle_name(each), server, chain, "chain", each) for each in acceptances)
+    return [Method(PLAIN, server, None), *(method for of_oracle in ways for method in of_oracle)]
+
+
+def oracle_name(acceptance: float) -> str:
+    return f"oracle, {acceptance:g}"
+
+
+def _three_ways(
+    name: str, drafter: str, chain: int, shape: Literal["chain", "tree"], acceptance: float | None = None
+) -> list[Method]:
+    streamed = DraftingSettings(drafting="device", tree=shape == "tree")
+    rounds = replace(streamed, rounds=True, run_ahead=False)
+    ahead = replace(streamed, tree=False, run_ahead=False, new_rule=partial(RoundAhead, chain))
+    return [
+        Method(f"{name}: {SYNCHRONOUS}", drafter, rounds, shape, acceptance),
+        Method(f"{name}: {AHEAD}", drafter, ahead, "chain", acceptance),
+        Method(f"{name}: {STREAMED}", drafter, streamed, shape, acceptance),
+    ]
 
 
 class Devices:
-    """What clients hold, by drafter and shape.
+    """What clients hold, by drafter and shape; of oracles, the texts.
 
     Args:
         model: the servers'.
@@ -77,12 +96,16 @@ class Devices:
         self,
         runner: asyncio.Runner,
         model: str,
-        methods: list[Method],
+        methods: Sequence[Method],
         drafters: Mapping[str, str],
         servers: Mapping[str, Child],
+        effort: SplitEffort,
     ) -> None:
         self._runner = runner
+        self._servers = servers
+        self._effort = effort
         self._held: dict[tuple[str, str], Device] = {}
+        self._texts: dict[tuple[int, ...], tuple[int, ...]] = {}
         for method in methods:
             if method.mode is None or (method.drafter, method.device) in self._held:
                 continue
@@ -104,9 +127,6 @@ class Devices:
         Args:
             prompt: that it will be asked; only an oracle knows it beforehand.
             reach: the way to a drafter's server.
-
-        Raises:
-            MoaError: it cannot connect.
         """
         with reach(method.drafter) as link, closing(self._connected(method, link.address, prompt)) as client:
             yield client
@@ -114,10 +134,20 @@ class Devices:
     def _connected(self, method: Method, address: str, prompt: Sequence[int]) -> AnswerClient:
         if method.mode is None:
             return PlainClient(address)
-        return SplitClient(self._runner, address, self._device(method, prompt), mode=method.mode)
+        device = self._held[method.drafter, method.device]
+        if method.acceptance is not None:
+            vocab_size = int(device.files.config["vocab_size"])
+            script = Script((*prompt, *self._text(method, tuple(prompt))), method.acceptance, 0, vocab_size)
+            device = with_oracle(device, script, DRAFT_MS, self._effort.chain)
+        return SplitClient(self._runner, address, device, mode=method.mode)
 
-    def _device(self, method: Method, prompt: Sequence[int]) -> Device:
-        return self._held[method.drafter, method.device]
+    def _text(self, method: Method, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """What the target writes, by plain streaming without a link."""
+        if prompt not in self._texts:
+            settings = AnswerSettings(max_tokens=self._effort.answer_tokens, ignore_end_of_text=True)
+            with closing(PlainClient(self._servers[method.drafter].address)) as client:
+                self._texts[prompt] = client.ask(prompt, settings).tokens
+        return self._texts[prompt]
 
 
 class Reach(Protocol):
@@ -146,12 +176,3 @@ def reaching(link: EmulatedLink, servers: Mapping[str, Child], cores: set[int] |
             name: stack.enter_context(linked(link, server.address, cores=cores)) for name, server in servers.items()
         }
         yield lambda drafter, *, share: nullcontext(links[drafter])
-
-
-@contextmanager
-def serving_all(
-    drafters: Mapping[str, str], serve: Callable[..., AbstractContextManager[Child]]
-) -> Iterator[dict[str, Child]]:
-    """A server for each drafter."""
-    with ExitStack() as stack:
-        yield {name: stack.enter_context(serve(drafter=given)) for name, given in drafters.items()}

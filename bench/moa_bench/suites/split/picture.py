@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from moa_bench.report.pictures import new_pyplot, save
+from moa_bench.report.pictures import picture, title_of
 from moa_bench.report.spread import Spread
-from moa_bench.suites.split import closed_form
 from moa_bench.suites.split.figures import figures_of
 from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
 
@@ -21,39 +20,25 @@ OWN_LOOKS: Mapping[str, dict[str, Any]] = {
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws medians into a PNG file of a folder.
-
-    Raises:
-        ConfigError: matplotlib is not there, or the file cannot be written.
-    """
-    pyplot = new_pyplot()
-    figure, panel = pyplot.subplots(figsize=(11, 5.5), layout="constrained")
-    rounds, links = result["rounds"], result["links"]
+    path, rounds, links = folder / f"{result['name']}.png", result["rounds"], result["links"]
     order = sorted(links, key=lambda name: (links[name]["recorded"], links[name]["rtt_ms"]))
-    forms = [closed_form.over_plain(rounds, link, links) for link in order]
     colors = dict(zip(result["drafters"], (f"C{place}" for place in count()), strict=False))
-    for method in dict.fromkeys(name for each in rounds for name in each["answers"] if name != PLAIN):
-        points = [
-            (place, Spread.of(ratios).median)
-            for place, link in enumerate(order)
-            if (ratios := figures_of([each for each in rounds if each["link"] == link], method).over_plain)
-        ]
-        drafter, _, way = method.rpartition(": ")
-        look = {"color": colors[drafter], "marker": MARKERS[way]} if way in MARKERS else OWN_LOOKS[method]
-        panel.plot(*_columns(points), label=method, **look)
-        formed = [(place, form[method]) for place, form in enumerate(forms) if method in form]
-        panel.plot(*_columns(formed), linestyle=":", color=look["color"])
-    panel.set_xticks(range(len(order)), [_named(link, links[link]) for link in order], fontsize=8)
-    panel.axhline(1.0, color="grey", linewidth=1)
-    panel.set(xlabel="link, round trip; dotted: closed form", ylabel="tokens a second, over plain streaming's")
-    panel.grid(alpha=0.3)
-    figure.legend(fontsize=8, loc="outside right upper")
-    figure.suptitle(f"{result['target']} on one core of {result['machine']['cpu']}", fontsize=10)
-    return [save(figure, folder / f"{result['name']}.png")]
-
-
-def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    return [place for place, _ in points], [ratio for _, ratio in points]
+    with picture(path, title_of(result), (11, 5.5)) as (figure, (panel,)):
+        for method in dict.fromkeys(name for each in rounds for name in each["answers"] if name != PLAIN):
+            points = [
+                (place, Spread.of(ratios).median)
+                for place, link in enumerate(order)
+                if (ratios := figures_of([each for each in rounds if each["link"] == link], method).over_plain)
+            ]
+            drafter, _, way = method.rpartition(": ")
+            look = {"color": colors[drafter], "marker": MARKERS[way]} if way in MARKERS else OWN_LOOKS[method]
+            places, medians = [place for place, _ in points], [median for _, median in points]
+            panel.plot(places, medians, label=method, **look)
+        panel.set_xticks(range(len(order)), [_named(link, links[link]) for link in order], fontsize=8)
+        panel.axhline(1.0, color="grey", linewidth=1)
+        panel.set(xlabel="link, round trip", ylabel="tokens a second, over plain streaming's")
+        figure.legend(fontsize=8, loc="outside right upper")
+    return [path]
 
 
 def _named(link: str, facts: Mapping[str, Any]) -> str:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import pairwise, takewhile
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.answers import AnswerClient, TimedAnswer
+from moa_bench.harness.answers import AnswerClient, TimedAnswer, common_tokens
 from moa_bench.harness.split_client import SplitClient
+from moa_bench.report.interleave import rotated
 from moa_bench.suites.split.names import PLAIN
 
 Connect = Callable[[], AbstractContextManager[AnswerClient]]
@@ -38,38 +40,36 @@ def ask_round(
 
     Returns:
         {"prompt_tokens", "answers": {method: [what each answer took]}}.
-
-    Raises:
-        MoaError: plain streaming fails. Where another method fails, its answer says so.
     """
     settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
-    names = [name for name in connect if name != PLAIN]
-    plain, first = _ask(PLAIN, connect[PLAIN], prompt, settings, server_cpu_s, ())
+
+    def ask(name: str, reference: Sequence[int] = ()) -> tuple[dict[str, Any], tuple[int, ...]]:
+        return _ask(connect[name], prompt, settings, partial(server_cpu_s, name), reference)
+
+    plain, first = ask(PLAIN)
     taken = {PLAIN: [plain]}
-    for place in range(len(names)):
-        name = names[(place + turn) % len(names)]
+    for name in rotated([name for name in connect if name != PLAIN], turn):
         try:
-            taken[name] = [_ask(name, connect[name], prompt, settings, server_cpu_s, first)[0]]
+            taken[name] = [ask(name, first)[0]]
         except MoaError as error:
             taken[name] = [{"failure": str(error)}]
-    taken[PLAIN].append(_ask(PLAIN, connect[PLAIN], prompt, settings, server_cpu_s, first)[0])
+    taken[PLAIN].append(ask(PLAIN, first)[0])
     return {"prompt_tokens": len(prompt), "answers": taken}
 
 
 def _ask(
-    name: str,
     connect: Connect,
     prompt: Sequence[int],
     settings: AnswerSettings,
-    server_cpu_s: Callable[[str], float],
+    server_cpu_s: Callable[[], float],
     reference: Sequence[int],
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """One answer over a connection that is open already: what it took, and its tokens."""
     with connect() as client:
         client.ask(prompt, AnswerSettings(max_tokens=1))  # opens what opens at the first call
-        server_s, own_s = server_cpu_s(name), time.process_time()
+        server_s, own_s = server_cpu_s(), time.process_time()
         answer = client.ask(prompt, settings)
-        own_s, server_s = time.process_time() - own_s, server_cpu_s(name) - server_s
+        own_s, server_s = time.process_time() - own_s, server_cpu_s() - server_s
     figures = client.figures if isinstance(client, SplitClient) else None
     took = {
         "tokens": len(answer.tokens),
@@ -81,7 +81,7 @@ def _ask(
         "down": None if figures is None else figures.down_bytes,
         "server_cpu_s": round(server_s, 4),
         "own_cpu_s": round(own_s, 4),
-        "common": sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(answer.tokens, reference))),  # noqa: B905 (one may be longer)
+        "common": common_tokens(answer.tokens, reference),
         "same": not reference or tuple(reference) == answer.tokens,
     }
     return took, answer.tokens

@@ -8,7 +8,7 @@ import click
 
 from moa_bench.options import option
 from moa_bench.report.report import SPLIT
-from moa_bench.suite import Inputs, Suite
+from moa_bench.suite import Suite, SuiteInputs
 
 LOADING_S = 60.0
 ANSWER_S = 2.5  # of 64 tokens, on average over links and methods
@@ -17,19 +17,12 @@ ANSWERS = 10  # to a question: plain streaming twice, the server's drafts, every
 
 @dataclass(frozen=True, slots=True)
 class SplitEffort:
-    """How much to measure.
+    """How much to measure."""
 
-    Args:
-        questions: asked over each link, of all methods.
-        answer_tokens: of an answer, whatever the target chooses.
-        longest_prompt: questions with more tokens are not asked.
-        chain: nodes of a chain that is sent whole.
-    """
-
-    questions: int = 2
-    answer_tokens: int = 64
-    longest_prompt: int = 600
-    chain: int = 5
+    questions: int = 2  # asked over each link, of all methods
+    answer_tokens: int = 64  # of an answer, whatever the target chooses
+    longest_prompt: int = 600  # questions with more tokens are not asked
+    chain: int = 5  # nodes of a chain that is sent whole
     links: tuple[str, ...] = option(
         ("RTT 0", "wired", "5G", "4G", "RTT 100 ms", "RTT 300 ms"), "Only this link (repeat).", "--link", metavar="NAME"
     )
@@ -39,12 +32,10 @@ class SplitEffort:
 
 
 def estimate_s(effort: SplitEffort) -> float:
-    """About how many seconds it takes with the default model."""
     return LOADING_S + len(effort.links) * effort.questions * ANSWERS * ANSWER_S * effort.answer_tokens / 64
 
 
-def refuse(effort: SplitEffort, inputs: Inputs) -> None:
-    """Raises UsageError where oracles and drafters contradict the model."""
+def refuse(effort: SplitEffort, inputs: SuiteInputs) -> None:
     if inputs.shape is None and effort.acceptances != SplitEffort().acceptances:
         raise click.UsageError("--acceptance needs --shape.")
     if inputs.shape is not None and inputs.drafters:

@@ -4,31 +4,61 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from moa_bench.report.report import facts_line, table
-from moa_bench.report.spread import Spread, ratio_text
-from moa_bench.suites.split import closed_form
-from moa_bench.suites.split.figures import figures_of, over
+from moa_bench.report.report import Column, facts_line, table_of
+from moa_bench.report.spread import Spread
+from moa_bench.suites.split.figures import LinkFigures, figures_of, over
 from moa_bench.suites.split.names import ALL, ORACLES, PLAIN, SYNCHRONOUS
 
 LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
 EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times
-HEAD = [
-    "method", "tokens/s", "over plain", "worst", "closed form", "over EAGLE-2's rounds", "first token",
-    "tokens a forward", "forwards a 100 tokens", "gap, ms: median", "95 %", "99 %", "up a token", "down a token",
-    "server's CPU, ms a token", "device's",
-]  # fmt: skip
+COLUMNS: tuple[Column, ...] = (
+    ("method", "{0.method}"),
+    ("tokens/s", lambda row: f"{Spread.of(row.figures.rates).median:.1f}"),
+    ("over plain", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.over_plain)),
+    (
+        "worst",
+        lambda row: f"{min(row.figures.over_plain):.2f}" if row.method != PLAIN and row.figures.over_plain else "",
+    ),
+    ("over EAGLE-2's rounds", lambda row: "" if row.over_eagle is None else f"{row.over_eagle.median:.2f}"),
+    ("first token", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.first_over_plain)),
+    ("tokens a forward", lambda row: f"{100.0 / row.forwards:.2f}"),
+    ("forwards a 100 tokens", "{0.forwards:.0f}"),
+    ("gap, ms: median", lambda row: row.gap(50)),
+    ("95 %", lambda row: row.gap(95)),
+    ("99 %", lambda row: row.gap(99)),
+    ("up a token", lambda row: _bytes(row.figures.a_token("up"))),
+    ("down a token", lambda row: _bytes(row.figures.a_token("down"))),
+    ("server's CPU, ms a token", lambda row: f"{row.figures.a_token('server_cpu_s', 1e3):.1f}"),
+    ("device's", lambda row: f"{row.figures.a_token('own_cpu_s', 1e3):.1f}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """A method over one link, next to what it is compared with."""
+
+    method: str
+    figures: LinkFigures
+    over_eagle: Spread | None
+
+    @property
+    def forwards(self) -> float:
+        """For 100 tokens."""
+        return self.figures.a_token("forwards", 100.0) or 0.0
+
+    def gap(self, percent: int) -> str:
+        return f"{np.percentile(self.figures.gaps_ms or [0.0], percent):.0f}"
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """A table for each link, and what is held of the aims."""
     parts = [facts_line(result), _what(result) + "\n"]
     for link in result["links"]:
-        forms = closed_form.over_plain(result["rounds"], link, result["links"])
-        parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link], forms)]
+        parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link])]
     parts.append(remarks(result["rounds"]))
     return "\n".join(parts)
 
@@ -41,48 +71,26 @@ def _what(result: Mapping[str, Any]) -> str:
         f"{effort.questions} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
         f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; one round "
         f"ahead sends {chain}, and drafts the next one meanwhile; streamed drafts are {streamed}. Ratios of tokens a "
-        "second over the whole answer: median (quartiles). The closed form is what arithmetic "
-        f"makes of the times over {closed_form.BASE} and of the tokens that a forward brought over this link; of one "
-        "round ahead, at most."
+        "second over the whole answer: median (quartiles)."
     )
     drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
     return f"{text}\n\nDrafters: {drafters}."
 
 
-def link_table(rounds: Sequence[Mapping[str, Any]], forms: Mapping[str, float]) -> str:
-    """A row for each method, of rounds over one link; `forms`: closed forms by method, over plain streaming."""
-    rows = []
+def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
+    rows, failed = [], []
     for method in dict.fromkeys(name for each in rounds for name in each["answers"]):
         figures = figures_of(rounds, method)
-        if not figures.answers:
-            rows.append([method, "failed", *[""] * (len(HEAD) - 2)])
-            continue
-        gaps = np.percentile(figures.gaps_ms or [0.0], (50, 95, 99))
-        forwards = figures.a_token("forwards", 100.0) or 0.0
-        against_eagle = None if method in (PLAIN, EAGLE) else over(rounds, method, EAGLE)
-        rows.append(
-            [
-                method,
-                f"{Spread.of(figures.rates).median:.1f}",
-                "1" if method == PLAIN else _ratio(figures.over_plain),
-                "" if method == PLAIN or not figures.over_plain else f"{min(figures.over_plain):.2f}",
-                f"{forms[method]:.2f}" if method in forms else "",
-                "" if against_eagle is None else f"{against_eagle.median:.2f}",
-                "1" if method == PLAIN else _ratio(figures.first_over_plain),
-                f"{100.0 / forwards:.2f}",
-                f"{forwards:.0f}",
-                *(f"{gap:.0f}" for gap in gaps),
-                _bytes(figures.a_token("up")),
-                _bytes(figures.a_token("down")),
-                f"{figures.a_token('server_cpu_s', 1e3):.1f}",
-                f"{figures.a_token('own_cpu_s', 1e3):.1f}",
-            ]
-        )
-    return table(HEAD, rows)
+        if figures.answers:
+            over_eagle = None if method in (PLAIN, EAGLE) else over(rounds, method, EAGLE)
+            rows.append(MethodRow(method, figures, over_eagle))
+        else:
+            failed.append(f"| {method} | failed |{'  |' * (len(COLUMNS) - 2)}\n")
+    return table_of(COLUMNS, rows) + "".join(failed)
 
 
 def _ratio(values: Sequence[float]) -> str:
-    return ratio_text(Spread.of(values)) if values else "another text"
+    return f"{Spread.of(values):2}" if values else "another text"
 
 
 def _bytes(value: float | None) -> str:

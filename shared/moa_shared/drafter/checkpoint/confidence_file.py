@@ -10,7 +10,7 @@ from moa_shared.drafter.checkpoint.shipped import companions
 from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.reliability import ReliabilityCurve
-from moa_shared.drafting.written import Origin
+from moa_shared.drafting.written import TokenOrigin
 from moa_shared.errors import CheckpointError
 from moa_shared.text.json_text import parse_json
 
@@ -44,7 +44,7 @@ def read_confidence(path: Path) -> tuple[str, Confidence]:
     """
     try:
         content: Any = parse_json(path.read_text("utf-8"))
-        shares = {origin: [float(share) for share in content["curves"][origin]] for origin in Origin}
+        shares = {origin: [float(share) for share in content["curves"][origin]] for origin in TokenOrigin}
         curves = {origin: ReliabilityCurve(each) for origin, each in shares.items()}
         return str(content[FINGERPRINT_KEY]), Confidence(curves)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -19,7 +19,7 @@ _PRIOR_WEIGHT = 16.0
 LEAST_SURVIVAL = 0.02
 LEAST_LOG_SURVIVAL = math.log(LEAST_SURVIVAL)
 SHORTEST = 2  # a single token that occurred before says too little
-SHORTEST_ALONE = 4  # in standalone text, where a wrong token spoils all that follows and not one node (ADR 27)
+SHORTEST_STANDALONE = 4  # in standalone text, where a wrong token spoils all that follows and not one node (ADR 27)
 
 
 def chance_of_copy(size: int) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from moa_bench.harness.byte_counter import Bytes, counting
+from moa_bench.harness.byte_counter import SocketBytes, counting
 
 from tests.unit.moa_bench.conftest import dial
 
@@ -45,7 +45,7 @@ def test_bytes_pass_and_are_counted_each_way(size: int) -> None:
         sender.start()
         got = receive(connection, 2 * size)
         sender.join(5)
-        assert counter.read() == Bytes(size, 2 * size)
+        assert counter.read() == SocketBytes(size, 2 * size)
         assert sorted(got) == sorted(payload * 2)
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""  # the end passes too, both ways
@@ -57,8 +57,8 @@ def test_a_dead_upstream_closes_the_connection() -> None:
     with counting(dead) as counter:
         with dial(counter.address) as connection:
             assert connection.recv(1) == b""
-        assert counter.read() == Bytes(0, 0)
+        assert counter.read() == SocketBytes(0, 0)
 
 
 def test_counts_are_subtracted() -> None:
-    assert Bytes(5, 9) - Bytes(2, 3) == Bytes(3, 6)
+    assert SocketBytes(5, 9) - SocketBytes(2, 3) == SocketBytes(3, 6)

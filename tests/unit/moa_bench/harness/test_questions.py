@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.questions import PACKAGED, Question, read_all
+from moa_bench.harness.questions import PACKAGED, BenchQuestion, read_all
 from moa_shared.errors import DataError, NotFoundError
 
 from tests.support.messages import raises
@@ -25,9 +25,9 @@ def write(path: Path, *categories: str) -> Path:
 def test_a_line_names_its_category_and_a_file_without_any_does(tmp_path: Path) -> None:
     path = write(tmp_path / "mt_bench.jsonl", "writing", "math", "")
     assert read_all(path) == [
-        Question("0", "writing", ("mt_bench 0", "more")),
-        Question("1", "math", ("mt_bench 1", "more")),
-        Question("2", "mt_bench", ("mt_bench 2", "more")),
+        BenchQuestion("0", "writing", ("mt_bench 0", "more")),
+        BenchQuestion("1", "math", ("mt_bench 1", "more")),
+        BenchQuestion("2", "mt_bench", ("mt_bench 2", "more")),
     ]
 
 

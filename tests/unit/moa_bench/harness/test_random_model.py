@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType, LlamaFileType
 from gguf.quants import dequantize
 from moa_bench.harness import random_model as random_models
 from moa_bench.harness.random_model import _SCALES, STD, _Tensor, _tensors, random_model
-from moa_bench.harness.shapes import FORMATS, SHAPES, Shape
+from moa_bench.harness.shapes import FORMATS, SHAPES, ModelShape
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.gguf.file_type import file_type
@@ -21,7 +21,7 @@ from moa_shared.programs.progress import SilentProgress
 from tests.support.messages import steady
 
 SILENT = SilentProgress()
-TINY = Shape(hidden=256, layers=8, inner=512, heads=4, kv_heads=2, vocab=49160, context=64)
+TINY = ModelShape(hidden=256, layers=8, inner=512, heads=4, kv_heads=2, vocab=49160, context=64)
 
 
 @pytest.fixture

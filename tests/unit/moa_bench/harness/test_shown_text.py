@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from moa_bench.harness.shown_text import ShownText
+from moa_bench.harness.shown_text import AnswerScreen
 from moa_client.conversation.events import Committed, Corrected, Ended, LinkChanged, LinkState, Provisional
 from moa_shared.protocol.finish_rule import Finish
 
 
-def shown(*events: object) -> ShownText:
-    screen = ShownText()
+def shown(*events: object) -> AnswerScreen:
+    screen = AnswerScreen()
     for number, event in enumerate(events):
         screen.on_event(event, float(number))  # type: ignore[arg-type]
     return screen

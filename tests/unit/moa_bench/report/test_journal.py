@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_bench.report.journal import Journal, JsonObject, measure_afresh
+from moa_bench.report.journal import JsonObject, RunJournal, measure_afresh
 from moa_shared.errors import ConfigError, ConflictError, DataError, InternalError
 
 from tests.support.messages import raises
@@ -24,15 +24,15 @@ KEYS = ("plain, round 0", "plain, round 1", "MoA, round 0")
 
 
 @contextmanager
-def opened(path: Path, header: JsonObject = HEADER, **options: Any) -> Iterator[Journal]:
-    journal = Journal(path, header, **options)
+def opened(path: Path, header: JsonObject = HEADER, **options: Any) -> Iterator[RunJournal]:
+    journal = RunJournal(path, header, **options)
     try:
         yield journal
     finally:
         journal.close()
 
 
-def measure_all(journal: Journal) -> list[str]:
+def measure_all(journal: RunJournal) -> list[str]:
     """Asks for all cells; gives the keys of those that were measured now."""
     measured = []
     for number, key in enumerate(KEYS):
@@ -80,7 +80,7 @@ def test_times_are_kept_and_told(tmp_path: Path) -> None:
     assert told == [(key, 1.0) for key in KEYS] * 2
     assert next(ticks) == 2 * len(KEYS)  # the second run took no time
     with opened(tmp_path / "j") as journal:
-        assert (journal.resumed_s, journal.count) == (3.0, 3)
+        assert (journal.resumed_s, journal.resumed) == (3.0, 3)
 
 
 def test_another_header_begins_a_new_file_and_says_what_differs(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
             " --afresh to measure all."
         ),
     ):
-        Journal(path, HEADER)
+        RunJournal(path, HEADER)
     with opened(path, afresh=True) as journal:
         assert measure_all(journal) == list(KEYS)
 
@@ -130,7 +130,7 @@ def test_one_writer_and_one_cell_a_key(tmp_path: Path) -> None:
             ConflictError,
             snapshot("Another moa-bench writes TMP/j. Let it end, or stop it, and start again: nothing is lost."),
         ):
-            Journal(path, HEADER)
+            RunJournal(path, HEADER)
         measure_all(journal)
         with raises(
             InternalError,
@@ -157,4 +157,4 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         ConfigError,
         snapshot("The journal TMP/file/j cannot be used: File exists. Make its folder one that you may write."),
     ):
-        Journal(tmp_path / "file" / "j", HEADER)
+        RunJournal(tmp_path / "file" / "j", HEADER)

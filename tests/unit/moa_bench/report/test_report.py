@@ -16,6 +16,7 @@ from moa_bench.report.report import (
     publish,
     replace_section,
     table,
+    table_of,
     to_json,
     write_text,
 )
@@ -51,6 +52,13 @@ def test_a_page_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_table_is_markdown() -> None:
     assert table(["what", "ms"], [["a", 1], ["b", 2.5]]) == "| what | ms |\n| --- | ---: |\n| a | 1 |\n| b | 2.5 |\n"
+
+
+def test_columns_are_formats_or_make_their_cells() -> None:
+    rows = [Spread(1.0, 0.5, 2.0, 3)]
+    assert table_of([("ms", "{0:1}"), ("twice", lambda row: 2 * row.median)], rows).splitlines()[2] == (
+        "| 1.0 (0.5 to 2.0) | 2.0 |"
+    )
 
 
 def test_results_are_json() -> None:

@@ -13,7 +13,7 @@ from tests.support.messages import raises
 
 def test_median_and_quartiles() -> None:
     assert Spread.of([5.0, 1.0, 2.0, 4.0, 3.0]) == Spread(3.0, 2.0, 4.0, 5)
-    assert Spread.of([2.0]).text() == "2.0 (2.0 to 2.0)"
+    assert f"{Spread.of([2.0]):1}" == "2.0 (2.0 to 2.0)"
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1))

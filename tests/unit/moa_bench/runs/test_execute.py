@@ -15,7 +15,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_bench.runs.execute import run_suite
 from moa_bench.runs.registry import SUITES
-from moa_bench.suite import Inputs, Result, Run, Suite
+from moa_bench.suite import Result, Suite, SuiteInputs, SuiteRun
 from moa_shared.errors import ConfigError, DataError
 
 from tests.support.messages import raises
@@ -35,7 +35,7 @@ def tiny(**more: Any) -> Suite[Effort]:
 def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The modules of a suite that measures cells, saves after each and draws a picture."""
 
-    def measure(effort: Effort, run: Run) -> Result:
+    def measure(effort: Effort, run: SuiteRun) -> Result:
         result: Result = {"name": "tiny-sized", "cells": [], "cores": [str(run.server_cores), str(run.own_cores)]}
         for number in range(effort.cells):
             result["cells"].append(number)
@@ -74,7 +74,7 @@ def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("modules")
 def test_a_result_says_what_was_run_and_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     SAVED[:] = [tmp_path / "result.json"]
-    run_suite(tiny(), Effort(), Inputs(), quick=True, json_file=SAVED[0])
+    run_suite(tiny(), Effort(), SuiteInputs(), quick=True, json_file=SAVED[0])
     result = json.loads(SAVED.pop().read_text())
     assert list(result)[:7] == ["suite", "quick", "pinned", "machine", "name", "effort", "level"]
     assert (result["suite"], result["name"], result["effort"]) == ("tiny", "tiny-sized", {"cells": 3})
@@ -85,7 +85,7 @@ def test_a_result_says_what_was_run_and_where(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.usefixtures("modules")
 def test_a_whole_result_goes_to_its_file_its_section_and_its_picture(checkout: Path) -> None:
-    run_suite(tiny(is_computed=True), Effort(1), Inputs(), quick=False, json_file=None)
+    run_suite(tiny(is_computed=True), Effort(1), SuiteInputs(), quick=False, json_file=None)
     assert "1 cells" in (checkout / "docs" / "engine.md").read_text()
     result = json.loads((checkout / "bench" / "results" / "tiny-sized.json").read_text())
     assert "machine" not in result
@@ -95,7 +95,7 @@ def test_a_whole_result_goes_to_its_file_its_section_and_its_picture(checkout: P
 @pytest.mark.usefixtures("modules")
 def test_a_quick_result_leaves_the_checkout_alone(checkout: Path) -> None:
     before = (checkout / "docs" / "engine.md").read_text()
-    run_suite(tiny(), Effort(), Inputs(), quick=True, json_file=None)
+    run_suite(tiny(), Effort(), SuiteInputs(), quick=True, json_file=None)
     assert (checkout / "docs" / "engine.md").read_text() == before
     assert not (checkout / "bench").exists()
     assert not list((checkout / "docs" / "img").iterdir())
@@ -104,13 +104,13 @@ def test_a_quick_result_leaves_the_checkout_alone(checkout: Path) -> None:
 @pytest.mark.usefixtures("modules")
 def test_server_and_client_are_pinned_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
-    run_suite(tiny(), Effort(), Inputs(pin=True), quick=True, json_file=tmp_path / "a.json")
+    run_suite(tiny(), Effort(), SuiteInputs(pin=True), quick=True, json_file=tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["cores"] == ["{3}", "{5}"]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     with raises(
         ConfigError, snapshot("Pinning needs two cores, this process may use 1. Leave out --pin or allow more cores.")
     ):
-        run_suite(tiny(), Effort(), Inputs(pin=True), quick=True, json_file=None)
+        run_suite(tiny(), Effort(), SuiteInputs(pin=True), quick=True, json_file=None)
 
 
 def test_a_result_that_is_a_failure_is_told_after_it_was_written(
@@ -121,7 +121,7 @@ def test_a_result_that_is_a_failure_is_told_after_it_was_written(
 
     modules["tiny.measure"].check = check  # type: ignore[attr-defined]
     with raises(DataError, "3 cells are too few. Measure more."):
-        run_suite(tiny(), Effort(), Inputs(), quick=True, json_file=tmp_path / "a.json")
+        run_suite(tiny(), Effort(), SuiteInputs(), quick=True, json_file=tmp_path / "a.json")
     assert (tmp_path / "a.json").is_file()
 
 
@@ -130,7 +130,7 @@ def test_every_suite_has_its_modules_and_needs_longer_than_its_quick_form(suite:
     for module, function in (("measure", "measure"), ("tables", "render")):
         __import__(f"{suite.package}.{module}")
         assert callable(getattr(sys.modules[f"{suite.package}.{module}"], function))
-    assert set(suite.takes) <= set(vars(Inputs()))
+    assert set(suite.takes) <= set(vars(SuiteInputs()))
     if suite.quick is not None:
         assert suite.seconds(suite.quick) <= suite.seconds(suite.full)
 
@@ -139,5 +139,5 @@ def test_all_of_it_is_measured_within_two_hours() -> None:
     from moa_bench.runs.registry import CHAPTERS
 
     parts = [part for chapter in CHAPTERS for part in chapter.parts]
-    assert sum(part.seconds(quick=False) for part in parts) < 7200
-    assert sum(part.seconds(quick=True) for part in parts) < 1800
+    assert sum(part.seconds(part.full) for part in parts) < 7200
+    assert sum(part.seconds(part.effort(quick=True)) for part in parts) < 1800

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from inline_snapshot import snapshot
 from moa_bench.report.report import checkout_root, with_section
-from moa_bench.runs.chapters import Chapter, Part, choose_parts
+from moa_bench.runs.chapters import Chapter, choose_parts
 from moa_bench.runs.page import PAGE, SECTION, results_table
 from moa_bench.suite import Suite
 from moa_shared.errors import ConfigError, DataError
@@ -15,8 +15,8 @@ from moa_shared.errors import ConfigError, DataError
 from tests.support.messages import raises
 
 
-def part(name: str) -> Part:
-    return Part(Suite(name, "", "", "measurements/parts.md", None, None, (), lambda effort: 1.0))
+def part(name: str) -> Suite[None]:
+    return Suite(name, "", "", "measurements/parts.md", None, None, (), lambda effort: 1.0)
 
 
 ONE = Chapter("first", (part("one"), part("two")))

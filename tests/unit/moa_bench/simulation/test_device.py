@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from moa_bench.harness.oracle import Script
 from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.simulation.events import EventLoop
@@ -27,11 +29,16 @@ class Bench:
         self.loop = EventLoop()
         self.sent: list[Draft | Ack] = []
         script = Script((*PROMPT, *TEXT), acceptance, 0, 50)
+
+        def guess(committed: int, drafted: Sequence[int]) -> int:
+            position = committed + len(drafted)
+            return script.proposal(position, on_text=script.tokens[committed:position] == tuple(drafted))
+
         self.device = ScriptedDevice(
             50,
             self.sent.append,
             lambda: self.loop.now_ms,
-            script.guess if drafts else None,
+            guess if drafts else None,
             5.0,
             self.loop.after,
             settings or DraftingSettings("device"),

@@ -9,6 +9,7 @@ from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation, Phase, Provenance
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_server.session.pending_draft import PendingDraft
+from moa_shared.drafting import Growth
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict
@@ -127,12 +128,15 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
 
 def test_streamed_tokens_extend_one_chain() -> None:
     conversation = asked()
-    first = conversation.extend([4])
-    second = conversation.extend([5, 6])
+    conversation.extend([4])
+    first = conversation.draft_message(0)
+    conversation.extend([5, 6])
+    second = conversation.draft_message(1)
     assert (first.first_node, second.first_node) == (0, 1)
     assert first.parents == second.parents == ()
     conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4], ON))
-    third = conversation.extend([7])
+    conversation.extend([7])
+    third = conversation.draft_message(3)
     assert (third.base, third.first_node, third.epoch) == (3, 3, first.epoch)
     assert conversation.draft == DraftTree.chain([5, 6, 7])
 
@@ -205,12 +209,13 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
         for _ in range(2 if position == 3 else 1):
             step = drafting.next_step(0.0)
             assert step is not None
-            drafting.on_drafted(step, [(position + len(step.draft)) % VOCAB])
+            drafting.on_extended(step, Growth.chain(step.draft, [(position + len(step.draft)) % VOCAB]))
             frame = drafting.take_frame(flush=True)
             assert frame is not None
             assert pending.add(conversation.tokens, conversation.hashes, frame)
         conversation_hash = conversation.hashes.short_at(position)
-        drafting.on_verdict(Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON))
+        verdict = Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON)
+        drafting.on_verdict(conversation.on_verdict(verdict))
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
         assert len(conversation._tree) <= 4

@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures
-from moa_client.drafting.drafters import Growth, LookupDrafter
+from moa_client.drafting.drafters import LookupDrafter
+from moa_shared.drafting import Growth
 from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree

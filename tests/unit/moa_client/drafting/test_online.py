@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from moa_client.conversation.conversation import Conversation
-from moa_client.drafting.drafters import Growth
 from moa_client.drafting.online import ACK_TOKENS, HOLD_STEPS, OnlineDrafting
 from moa_client.drafting.results import DraftCompleted, DraftExtended
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
+from moa_shared.drafting import Growth
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -52,10 +52,17 @@ class Bench:
         self.conversation = Conversation(vocab_size=100)
         self.sent: list[Draft | Ack] = []
         thread = self.thread if drafts else None
-        self.drafting = OnlineDrafting(settings, self.conversation, thread, self.memory, self.sent.append)
+        self.drafting = OnlineDrafting(settings, self.conversation, thread, self.memory)
         self.conversation.ask(PROMPT, AnswerSettings())
         self.drafting.on_asked()
-        self.drafting.on_told()  # by the question
+        self.drafting.mark_synced()  # by the question
+
+    def draft_on(self, now: float = 0.0) -> None:
+        self.sent += self.drafting.draft_on(now)
+
+    def complete(self, completed: DraftCompleted) -> None:
+        draft = self.drafting.on_completed(completed)
+        self.sent += [draft] if draft is not None else []
 
     def verdict(self, *tokens: int, **fields: Any) -> None:
         held = len(self.conversation.tokens)
@@ -63,9 +70,8 @@ class Bench:
 
     def grown(self, *tokens: int) -> None:
         self.thread.busy = False
-        count = len(self.thread.steps[-1].draft)
-        parents = range(count - 1, count - 1 + len(tokens))
-        self.drafting.on_grown(0.0, DraftExtended(self.thread.steps[-1], Growth(tokens, tuple(parents)), 1.0))
+        step = self.thread.steps[-1]
+        self.drafting.on_extended(0.0, DraftExtended(step, Growth.chain(step.draft, tokens), 1.0))
 
 
 # ---------------------------------------------------------------- rounds
@@ -73,13 +79,13 @@ class Bench:
 
 def test_a_round_is_drafted_after_each_verdict_and_sent() -> None:
     bench = Bench(ROUNDS)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     assert bench.thread.rounds == []  # the first token needs no draft
     bench.verdict(4)
-    bench.drafting.draft_on(0.0)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
+    bench.draft_on()
     assert bench.thread.rounds == [4]
-    bench.drafting.on_round(DraftCompleted(4, DraftTree.chain([5, 6])))
+    bench.complete(DraftCompleted(4, DraftTree.chain([5, 6])))
     [draft] = bench.sent
     assert isinstance(draft, Draft)
     assert (draft.base, list(draft.tokens)) == (4, [5, 6])
@@ -88,21 +94,21 @@ def test_a_round_is_drafted_after_each_verdict_and_sent() -> None:
 def test_a_round_that_a_verdict_has_overtaken_is_not_sent() -> None:
     bench = Bench(ROUNDS)
     bench.verdict(4)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     bench.verdict(5)
-    bench.drafting.on_round(DraftCompleted(4, DraftTree.chain([5, 6])))
+    bench.complete(DraftCompleted(4, DraftTree.chain([5, 6])))
     assert bench.sent == []
 
 
 def test_a_round_that_was_lost_with_the_link_is_drafted_again() -> None:
     bench = Bench(ROUNDS)
     bench.verdict(4)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     bench.thread.busy = False
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     assert bench.thread.rounds == [4]
     bench.drafting.restart()
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     assert bench.thread.rounds == [4, 4]
 
 
@@ -110,9 +116,9 @@ def test_a_round_waits_for_the_row_of_the_newest_token() -> None:
     bench = Bench(ROUNDS)
     bench.verdict(4)
     bench.memory.hold_until_ms = 10.0
-    bench.drafting.draft_on(9.0)
+    bench.draft_on(9.0)
     assert bench.thread.rounds == []
-    bench.drafting.draft_on(10.0)
+    bench.draft_on(10.0)
     assert bench.thread.rounds == [4]
 
 
@@ -131,11 +137,11 @@ def test_nodes_are_sent_once_as_they_are_drafted() -> None:
     bench.verdict(4)
     nodes: list[int] = []
     for token in (5, 6, 7):
-        bench.drafting.draft_on(0.0)
+        bench.draft_on()
         bench.grown(token)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     bench.grown()  # the drafter knows nothing more
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     for frame in bench.sent:
         assert isinstance(frame, Draft)
         assert (frame.base, frame.first_node) == (4, len(nodes))
@@ -147,13 +153,13 @@ def test_nodes_are_sent_once_as_they_are_drafted() -> None:
 def test_one_step_runs_at_a_time_and_what_a_verdict_has_overtaken_is_dropped() -> None:
     bench = Bench(STREAMED)
     bench.verdict(4)
-    bench.drafting.draft_on(0.0)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
+    bench.draft_on()
     assert len(bench.thread.steps) == 1
     bench.verdict(9)  # while the step runs
     bench.grown(5)
     assert len(bench.conversation.draft) == 0
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     assert [step.committed for step in bench.thread.steps] == [4, 5]
 
 
@@ -164,10 +170,10 @@ def test_standalone_text_becomes_the_draft_in_flight() -> None:
     assert message is not None
     assert (message.base, list(message.tokens)) == (3, [4, 5])
     bench.verdict(4)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     assert bench.thread.steps[0].draft == DraftTree.chain([5])  # what is left of it
     bench.grown(6)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
     [frame] = bench.sent
     assert isinstance(frame, Draft)
     assert (frame.first_node, list(frame.tokens)) == (2, [6])  # the server has the others
@@ -182,11 +188,11 @@ def test_a_silent_client_says_what_it_holds_every_few_tokens(drafts: bool) -> No
     bench.thread.busy = True  # with something long
     for token in range(ACK_TOKENS - 1):
         bench.verdict(token + 10)
-        bench.drafting.draft_on(0.0)
+        bench.draft_on()
     assert bench.sent == []
     bench.verdict(50)
-    bench.drafting.draft_on(0.0)
-    bench.drafting.draft_on(0.0)
+    bench.draft_on()
+    bench.draft_on()
     assert bench.sent == [Ack(len(PROMPT) + ACK_TOKENS)]
 
 
@@ -194,8 +200,8 @@ def test_nothing_is_drafted_after_the_end() -> None:
     for settings in (ROUNDS, STREAMED):
         bench = Bench(settings)
         bench.verdict(4, finish=Finish.END_OF_TEXT)
-        bench.drafting.draft_on(0.0)
-        bench.drafting.on_round(DraftCompleted(4, DraftTree.chain([5])))
+        bench.draft_on()
+        bench.complete(DraftCompleted(4, DraftTree.chain([5])))
         assert (bench.thread.rounds, bench.thread.steps, bench.sent) == ([], [], [])
 
 

@@ -9,18 +9,20 @@ import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, HeldBack, Provisional
-from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import TokenWritten
 from moa_client.drafting.standalone import StandaloneDrafting
+from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.memory.plan import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 PROMPT = [1, 2, 3]
 END_OF_TEXT = 9
-ALWAYS = AloneRule("always")
-AUTO = AloneRule("auto", least_chance=0.5)
+ALWAYS = StandaloneRule("always")
+AUTO = StandaloneRule("auto", least_chance=0.5)
 
 
 class FakeThread:
@@ -28,7 +30,12 @@ class FakeThread:
 
     def __init__(self) -> None:
         self.busy = False
+        self.told: list[list[int]] = []
         self.asked: list[tuple[int, list[int]]] = []
+
+    def tell(self, tokens: Sequence[int]) -> int:
+        self.told.append(list(tokens))
+        return len(tokens)
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
         assert not self.busy
@@ -43,15 +50,14 @@ class Writer:
         is_read: the server has begun the answer.
     """
 
-    def __init__(self, rule: AloneRule = ALWAYS, *, has_drafter: bool = True, is_read: bool = False) -> None:
+    def __init__(self, rule: StandaloneRule = ALWAYS, *, has_drafter: bool = True, is_read: bool = False) -> None:
         self.answers = AnswerQueue(Conversation(50), EndRule(frozenset({END_OF_TEXT}), 1000, str))
         self.answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
         if is_read:
             self.answers.conversation.keep((8,), Finish.UNFINISHED)
         self.thread = FakeThread()
-        self.told: list[list[int]] = []
         thread = cast("DrafterThread", self.thread) if has_drafter else None
-        self.drafting = StandaloneDrafting(self.answers, thread, lambda text: self.told.append(list(text)), rule)
+        self.drafting = StandaloneDrafting(self.answers, thread, MemoryPlan(None, {}, Codec.INT4), rule)
         self.now = 1000.0
 
     def write(self, token: int | None, chance: float = 1.0) -> None:
@@ -59,7 +65,7 @@ class Writer:
         self.drafting.write_on(self.now)
         serial, _ = self.thread.asked[-1]
         self.thread.busy = False
-        self.drafting.on_wrote(self.now, TokenWritten(serial, token, chance))
+        self.drafting.on_written(self.now, TokenWritten(serial, token, chance))
 
     @property
     def written(self) -> list[int]:
@@ -85,10 +91,10 @@ def test_the_text_grows_a_token_at_a_time(writer: Writer) -> None:
 def test_the_drafter_is_told_the_text_once_while_it_writes_itself(writer: Writer) -> None:
     writer.write(4)
     writer.write(5)
-    assert writer.told == [PROMPT]
+    assert writer.thread.told == [PROMPT]
     writer.drafting.restart()
     writer.write(6)
-    assert writer.told == [PROMPT, PROMPT]
+    assert writer.thread.told == [PROMPT, PROMPT]
 
 
 def test_a_draft_in_flight_is_not_shown_as_it_is(writer: Writer) -> None:
@@ -103,7 +109,7 @@ def test_a_token_for_a_text_since_changed_is_discarded(writer: Writer) -> None:
     writer.drafting.write_on(writer.now)
     (serial, _) = writer.thread.asked[-1]
     writer.drafting.restart()
-    writer.drafting.on_wrote(writer.now, TokenWritten(serial, 4))
+    writer.drafting.on_written(writer.now, TokenWritten(serial, 4))
     assert writer.written == []
 
 
@@ -172,13 +178,13 @@ class TestTextThatIsTooUnlikely:
         assert writer.written == [4]
 
     def test_is_all_text_for_who_wants_none(self) -> None:
-        writer = Writer(AloneRule("never"), is_read=True)
+        writer = Writer(StandaloneRule("never"), is_read=True)
         writer.write(4, 1.0)
         assert writer.written == []
         assert writer.drafting.is_waiting
 
     def test_is_what_goes_beyond_the_limit_whatever_is_wanted(self) -> None:
-        writer = Writer(AloneRule("always", most_tokens=2))
+        writer = Writer(StandaloneRule("always", most_tokens=2))
         writer.drafting.asked_for = True
         for token in (4, 5, 6):
             writer.write(token)
@@ -227,7 +233,7 @@ class TestAQuestionThatNoServerHasRead:
 
 
 def test_it_writes_as_fast_as_people_read() -> None:
-    writer = Writer(AloneRule("always", tokens_per_s=10.0))
+    writer = Writer(StandaloneRule("always", tokens_per_s=10.0))
     writer.write(4)
     writer.drafting.write_on(writer.now + 99.0)
     assert len(writer.thread.asked) == 1

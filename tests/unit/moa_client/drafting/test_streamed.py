@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.streamed import StreamedDrafting
+from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict
 from moa_shared.tree.draft_tree import DraftTree
@@ -34,15 +35,14 @@ def begun(*, announces_nothing: bool = False) -> StreamedDrafting:
 def commit(drafting: StreamedDrafting, *tokens: int) -> None:
     conversation = drafting.conversation
     base = len(conversation.tokens)
-    drafting.on_verdict(
-        Verdict(conversation.ask_id, base, conversation.hashes.short_at(base), tokens, Finish.UNFINISHED)
-    )
+    verdict = Verdict(conversation.ask_id, base, conversation.hashes.short_at(base), tokens, Finish.UNFINISHED)
+    drafting.on_verdict(conversation.on_verdict(verdict))
 
 
 def grow(drafting: StreamedDrafting, *tokens: int) -> None:
     step = drafting.next_step(0.0)
     assert step is not None
-    drafting.on_drafted(step, tokens)
+    drafting.on_extended(step, Growth.chain(step.draft, tokens))
 
 
 def test_frames_wait_for_each_other_and_name_the_prefix_once() -> None:
@@ -97,5 +97,5 @@ def test_a_step_that_a_verdict_has_overtaken_says_nothing_about_what_follows() -
     step = drafting.next_step(0.0)
     assert step is not None
     commit(drafting, 8)
-    assert not drafting.on_drafted(step, [])
+    drafting.on_extended(step, Growth())
     assert drafting.next_step(0.0) is not None

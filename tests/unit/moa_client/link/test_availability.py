@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 from moa_client.conversation.events import LinkChanged, LinkState
-from moa_client.link.availability import SILENT_STREAM_MS, Availability, GiveUp, Mode, SendBeat, Step, Steps
+from moa_client.link.availability import (
+    NOTHING,
+    SILENT_STREAM_MS,
+    Availability,
+    GiveUp,
+    LinkCommand,
+    Mode,
+    Reaction,
+    SendBeat,
+)
 from moa_client.link.monitor import LEAST_TIMEOUT_MS
 from moa_shared.errors import ProtocolError, RateLimitError, UnavailableError
 
@@ -17,85 +26,85 @@ SILENT = LinkChanged(LinkState.OFFLINE, "the server is silent")
 
 
 def tick(
-    presence: Availability,
+    availability: Availability,
     now: float,
     *,
     is_up: bool = True,
     is_trying: bool = False,
     is_expected: bool = True,
     patience_ms: float | None = None,
-) -> Steps:
-    return presence.tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected, patience_ms=patience_ms)
+) -> Reaction:
+    return availability.tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected, patience_ms=patience_ms)
 
 
-def without_beats(steps: Steps) -> Steps:
-    return [step for step in steps if not isinstance(step, SendBeat)]
+def without_beats(reaction: Reaction) -> Reaction:
+    return Reaction(tuple(each for each in reaction.commands if not isinstance(each, SendBeat)), reaction.events)
 
 
-def presence_in(mode: Mode) -> Availability:
-    """A presence that has come to this mode by itself, at time 1000 and later."""
-    presence = Availability(SILENCE_MS)
+def availability_in(mode: Mode) -> Availability:
+    """An availability that has come to this mode by itself, at time 1000 and later."""
+    availability = Availability(SILENCE_MS)
     if mode is Mode.OFFLINE_BY_WISH:
-        presence.go_offline()
-        tick(presence, 1000.0)
-        return presence
-    presence.on_opened(1000.0, ROUND_TRIP_MS)
-    presence.on_return(is_answering=True)
-    tick(presence, 1000.0)
+        availability.go_offline()
+        tick(availability, 1000.0)
+        return availability
+    availability.on_opened(1000.0, ROUND_TRIP_MS)
+    availability.on_return(is_answering=True)
+    tick(availability, 1000.0)
     if mode is Mode.SILENT:
-        tick(presence, 1000.0 + LEAST_TIMEOUT_MS)
+        tick(availability, 1000.0 + LEAST_TIMEOUT_MS)
     elif mode is Mode.STALLED:
-        presence.on_frame(1000.0 + SILENCE_MS, is_progress=False)
-        tick(presence, 1000.0 + SILENCE_MS)
+        availability.on_frame(1000.0 + SILENCE_MS, is_progress=False)
+        tick(availability, 1000.0 + SILENCE_MS)
     elif mode is Mode.OFFLINE:
-        presence.on_down(GONE, broke=False, is_expected=True)
-    assert presence.mode is mode
-    return presence
+        availability.on_lost(GONE, broke=False, is_expected=True)
+    assert availability.mode is mode
+    return availability
 
 
 @pytest.mark.parametrize(
-    ("mode", "seconds", "then", "steps"),
+    ("mode", "seconds", "then", "reaction"),
     [
-        (Mode.SERVED, 0.1, Mode.SERVED, []),
-        (Mode.SERVED, 0.15, Mode.SILENT, [Step.GO_STANDALONE, SILENT]),
-        (Mode.SILENT, 0.6, Mode.SILENT, []),
-        (Mode.SILENT, 0.65, Mode.OFFLINE, [Step.REOPEN]),
-        (Mode.STALLED, 60.1, Mode.STALLED, []),
-        (Mode.STALLED, 60.65, Mode.OFFLINE, [Step.REOPEN]),
-        (Mode.OFFLINE_BY_WISH, 10.0, Mode.OFFLINE_BY_WISH, [Step.LEAVE]),
+        (Mode.SERVED, 0.1, Mode.SERVED, NOTHING),
+        (Mode.SERVED, 0.15, Mode.SILENT, Reaction((LinkCommand.GO_STANDALONE,), (SILENT,))),
+        (Mode.SILENT, 0.6, Mode.SILENT, NOTHING),
+        (Mode.SILENT, 0.65, Mode.OFFLINE, Reaction((LinkCommand.REOPEN,))),
+        (Mode.STALLED, 60.1, Mode.STALLED, NOTHING),
+        (Mode.STALLED, 60.65, Mode.OFFLINE, Reaction((LinkCommand.REOPEN,))),
+        (Mode.OFFLINE_BY_WISH, 10.0, Mode.OFFLINE_BY_WISH, Reaction((LinkCommand.LEAVE,))),
     ],
 )
-def test_time_passes_with_a_silent_stream(mode: Mode, seconds: float, then: Mode, steps: Steps) -> None:
-    presence = presence_in(mode)
-    assert without_beats(tick(presence, 1000.0 + 1e3 * seconds)) == steps
-    assert presence.mode is then
+def test_time_passes_with_a_silent_stream(mode: Mode, seconds: float, then: Mode, reaction: Reaction) -> None:
+    availability = availability_in(mode)
+    assert without_beats(tick(availability, 1000.0 + 1e3 * seconds)) == reaction
+    assert availability.mode is then
 
 
 @pytest.mark.parametrize("mode", [Mode.OFFLINE, Mode.OFFLINE_BY_WISH])
 def test_nothing_is_due_without_a_stream(mode: Mode) -> None:
-    presence = presence_in(mode)
-    assert tick(presence, 1e6, is_up=False) == []
-    assert presence.mode is mode
+    availability = availability_in(mode)
+    assert tick(availability, 1e6, is_up=False) == NOTHING
+    assert availability.mode is mode
 
 
 def test_a_stream_that_was_never_opened_is_lost_by_the_same_timer() -> None:
-    presence = Availability(SILENCE_MS)
-    tick(presence, 0.0, is_up=False, is_trying=True)
-    assert tick(presence, 5000.0, is_up=False, is_trying=True) == [Step.GO_STANDALONE, SILENT]
-    assert presence.mode is Mode.OFFLINE
+    availability = Availability(SILENCE_MS)
+    tick(availability, 0.0, is_up=False, is_trying=True)
+    assert tick(availability, 5000.0, is_up=False, is_trying=True) == Reaction((LinkCommand.GO_STANDALONE,), (SILENT,))
+    assert availability.mode is Mode.OFFLINE
 
 
 def test_a_stream_that_has_broken_before_the_timer_ran_out_is_lost_for_that_reason() -> None:
-    presence = presence_in(Mode.SERVED)
-    assert presence.on_down(GONE, broke=True, is_expected=True) == []
-    steps = tick(presence, 1000.0 + LEAST_TIMEOUT_MS, is_up=False, is_trying=True)
-    assert steps == [Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, GONE.message)]
+    availability = availability_in(Mode.SERVED)
+    assert availability.on_lost(GONE, broke=True, is_expected=True) == NOTHING
+    reaction = tick(availability, 1000.0 + LEAST_TIMEOUT_MS, is_up=False, is_trying=True)
+    assert reaction == Reaction((LinkCommand.GO_STANDALONE,), (LinkChanged(LinkState.OFFLINE, GONE.message),))
 
 
 def test_nothing_is_lost_while_nothing_is_expected() -> None:
-    presence = presence_in(Mode.SERVED)
-    assert tick(presence, 1e6, is_expected=False) == []
-    assert presence.mode is Mode.SERVED
+    availability = availability_in(Mode.SERVED)
+    assert tick(availability, 1e6, is_expected=False) == NOTHING
+    assert availability.mode is Mode.SERVED
 
 
 @pytest.mark.parametrize(
@@ -109,80 +118,90 @@ def test_nothing_is_lost_while_nothing_is_expected() -> None:
     ],
 )
 def test_a_frame_shows_that_the_server_is_back(mode: Mode, is_progress: bool, is_back: bool) -> None:
-    presence = presence_in(mode)
+    availability = availability_in(mode)
     now = 1000.0 + (SILENCE_MS if mode is Mode.STALLED else LEAST_TIMEOUT_MS) + 1.0
-    presence.on_frame(now, is_progress=is_progress)
-    assert presence.is_back(now) is is_back
+    availability.on_frame(now, is_progress=is_progress)
+    assert availability.is_back(now) is is_back
 
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.SERVED])
 @pytest.mark.parametrize(("is_answering", "state"), [(True, LinkState.BACK), (False, LinkState.GOOD)])
 def test_the_server_decides_again_when_it_returns(mode: Mode, is_answering: bool, state: LinkState) -> None:
-    presence = presence_in(mode)
-    assert presence.on_return(is_answering=is_answering) == [Step.RETURN, LinkChanged(state)]
-    assert presence.is_served
+    availability = availability_in(mode)
+    assert availability.on_return(is_answering=is_answering) == (LinkChanged(state),)
+    assert availability.is_served
 
 
 def test_a_return_that_was_no_loss_only_updates_the_state() -> None:
-    presence = presence_in(Mode.SERVED)
-    assert presence.on_return(is_answering=True) == []
-    presence.on_down(GONE, broke=False, is_expected=False)
-    assert presence.on_return(is_answering=True) == [LinkChanged(LinkState.GOOD)]
+    availability = availability_in(Mode.SERVED)
+    assert availability.on_return(is_answering=True) == ()
+    availability.on_lost(GONE, broke=False, is_expected=False)
+    assert availability.on_return(is_answering=True) == (LinkChanged(LinkState.GOOD),)
 
 
 @pytest.mark.parametrize(
-    ("mode", "broke", "is_expected", "then", "steps"),
+    ("mode", "broke", "is_expected", "then", "reaction"),
     [
-        (Mode.SERVED, False, True, Mode.OFFLINE, [Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, GONE.message)]),
-        (Mode.SERVED, True, True, Mode.SERVED, []),
-        (Mode.SERVED, False, False, Mode.SERVED, [LinkChanged(LinkState.OFFLINE, GONE.message)]),
-        (Mode.SILENT, True, True, Mode.OFFLINE, []),
-        (Mode.STALLED, True, True, Mode.OFFLINE, []),
-        (Mode.SILENT, False, True, Mode.OFFLINE, []),
-        (Mode.OFFLINE, False, True, Mode.OFFLINE, []),
+        (
+            Mode.SERVED,
+            False,
+            True,
+            Mode.OFFLINE,
+            Reaction((LinkCommand.GO_STANDALONE,), (LinkChanged(LinkState.OFFLINE, GONE.message),)),
+        ),
+        (Mode.SERVED, True, True, Mode.SERVED, NOTHING),
+        (Mode.SERVED, False, False, Mode.SERVED, Reaction(events=(LinkChanged(LinkState.OFFLINE, GONE.message),))),
+        (Mode.SILENT, True, True, Mode.OFFLINE, NOTHING),
+        (Mode.STALLED, True, True, Mode.OFFLINE, NOTHING),
+        (Mode.SILENT, False, True, Mode.OFFLINE, NOTHING),
+        (Mode.OFFLINE, False, True, Mode.OFFLINE, NOTHING),
     ],
 )
-def test_a_stream_is_lost(mode: Mode, broke: bool, is_expected: bool, then: Mode, steps: Steps) -> None:
-    presence = presence_in(mode)
-    assert presence.on_down(GONE, broke=broke, is_expected=is_expected) == steps
-    assert presence.mode is then
+def test_a_stream_is_lost(mode: Mode, broke: bool, is_expected: bool, then: Mode, reaction: Reaction) -> None:
+    availability = availability_in(mode)
+    assert availability.on_lost(GONE, broke=broke, is_expected=is_expected) == reaction
+    assert availability.mode is then
 
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.OFFLINE_BY_WISH])
 def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
-    presence = presence_in(mode)
-    presence.go_offline()
-    steps = without_beats(tick(presence, 1500.0))
-    expected = [Step.LEAVE, Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, "as requested")]
-    assert steps == (expected if mode is Mode.SERVED else [Step.LEAVE])
-    assert presence.mode is Mode.OFFLINE_BY_WISH
-    presence.go_online()
-    assert presence.mode.name == "OFFLINE"
-    assert tick(presence, 1500.0, is_up=False, is_trying=True) == []
-    assert presence.may_end_answers(100_000.0)
+    availability = availability_in(mode)
+    availability.go_offline()
+    reaction = without_beats(tick(availability, 1500.0))
+    expected = Reaction(
+        (LinkCommand.LEAVE, LinkCommand.GO_STANDALONE), (LinkChanged(LinkState.OFFLINE, "as requested"),)
+    )
+    assert reaction == (expected if mode is Mode.SERVED else Reaction((LinkCommand.LEAVE,)))
+    assert availability.mode is Mode.OFFLINE_BY_WISH
+    availability.go_online()
+    assert availability.mode.name == "OFFLINE"
+    assert tick(availability, 1500.0, is_up=False, is_trying=True) == NOTHING
+    assert availability.may_end_answers(100_000.0)
 
 
 def test_going_offline_and_online_at_once_changes_nothing() -> None:
-    presence = presence_in(Mode.SERVED)
-    presence.go_offline()
-    presence.go_online()
-    assert without_beats(tick(presence, 1001.0)) == []
-    assert presence.is_served
+    availability = availability_in(Mode.SERVED)
+    availability.go_offline()
+    availability.go_online()
+    assert without_beats(tick(availability, 1001.0)) == NOTHING
+    assert availability.is_served
 
 
 def test_a_server_that_violates_the_protocol_is_left_until_the_user_connects_again() -> None:
-    presence = presence_in(Mode.SERVED)
-    assert presence.distrust(WRONG) == [Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, WRONG.message)]
-    assert tick(presence, 1001.0) == [Step.LEAVE]
-    assert presence.mode is Mode.OFFLINE_BY_WISH
-    assert presence.error is WRONG
+    availability = availability_in(Mode.SERVED)
+    assert availability.distrust(WRONG) == Reaction(
+        (LinkCommand.GO_STANDALONE,), (LinkChanged(LinkState.OFFLINE, WRONG.message),)
+    )
+    assert tick(availability, 1001.0) == Reaction((LinkCommand.LEAVE,))
+    assert availability.mode is Mode.OFFLINE_BY_WISH
+    assert availability.error is WRONG
 
 
 def test_another_stream_can_be_asked_for() -> None:
-    presence = presence_in(Mode.SILENT)
-    presence.replace_stream()
-    assert without_beats(tick(presence, 1200.0)) == [Step.REOPEN]
-    assert without_beats(tick(presence, 1201.0, is_up=False, is_trying=True)) == []
+    availability = availability_in(Mode.SILENT)
+    availability.replace_stream()
+    assert without_beats(tick(availability, 1200.0)) == Reaction((LinkCommand.REOPEN,))
+    assert without_beats(tick(availability, 1201.0, is_up=False, is_trying=True)) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -196,112 +215,112 @@ def test_another_stream_can_be_asked_for() -> None:
     ],
 )
 def test_a_silent_stream_may_recover_before_an_answer_ends(mode: Mode, may_end: bool) -> None:
-    presence = presence_in(mode)
-    presence.outages.observe(100_000.0, is_served=presence.is_served)
-    assert presence.may_end_answers(100_000.0) is may_end
+    availability = availability_in(mode)
+    availability.outages.observe(100_000.0, is_served=availability.is_served)
+    assert availability.may_end_answers(100_000.0) is may_end
 
 
 def test_a_link_lost_a_moment_ago_may_recover_before_an_answer_ends() -> None:
-    presence = Availability(SILENCE_MS, 10_000.0)
-    presence.on_opened(1000.0, ROUND_TRIP_MS)
-    presence.on_return(is_answering=True)
-    tick(presence, 1000.0)
-    presence.on_down(GONE, broke=False, is_expected=True)
-    tick(presence, 1000.0, is_up=False, is_trying=True)
-    assert not presence.may_end_answers(10_999.0)
-    assert presence.wake_ms(is_up=False, patience_ms=None) == 11_000.0
-    tick(presence, 11_000.0, is_up=False, is_trying=True)
-    assert presence.may_end_answers(11_000.0)
-    assert presence.wake_ms(is_up=False, patience_ms=None) is None
-    presence.on_opened(12_000.0, ROUND_TRIP_MS)
-    presence.on_return(is_answering=True)
-    tick(presence, 12_000.0)
-    assert not presence.may_end_answers(12_000.0)
+    availability = Availability(SILENCE_MS, 10_000.0)
+    availability.on_opened(1000.0, ROUND_TRIP_MS)
+    availability.on_return(is_answering=True)
+    tick(availability, 1000.0)
+    availability.on_lost(GONE, broke=False, is_expected=True)
+    tick(availability, 1000.0, is_up=False, is_trying=True)
+    assert not availability.may_end_answers(10_999.0)
+    assert availability.wake_ms(is_up=False, patience_ms=None) == 11_000.0
+    tick(availability, 11_000.0, is_up=False, is_trying=True)
+    assert availability.may_end_answers(11_000.0)
+    assert availability.wake_ms(is_up=False, patience_ms=None) is None
+    availability.on_opened(12_000.0, ROUND_TRIP_MS)
+    availability.on_return(is_answering=True)
+    tick(availability, 12_000.0)
+    assert not availability.may_end_answers(12_000.0)
 
 
 def test_who_goes_offline_by_wish_waits_for_nobody() -> None:
-    presence = Availability(SILENCE_MS, 10_000.0)
-    presence.go_offline()
-    tick(presence, 1000.0)
-    assert presence.may_end_answers(1000.0)
+    availability = Availability(SILENCE_MS, 10_000.0)
+    availability.go_offline()
+    tick(availability, 1000.0)
+    assert availability.may_end_answers(1000.0)
 
 
-def given_up(steps: Steps) -> list[str]:
-    return [step.error.message for step in steps if isinstance(step, GiveUp)]
+def given_up(reaction: Reaction) -> list[str]:
+    return [each.error.message for each in reaction.commands if isinstance(each, GiveUp)]
 
 
 class TestADeviceThatCannotWriteOn:
     def test_waits_for_as_long_as_the_user_does(self) -> None:
-        presence = presence_in(Mode.OFFLINE)
-        presence.error = None
-        assert given_up(tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)) == []
-        assert presence.wake_ms(is_up=False, patience_ms=PATIENCE_MS) == 2000.0 + PATIENCE_MS
-        assert given_up(tick(presence, 1999.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
-        late = tick(presence, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
+        availability = availability_in(Mode.OFFLINE)
+        availability.error = None
+        assert given_up(tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)) == []
+        assert availability.wake_ms(is_up=False, patience_ms=PATIENCE_MS) == 2000.0 + PATIENCE_MS
+        assert given_up(tick(availability, 1999.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
+        late = tick(availability, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
         assert given_up(late) == ["The server has sent nothing for 10 s."]
 
     def test_gets_the_reason_of_the_loss(self) -> None:
-        presence = presence_in(Mode.OFFLINE)
-        tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
-        late = tick(presence, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
+        availability = availability_in(Mode.OFFLINE)
+        tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
+        late = tick(availability, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
         assert given_up(late) == [GONE.message]
 
     def test_does_not_wait_when_the_user_wants_no_server(self) -> None:
-        presence = presence_in(Mode.OFFLINE_BY_WISH)
-        assert given_up(tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)) == [
+        availability = availability_in(Mode.OFFLINE_BY_WISH)
+        assert given_up(tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)) == [
             "Without a server this device cannot answer."
         ]
 
     def test_does_not_wait_for_a_server_that_has_stalled_for_as_long(self) -> None:
-        presence = presence_in(Mode.STALLED)
-        steps = tick(presence, 1001.0 + SILENCE_MS, patience_ms=PATIENCE_MS)
-        assert given_up(steps) == ["The server has sent nothing for 60 s."]
+        availability = availability_in(Mode.STALLED)
+        reaction = tick(availability, 1001.0 + SILENCE_MS, patience_ms=PATIENCE_MS)
+        assert given_up(reaction) == ["The server has sent nothing for 60 s."]
 
     def test_is_patient_again_after_progress(self) -> None:
-        presence = presence_in(Mode.OFFLINE)
-        tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
-        presence.on_frame(3000.0, is_progress=True)
-        assert given_up(tick(presence, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
+        availability = availability_in(Mode.OFFLINE)
+        tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
+        availability.on_frame(3000.0, is_progress=True)
+        assert given_up(tick(availability, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
 
     def test_is_not_told_to_give_up_while_it_can_write(self) -> None:
-        presence = presence_in(Mode.OFFLINE)
-        tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
-        assert tick(presence, 2000.0 + PATIENCE_MS, is_up=False) == []
+        availability = availability_in(Mode.OFFLINE)
+        tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)
+        assert tick(availability, 2000.0 + PATIENCE_MS, is_up=False) == NOTHING
 
 
 class TestWaking:
     def test_a_silent_server_is_noticed_in_time(self) -> None:
-        presence = presence_in(Mode.SERVED)
+        availability = availability_in(Mode.SERVED)
         now = 1000.0
-        while presence.is_served:
-            wake = presence.wake_ms(is_up=True, patience_ms=None)
+        while availability.is_served:
+            wake = availability.wake_ms(is_up=True, patience_ms=None)
             assert wake is not None
             assert wake > now
             now = wake
-            tick(presence, now)
+            tick(availability, now)
         assert now == 1000.0 + LEAST_TIMEOUT_MS
 
     def test_a_silent_stream_is_replaced_in_time(self) -> None:
-        presence = presence_in(Mode.SILENT)
+        availability = availability_in(Mode.SILENT)
         now = 1000.0 + LEAST_TIMEOUT_MS
         for _ in range(100):
-            wake = presence.wake_ms(is_up=True, patience_ms=None)
+            wake = availability.wake_ms(is_up=True, patience_ms=None)
             assert wake is not None
             now = max(now, wake)
-            if Step.REOPEN in tick(presence, now):
+            if LinkCommand.REOPEN in tick(availability, now).commands:
                 break
         assert now <= 1000.0 + LEAST_TIMEOUT_MS + 2 * SILENT_STREAM_MS
 
     def test_nobody_wakes_for_a_lost_stream(self) -> None:
-        assert presence_in(Mode.OFFLINE).wake_ms(is_up=False, patience_ms=None) is None
+        assert availability_in(Mode.OFFLINE).wake_ms(is_up=False, patience_ms=None) is None
 
     def test_a_beat_is_sent_before_the_timer_runs_out(self) -> None:
-        presence = presence_in(Mode.SERVED)
-        presence.on_frame(1010.0, is_progress=True)
-        wake = presence.wake_ms(is_up=True, patience_ms=None)
+        availability = availability_in(Mode.SERVED)
+        availability.on_frame(1010.0, is_progress=True)
+        wake = availability.wake_ms(is_up=True, patience_ms=None)
         assert wake is not None
         assert wake < 1010.0 + LEAST_TIMEOUT_MS
-        assert any(isinstance(step, SendBeat) for step in tick(presence, wake))
+        assert any(isinstance(each, SendBeat) for each in tick(availability, wake).commands)
 
 
 @pytest.mark.parametrize(
@@ -316,18 +335,18 @@ class TestWaking:
     ],
 )
 def test_a_link_is_slow_when_a_round_trip_takes_many_steps(before: LinkState, step_ms: float, after: LinkState) -> None:
-    presence = presence_in(Mode.SERVED)
-    assert presence.monitor.rtt_ms == ROUND_TRIP_MS
-    presence.state = before
-    assert presence.grade(step_ms) == ([LinkChanged(after)] if after is not before else [])
-    assert presence.state is after
+    availability = availability_in(Mode.SERVED)
+    assert availability.monitor.rtt_ms == ROUND_TRIP_MS
+    availability.state = before
+    assert availability.grade(step_ms) == ((LinkChanged(after),) if after is not before else ())
+    assert availability.state is after
 
 
 def test_a_link_is_good_again_once_everything_is_verified() -> None:
-    presence = presence_in(Mode.OFFLINE)
-    presence.on_return(is_answering=True)
-    assert presence.on_verified() == [LinkChanged(LinkState.GOOD)]
-    assert presence.on_verified() == []
+    availability = availability_in(Mode.OFFLINE)
+    availability.on_return(is_answering=True)
+    assert availability.on_verified() == (LinkChanged(LinkState.GOOD),)
+    assert availability.on_verified() == ()
 
 
 LIMITED = RateLimitError("The server lets this key read and write 600 tokens a minute.")
@@ -335,39 +354,41 @@ SAID = LinkChanged(LinkState.WAITING, LIMITED.message, 12.0)
 
 
 def test_a_server_that_lets_the_client_wait_is_not_lost() -> None:
-    presence = presence_in(Mode.SERVED)
-    assert presence.on_told_to_wait(2000.0, LIMITED, 12_000.0) == [Step.GO_STANDALONE, SAID]
+    availability = availability_in(Mode.SERVED)
+    assert availability.on_told_to_wait(2000.0, LIMITED, 12_000.0) == Reaction((LinkCommand.GO_STANDALONE,), (SAID,))
     for now in (3000.0, 13_900.0):
-        assert tick(presence, now, is_up=False, is_trying=True) == []
-        assert not presence.may_end_answers(now)
-    assert presence.on_told_to_wait(14_000.0, LIMITED, 12_000.0) == [SAID]  # another time: the countdown begins again
-    presence.on_opened(26_000.0, ROUND_TRIP_MS)
-    assert presence.on_return(is_answering=True) == [Step.RETURN, LinkChanged(LinkState.GOOD)]
-    assert presence.is_served
+        assert tick(availability, now, is_up=False, is_trying=True) == NOTHING
+        assert not availability.may_end_answers(now)
+    assert availability.on_told_to_wait(14_000.0, LIMITED, 12_000.0) == Reaction(
+        events=(SAID,)
+    )  # another time: the countdown begins again
+    availability.on_opened(26_000.0, ROUND_TRIP_MS)
+    assert availability.on_return(is_answering=True) == (LinkChanged(LinkState.GOOD),)
+    assert availability.is_served
 
 
 def test_a_server_that_is_gone_after_the_wait_is_lost() -> None:
-    presence = presence_in(Mode.SERVED)
-    presence.on_told_to_wait(2000.0, LIMITED, 12_000.0)
-    steps = presence.on_down(GONE, broke=False, is_expected=True)
-    assert steps == [LinkChanged(LinkState.OFFLINE, GONE.message)]
-    tick(presence, 15_000.0, is_up=False, is_trying=True)
-    assert presence.may_end_answers(15_000.0)
+    availability = availability_in(Mode.SERVED)
+    availability.on_told_to_wait(2000.0, LIMITED, 12_000.0)
+    reaction = availability.on_lost(GONE, broke=False, is_expected=True)
+    assert reaction == Reaction(events=(LinkChanged(LinkState.OFFLINE, GONE.message),))
+    tick(availability, 15_000.0, is_up=False, is_trying=True)
+    assert availability.may_end_answers(15_000.0)
 
 
 def test_patience_begins_when_the_wait_is_over() -> None:
-    presence = presence_in(Mode.SERVED)
-    presence.on_told_to_wait(2000.0, LIMITED, 600_000.0)
+    availability = availability_in(Mode.SERVED)
+    availability.on_told_to_wait(2000.0, LIMITED, 600_000.0)
     until = 602_000.0 + PATIENCE_MS
-    assert tick(presence, 2000.0, is_up=False, patience_ms=PATIENCE_MS) == []
-    assert presence.wake_ms(is_up=False, patience_ms=PATIENCE_MS) == until
-    assert tick(presence, until - 1.0, is_up=False, patience_ms=PATIENCE_MS) == []
-    assert tick(presence, until, is_up=False, patience_ms=PATIENCE_MS) == [GiveUp(LIMITED)]
+    assert tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS) == NOTHING
+    assert availability.wake_ms(is_up=False, patience_ms=PATIENCE_MS) == until
+    assert tick(availability, until - 1.0, is_up=False, patience_ms=PATIENCE_MS) == NOTHING
+    assert tick(availability, until, is_up=False, patience_ms=PATIENCE_MS) == Reaction((GiveUp(LIMITED),))
 
 
 def test_a_wish_to_be_offline_ends_the_wait() -> None:
-    presence = presence_in(Mode.SERVED)
-    presence.on_told_to_wait(2000.0, LIMITED, 12_000.0)
-    presence.go_offline()
-    steps = tick(presence, 2500.0, is_up=False, is_trying=True)
-    assert steps == [Step.LEAVE, LinkChanged(LinkState.OFFLINE, "as requested")]
+    availability = availability_in(Mode.SERVED)
+    availability.on_told_to_wait(2000.0, LIMITED, 12_000.0)
+    availability.go_offline()
+    reaction = tick(availability, 2500.0, is_up=False, is_trying=True)
+    assert reaction == Reaction((LinkCommand.LEAVE,), (LinkChanged(LinkState.OFFLINE, "as requested"),))

@@ -12,12 +12,15 @@ from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
 HASHES = PrefixHashes(range(10))
 
 
-def remember(start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
-    """No drafter."""
+class Reader:
+    """A drafter that forgets what it reads."""
+
+    def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
+        pass
 
 
 def plan(*planes: Plane, codec: Codec = Codec.INT8) -> MemoryPlan:
-    return MemoryPlan(remember, dict.fromkeys(planes or (Plane.MEMORY,), 32), codec)
+    return MemoryPlan(Reader(), dict.fromkeys(planes or (Plane.MEMORY,), 32), codec)
 
 
 def rows(start: int, stop: int, plane: Plane = Plane.MEMORY, nbytes: int = 10) -> Memory:

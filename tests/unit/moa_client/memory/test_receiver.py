@@ -33,7 +33,7 @@ def memory(start: int, count: int, plane: Plane = Plane.MEMORY, *, codec: Codec 
 
 
 def receiver(drafter: Drafter) -> MemoryReceiver:
-    return MemoryReceiver(drafter.remember, WIDTHS, [Codec.INT8, Codec.INT4])
+    return MemoryReceiver(drafter, WIDTHS, [Codec.INT8, Codec.INT4])
 
 
 @given(
@@ -94,6 +94,6 @@ def test_what_was_not_asked_for_is_refused(frame: Memory, words: str) -> None:
 
 def test_a_plane_that_was_not_asked_for_is_refused() -> None:
     drafter = Drafter()
-    receives = MemoryReceiver(drafter.remember, {Plane.MEMORY: 32}, [Codec.INT8])
+    receives = MemoryReceiver(drafter, {Plane.MEMORY: 32}, [Codec.INT8])
     with pytest.raises(ProtocolError, match="no memory that was not asked for"):
         receives.on_frame(memory(0, 1, Plane.REUSED_STATE), HASHES)

@@ -445,11 +445,11 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
                 send_verdict(harness, link, harness.finish(*flying))
                 flying = None
         elif event < 0.97:
-            link.up.append(
+            if rng.random() < 0.3:
                 conversation.extend([rng.randrange(VOCAB)])
-                if rng.random() < 0.3
-                else conversation.propose(guess_tree(conversation, rng, right))
-            )
+                link.up.append(conversation.draft_message(conversation.draft_nodes - 1))
+            else:
+                link.up.append(conversation.propose(guess_tree(conversation, rng, right)))
         else:
             link = Link()  # the stream breaks: what was on its way is lost
             if rng.random() < 0.3:

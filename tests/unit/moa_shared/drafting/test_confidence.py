@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.reliability import BINS, ReliabilityCounts, ReliabilityCurve
-from moa_shared.drafting.written import Origin, WrittenToken, likelier
+from moa_shared.drafting.written import TokenOrigin, WrittenToken, likelier
 
 
 def test_what_was_counted_is_what_a_chance_is_worth() -> None:
@@ -41,21 +41,21 @@ def curve(share: float) -> ReliabilityCurve:
 
 
 def test_each_origin_has_its_curve() -> None:
-    shares = {Origin.DRAFTER: 0.5, Origin.BOTH: 0.9, Origin.COPY: 0.25}
+    shares = {TokenOrigin.DRAFTER: 0.5, TokenOrigin.BOTH: 0.9, TokenOrigin.COPY: 0.25}
     confidence = Confidence({origin: curve(share) for origin, share in shares.items()})
     for origin, share in shares.items():
         written = WrittenToken(7, math.log(0.7), origin)
         assert confidence.chance(written) == chance_of(written, confidence) == share
         assert chance_of(written, None) == pytest.approx(0.7)
     with pytest.raises(ValueError, match="no curve for both, copy"):
-        Confidence({Origin.DRAFTER: curve(0.9)})
+        Confidence({TokenOrigin.DRAFTER: curve(0.9)})
 
 
 def test_the_likelier_guess_is_written_and_agreement_makes_it_likelier_still() -> None:
     own = (7, math.log(0.5))
-    assert likelier(own, None) == likelier(own, (8, math.log(0.4))) == WrittenToken(*own, Origin.DRAFTER)
-    assert likelier(own, (8, math.log(0.6))) == WrittenToken(8, math.log(0.6), Origin.COPY)
+    assert likelier(own, None) == likelier(own, (8, math.log(0.4))) == WrittenToken(*own, TokenOrigin.DRAFTER)
+    assert likelier(own, (8, math.log(0.6))) == WrittenToken(8, math.log(0.6), TokenOrigin.COPY)
     both = likelier(own, (7, math.log(0.4)))
-    assert (both.token, both.origin) == (7, Origin.BOTH)
+    assert (both.token, both.origin) == (7, TokenOrigin.BOTH)
     assert math.exp(both.log_chance) == pytest.approx(0.7)
     assert likelier((7, 0.0), (7, math.log(0.4))).log_chance == 0.0

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
-from moa_shared.drafting.written import Origin
+from moa_shared.drafting.written import TokenOrigin
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import largest, log_softmax
@@ -311,15 +311,15 @@ def test_standalone_text_copies_what_is_likelier_than_the_drafters_choice() -> N
         written = growing.next_token(DraftTree((), ()), GREEDY)
         likeliest = int(own.argmax())
         if likeliest == 5:
-            assert written.origin == Origin.BOTH
+            assert written.origin == TokenOrigin.BOTH
             assert math.exp(written.log_chance) == pytest.approx(1 - (1 - math.exp(own[5])) * (1 - copy_chance))
         elif math.exp(own[likeliest]) < copy_chance:
-            assert (written.token, written.origin) == (5, Origin.COPY)
+            assert (written.token, written.origin) == (5, TokenOrigin.COPY)
             copied += 1
             barred = growing.next_token(DraftTree((), ()), GREEDY, barred={5})
-            assert (barred.token, barred.origin) == (likeliest, Origin.DRAFTER)
+            assert (barred.token, barred.origin) == (likeliest, TokenOrigin.DRAFTER)
         else:
-            assert (written.token, written.origin) == (likeliest, Origin.DRAFTER)
+            assert (written.token, written.origin) == (likeliest, TokenOrigin.DRAFTER)
     assert copied > 5
 
 
@@ -330,7 +330,7 @@ def test_a_run_that_is_too_short_is_not_copied() -> None:
         growing.commit([1, 2, 3, 5, 1, 2, 3])
         guesser.restart([0, 1, 2, 3, 5, 1, 2, 3])
         written = growing.next_token(DraftTree((), ()), GREEDY)
-        assert (written.token, written.origin) == (int(toy.logits(toy.text).argmax()), Origin.DRAFTER)
+        assert (written.token, written.origin) == (int(toy.logits(toy.text).argmax()), TokenOrigin.DRAFTER)
 
 
 @given(st.integers(0, 99), st.lists(st.integers(0, 2), min_size=6, max_size=30))

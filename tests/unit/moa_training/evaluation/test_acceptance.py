@@ -14,7 +14,7 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tens
 from moa_shared.drafting import GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.confidence import chance_of
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.drafting.written import Origin
+from moa_shared.drafting.written import TokenOrigin
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
@@ -149,7 +149,7 @@ def test_a_run_is_what_the_client_writes(files: ModelFiles, reused: int) -> None
         assert got[0] == expected.token
         assert got[1] == pytest.approx(chance_of(expected, None))
         written.append(expected.token)
-    assert (run.written[0].token, run.written[0].origin) == (7, Origin.COPY)
+    assert (run.written[0].token, run.written[0].origin) == (7, TokenOrigin.COPY)
 
 
 def test_a_run_ends_with_the_answer_and_where_there_is_no_room(files: ModelFiles) -> None:
@@ -212,7 +212,7 @@ def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFi
     assert fresh.accepted == [21]
     (run,) = subject.runs(PROMPT, [*PROMPT[:2], 99], [2], WritingLimit(4))
     assert run.tokens == PROMPT[2:6]
-    assert (run.right, run.judged, run.written[0].origin) == (0, 1, Origin.COPY)
+    assert (run.right, run.judged, run.written[0].origin) == (0, 1, TokenOrigin.COPY)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])

@@ -6,18 +6,20 @@ import math
 import random
 
 import pytest
-from moa_shared.drafting.written import Origin, WrittenToken
+from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_training.evaluation.confidence import fit_confidence, format_gates, gated, shown_tokens
 from moa_training.evaluation.subjects import StandaloneRun
 
 SURE, UNSURE = math.log(0.975), math.log(0.325)
 
 
-def token(log_chance: float, origin: Origin = Origin.DRAFTER) -> WrittenToken:
+def token(log_chance: float, origin: TokenOrigin = TokenOrigin.DRAFTER) -> WrittenToken:
     return WrittenToken(7, log_chance, origin)
 
 
-def run(*log_chances: float, right: int, judged: int | None = None, origin: Origin = Origin.DRAFTER) -> StandaloneRun:
+def run(
+    *log_chances: float, right: int, judged: int | None = None, origin: TokenOrigin = TokenOrigin.DRAFTER
+) -> StandaloneRun:
     written = tuple(token(each, origin) for each in log_chances)
     return StandaloneRun(written, right, len(written) if judged is None else judged)
 
@@ -27,14 +29,16 @@ def test_only_tokens_after_right_ones_count() -> None:
     runs = [run(SURE, SURE, SURE, SURE, right=1)] * 1000
     confidence = fit_confidence(runs)
     assert confidence.chance(token(SURE)) == pytest.approx(0.5, abs=0.02)
-    assert confidence.chance(token(SURE, Origin.COPY)) == pytest.approx(0.975)  # never seen: the chance that was stated
+    assert confidence.chance(token(SURE, TokenOrigin.COPY)) == pytest.approx(
+        0.975
+    )  # never seen: the chance that was stated
 
 
 def test_where_a_token_comes_from_makes_a_difference() -> None:
-    runs = [run(SURE, right=1), run(SURE, right=0, origin=Origin.COPY)] * 1000
+    runs = [run(SURE, right=1), run(SURE, right=0, origin=TokenOrigin.COPY)] * 1000
     confidence = fit_confidence(runs)
     assert confidence.chance(token(SURE)) == pytest.approx(1.0, abs=0.01)
-    assert confidence.chance(token(SURE, Origin.COPY)) < 0.1
+    assert confidence.chance(token(SURE, TokenOrigin.COPY)) < 0.1
 
 
 def test_what_the_answer_does_not_reach_is_neither_right_nor_wrong() -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 from moa_shared.drafting import barred_after
-from moa_shared.drafting.written import Origin, WrittenToken
+from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_shared.models import ModelFiles, load_target_model
 from moa_training.evaluation.standalone import (
     AnswerAfterCut,
@@ -33,7 +33,7 @@ def test_repetition_is_the_share_of_grams_seen_before() -> None:
 
 
 def quality(subject: DrafterSubject, tokens: Sequence[int], cut: int, length: int, right: int = 0) -> StandaloneQuality:
-    written = tuple(WrittenToken(token, math.log(0.9), Origin.DRAFTER) for token in tokens)
+    written = tuple(WrittenToken(token, math.log(0.9), TokenOrigin.DRAFTER) for token in tokens)
     run = StandaloneRun(written, right, min(len(tokens), len(ANSWER) - cut))
     return standalone_quality(run, subject.reader, PROMPT, ANSWER, cut, length)
 

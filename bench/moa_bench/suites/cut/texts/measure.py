@@ -21,13 +21,13 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
-from moa_bench.harness.answers import PlainClient
+from moa_bench.harness.answers import PlainClient, common_tokens
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.cut.texts.suite import TextsEffort
 
 SILENCE_S = 60.0
@@ -44,16 +44,12 @@ RESET_SHARE = 0.15  # of the cuts are resets of the connection
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An answer that differs from the server's own.
-
-    Args:
-        agreed: tokens before the first that differs.
-    """
+    """An answer that differs from the server's own."""
 
     question: int
     seed: int
     temperature: float
-    agreed: int
+    agreed: int  # tokens before the first that differs
 
 
 @dataclass(slots=True)
@@ -64,12 +60,7 @@ class Incidents:
     resets: int = 0
 
 
-def measure(effort: TextsEffort, run: Run) -> Result:
-    """Asks and compares.
-
-    Raises:
-        MoaError: an unknown link, or a server, link or client that fails for good.
-    """
+def measure(effort: TextsEffort, run: SuiteRun) -> Result:
     chosen = find_links((effort.link,))[0]
     progress = make_progress()
     tokenizer = load_tokenizer(resolve(run.model, progress=progress))
@@ -146,8 +137,4 @@ def cutting(link: RunningLink, seed: int = 0) -> Iterator[Incidents]:
 
 
 def _difference(question: int, sampling: Sampling, got: Sequence[int], expected: Sequence[int]) -> Difference:
-    agreed = next(
-        (at for at, (ours, theirs) in enumerate(zip(got, expected, strict=False)) if ours != theirs),
-        min(len(got), len(expected)),
-    )
-    return Difference(question, sampling.seed, sampling.temperature, agreed)
+    return Difference(question, sampling.seed, sampling.temperature, common_tokens(got, expected))

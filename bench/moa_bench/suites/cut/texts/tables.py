@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from moa_bench.report.report import Column, table_of
+
+NAMES = ("level", "link", "drafter", "answers", "tokens", "standalone", "cuts", "resets")
+TEXTS: tuple[Column, ...] = (
+    *((name, f"{{0[{name}]}}") for name in NAMES),
+    ("answers that differ", lambda result: len(result["differences"])),
+)
+
 
 def render(result: Mapping[str, Any]) -> str:
-    """One row of what was found."""
-    names = ("level", "link", "drafter", "answers", "tokens", "standalone", "cuts", "resets")
-    head = [*names, "answers that differ"]
-    row = [*(str(result[name]) for name in names), str(len(result["differences"]))]
-    return f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n| {' | '.join(row)} |\n"
+    return table_of(TEXTS, [result])

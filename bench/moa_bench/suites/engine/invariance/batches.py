@@ -10,15 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+
+from moa_server.target import Target
 
 from moa_bench.suites.engine.invariance.feeds import Feed, chain_feed, tree_feed, with_draft, wrong_tree
-from moa_bench.suites.engine.invariance.readings import Tally
-from moa_bench.suites.engine.invariance.reference import Reference, RowBits
-
-if TYPE_CHECKING:
-    from moa_server.target import Target, TargetOutput
-    from moa_server.target.target import Request
+from moa_bench.suites.engine.invariance.readings import Rereading, Tally
+from moa_bench.suites.engine.invariance.reference import Reference
 
 MOST_SESSIONS = 16
 MOST_READ = 256  # tokens of prompts in one forward, as the server's default
@@ -30,16 +27,11 @@ SIZES = ((1, "a forward of 1 session"), (4, "of 2 to 4"), (8, "of 5 to 8"), (MOS
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """One session's part of a forward.
-
-    Args:
-        wanted: rows whose logits are wanted.
-        reads: it reads a chunk of a prompt.
-    """
+    """One session's part of a forward."""
 
     feed: Feed
-    wanted: range
-    reads: bool = False
+    wanted: range  # rows whose logits are wanted
+    reads: bool = False  # a chunk of a prompt
 
 
 def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, random: Random) -> SessionPart:
@@ -65,39 +57,6 @@ def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, rando
     return SessionPart(feed, range(len(fed.tokens) - 1, len(feed.tokens)))
 
 
-class BatchedSession:
-    """One text being read again next to others.
-
-    Args:
-        wants_state: as a client whose drafter reuses layers of the target.
-    """
-
-    def __init__(self, target: Target, reference: Reference, *, wants_state: bool) -> None:
-        self.reference = reference
-        self.cache = target.new_cache()
-        self._wants_state = wants_state
-
-    @property
-    def is_done(self) -> bool:
-        return self.cache.length == len(self.reference.tokens)
-
-    def request(self, part: SessionPart) -> Request:
-        from moa_server.target.target import Request
-
-        state_layers = (self.reference.state_layer,) if self._wants_state else ()
-        return Request(self.cache, part.feed.tokens, part.feed.parents, part.wanted, state_layers)
-
-    def compare(self, part: SessionPart, output: TargetOutput, tally: Tally) -> None:
-        """Keeps what is the text's, and counts its rows."""
-        start = self.cache.length - len(part.feed.tokens)
-        self.cache.keep(part.feed.path)
-        kept = self.cache.lsa_input(start, self.cache.length)
-        for place, row in enumerate(part.feed.path):
-            logits = output.logits[row - part.wanted.start] if row in part.wanted else None
-            state = output.state[row] if output.state is not None else None
-            tally.add(RowBits.of(logits, state, kept[place]), self.reference.rows[start + place])
-
-
 def read_batches(
     target: Target,
     references: Sequence[Reference],
@@ -117,26 +76,28 @@ def read_batches(
     """
     waiting = deque(reference for _ in range(readings) for reference in random.sample(references, len(references)))
     by_size = [(most, tally(name)) for most, name in SIZES]
-    open_sessions: list[BatchedSession] = []
+    open_sessions: list[Rereading] = []
     while waiting or open_sessions:
         while waiting and len(open_sessions) < MOST_SESSIONS:
-            open_sessions.append(BatchedSession(target, waiting.popleft(), wants_state=random.random() < 0.5))
+            open_sessions.append(Rereading(target, waiting.popleft(), wants_state=random.random() < 0.5))
         taken = random.sample(open_sessions, random.randint(1, len(open_sessions)))
         of_size = next(counts for most, counts in by_size if len(taken) <= most)
         before = of_size.choices
         parts = _draw_parts(taken, target.vocab_size, random)
-        outputs = target.forward_all([session.request(part) for session, part in zip(taken, parts, strict=True)])
+        outputs = target.forward_all(
+            [session.request(part.feed, part.wanted) for session, part in zip(taken, parts, strict=True)]
+        )
         for session, part, output in zip(taken, parts, outputs, strict=True):
-            session.compare(part, output, of_size)
+            session.compare(part.feed, output, of_size, part.wanted)
         open_sessions = [session for session in open_sessions if not session.is_done]
         advance(of_size.choices - before)
 
 
-def _draw_parts(sessions: Sequence[BatchedSession], vocab_size: int, random: Random) -> list[SessionPart]:
+def _draw_parts(sessions: Sequence[Rereading], vocab_size: int, random: Random) -> list[SessionPart]:
     parts, room = [], MOST_READ
     for session in sessions:
         if random.random() < LOSSES:
             session.cache.crop(random.randint(0, session.cache.length))
-        parts.append(draw_part(session.reference.tokens, session.cache.length, room, vocab_size, random))
+        parts.append(draw_part(session.reference.tokens, session.at, room, vocab_size, random))
         room -= len(parts[-1].feed.tokens) if parts[-1].reads else 0
     return parts

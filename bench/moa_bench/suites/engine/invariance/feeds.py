@@ -15,16 +15,11 @@ LARGEST_CHUNK = 400  # above the server's own chunks of a prompt
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Rows of one forward.
-
-    Args:
-        parents: of each token, -1 for the last token of the cache; None: a chain.
-        path: the rows that hold the text's next tokens, in order.
-    """
+    """Rows of one forward."""
 
     tokens: tuple[int, ...]
-    parents: tuple[int, ...] | None
-    path: tuple[int, ...]
+    parents: tuple[int, ...] | None  # of each token, -1 for the last token of the cache; None: a chain
+    path: tuple[int, ...]  # the rows that hold the text's next tokens, in order
 
 
 def chain_feed(text: Sequence[int], start: int, count: int) -> Feed:

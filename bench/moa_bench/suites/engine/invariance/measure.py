@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_kernels import variant_name
+from moa_server.target import Target
 from moa_shared.errors import InternalError
-from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.prompts import questions_of
 from moa_bench.harness.targets import load_level, on_variant, use_threads, variants_here
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.invariance.batches import MOST_SESSIONS, read_batches
 from moa_bench.suites.engine.invariance.readings import (
-    ResumeTallies,
     Tally,
     chains,
     chunks,
@@ -35,31 +34,20 @@ from moa_bench.suites.engine.invariance.reference import read_alone
 from moa_bench.suites.engine.invariance.suite import InvarianceEffort
 from moa_bench.suites.engine.invariance.texts import PlannedText, plan_texts
 
-if TYPE_CHECKING:
-    from moa_server.target import Target
-
 GROUP = MOST_SESSIONS  # texts that share the batches
 # Of each text where nothing but batches is compared, so that fewer single steps are needed. Half of the rows are of
 # prompts, and half of those have no logits; texts of a quarter of the positions give more choices than wanted.
 BATCH_READINGS, TEXTS_SHARE = 8, 1 / 4
-# What a position costs besides the single step, in rows: ten are computed, wrong branches among them; those on slower
-# variants, and hashing, make them 25 (4,119 positions took 42 ms of processor time each: 10.9 a step, 1.2 a row).
-ROWS_A_POSITION = 25
 
 
 @dataclass(slots=True)
 class ComparedTarget:
-    """The target that is compared with itself.
-
-    Args:
-        others: the same target on other variants of the kernels, by name.
-        threads: numbers of threads besides one.
-    """
+    """The target that is compared with itself."""
 
     level: str
     target: Target
-    others: Mapping[str, Target] = field(default_factory=dict)
-    threads: Sequence[int] = InvarianceEffort().threads
+    others: Mapping[str, Target] = field(default_factory=dict)  # on other variants of the kernels, by name
+    threads: Sequence[int] = InvarianceEffort().threads  # besides one
 
 
 def compare(
@@ -98,8 +86,8 @@ def _compare_group(
         read(target, reference, tally("chains of 2 to 62"), chains(random))
         read(target, reference, tally("prompts in chunks of 1 to 400"), chunks(random))
         read(target, reference, tally("trees of 8 to 62"), trees(random, vocab_size))
-        resumed = ResumeTallies(tally("trees of wrong branches, all nodes"), tally("after a lost cache"))
-        read_resumed(target, reference, resumed, random)
+        forks, resumes = tally("trees of wrong branches, all nodes"), tally("after a lost cache")
+        read_resumed(target, reference, forks, resumes, random)
         if subject.threads:
             count = subject.threads[number % len(subject.threads)]
             use_threads(subject.level, count)
@@ -146,12 +134,8 @@ def _tally(tallies: dict[str, Tally], kind: str) -> Tally:
     return tallies.setdefault(kind, Tally())
 
 
-def measure(effort: InvarianceEffort, run: Run) -> Result:
-    """Compares, and saves what was counted after each group of texts: a run takes an hour.
-
-    Raises:
-        MoaError: the target or the questions cannot be had.
-    """
+def measure(effort: InvarianceEffort, run: SuiteRun) -> Result:
+    """Compares, and saves what was counted after each group of texts: a run takes an hour."""
     progress = make_progress()
     asked = questions_of(run.questions)
     files = resolve(run.model, progress=progress)
@@ -163,8 +147,6 @@ def measure(effort: InvarianceEffort, run: Run) -> Result:
     if level == INT8 and not effort.batches:
         names = variants_here()
         subject.others = {name: _load_on(name, files, progress) for name in names if name != variant_name()}
-    if not effort.batches:
-        _say_duration(subject.target, wanted, progress)
     result: Result = {
         "name": f"invariance-{level}-batches" if effort.batches else f"invariance-{level}",
         "target": files.target_id,
@@ -198,29 +180,6 @@ def check(result: Mapping[str, Any]) -> None:
         raise InternalError(f"At {result['level']} a row's bits depend on what is computed with it.")
 
 
-def _load_on(name: str, files: Any, progress: Progress) -> Target:
+def _load_on(name: str, files: ModelFiles, progress: Progress) -> Target:
     with on_variant(name):
         return load_level(files, INT8, progress).target
-
-
-def _say_duration(target: Target, positions: int, progress: Progress) -> None:
-    step_ms, row_ms = _costs(target)
-    seconds = positions * (step_ms + ROWS_A_POSITION * row_ms) / 1e3
-    progress.note(
-        f"{positions} positions: about {seconds / 60:.0f} minutes ({step_ms:.1f} ms a step, {row_ms:.1f} ms a row more)"
-    )
-
-
-def _costs(target: Target) -> tuple[float, float]:
-    """Milliseconds of a step after 100 tokens, and of each further row in a chain of 32."""
-    cache = target.new_cache()
-    target.forward(cache, [1] * 100, logits_for=())
-    taken: dict[int, list[float]] = {1: [], 32: []}
-    for _ in range(5):
-        for count, times in taken.items():
-            began = time.perf_counter()
-            target.forward(cache, [1] * count)
-            times.append(1e3 * (time.perf_counter() - began))
-            cache.crop(100)
-    step_ms, chain_ms = median(taken[1]), median(taken[32])
-    return step_ms, max(0.0, chain_ms - step_ms) / 31

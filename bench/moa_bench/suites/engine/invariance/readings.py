@@ -6,9 +6,11 @@ What differs between two ways is only what shares a forward with a row, so every
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+
+from moa_server.target import Target, TargetOutput
+from moa_server.target.target import Request
 
 from moa_bench.suites.engine.invariance.feeds import (
     LARGEST_CHUNK,
@@ -19,28 +21,19 @@ from moa_bench.suites.engine.invariance.feeds import (
     chain_feed,
     tree_feed,
 )
-from moa_bench.suites.engine.invariance.reference import Reference, RowBits, row_of
-
-if TYPE_CHECKING:
-    from moa_server.target import Target, TargetOutput
-    from moa_server.target.target import Request
+from moa_bench.suites.engine.invariance.reference import Reference, RowBits, state_of
 
 RESUMED_ROWS = 64  # compared after a resume
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of what was compared.
-
-    Args:
-        rows: rows compared; `choices`: those that had logits; `different`: those of other bits.
-        flipped: those whose highest logit is another token.
-    """
+    """Counts of what was compared."""
 
     rows: int = 0
-    choices: int = 0
-    different: int = 0
-    flipped: int = 0
+    choices: int = 0  # rows that had logits
+    different: int = 0  # rows of other bits
+    flipped: int = 0  # choices whose highest logit is another token
 
     def add(self, got: RowBits, expected: RowBits) -> None:
         self.rows += 1
@@ -51,12 +44,16 @@ class Tally:
 
 
 class Rereading:
-    """One text being read again, in a cache of its own."""
+    """One text being read again, in a cache of its own.
 
-    def __init__(self, target: Target, reference: Reference, tally: Tally) -> None:
+    Args:
+        wants_state: as a client whose drafter reuses layers of the target.
+    """
+
+    def __init__(self, target: Target, reference: Reference, *, wants_state: bool = True) -> None:
         self.reference = reference
         self.cache = target.new_cache()
-        self._tally = tally
+        self._layers = (reference.state_layer,) if wants_state else ()
 
     @property
     def at(self) -> int:
@@ -67,39 +64,42 @@ class Rereading:
     def is_done(self) -> bool:
         return self.at == len(self.reference.tokens)
 
-    def request(self, feed: Feed) -> Request:
-        from moa_server.target.target import Request
+    def request(self, feed: Feed, wanted: range | None = None) -> Request:
+        """A part of a forward; `wanted`: rows whose logits are wanted, all without it."""
+        return Request(
+            self.cache, feed.tokens, feed.parents, range(len(feed.tokens)) if wanted is None else wanted, self._layers
+        )
 
-        return Request(self.cache, feed.tokens, feed.parents, range(len(feed.tokens)), (self.reference.state_layer,))
-
-    def compare(self, feed: Feed, output: TargetOutput) -> None:
+    def compare(self, feed: Feed, output: TargetOutput, tally: Tally, wanted: range | None = None) -> None:
         """Keeps what is the text's, and counts its rows."""
         start = self.at - len(feed.tokens)
         self.cache.keep(feed.path)
         kept = self.cache.lsa_input(start, self.at)
+        rows = range(len(feed.tokens)) if wanted is None else wanted
+        state = state_of(output) if self._layers else None
         for place, row in enumerate(feed.path):
-            self._tally.add(row_of(output, row, kept[place]), self.reference.rows[start + place])
+            logits = output.logits[row - rows.start] if row in rows else None
+            bits = RowBits.of(logits, None if state is None else state[row], kept[place])
+            tally.add(bits, self.reference.rows[start + place])
 
-    def compare_fork(self, output: TargetOutput) -> None:
+    def compare_fork(self, output: TargetOutput, tally: Tally) -> None:
         """Counts all nodes of the fork that was fed, and drops them."""
         self.cache.keep(())
+        state = state_of(output)
         for fork in self.reference.forks:
             for row, expected in enumerate(fork.rows):
-                self._tally.add(row_of(output, row, None), expected)
+                tally.add(RowBits.of(output.logits[row], state[row], None), expected)
 
 
 Draw = Callable[[Rereading], Feed]
 
 
-def read(
-    target: Target, reference: Reference, tally: Tally, draw: Draw, before: Callable[[], object] = lambda: None
-) -> None:
-    """A whole text, in feeds that `draw` makes; `before` is called before each."""
-    reading = Rereading(target, reference, tally)
+def read(target: Target, reference: Reference, tally: Tally, draw: Draw) -> None:
+    """A whole text, in feeds that `draw` makes."""
+    reading = Rereading(target, reference)
     while not reading.is_done:
-        before()
         feed = draw(reading)
-        reading.compare(feed, target.forward_all([reading.request(feed)])[0])
+        reading.compare(feed, target.forward_all([reading.request(feed)])[0], tally)
 
 
 def chains(random: Random) -> Draw:
@@ -120,26 +120,16 @@ def mixed(random: Random, vocab_size: int) -> Draw:
     return lambda reading: any_feed(reading.reference.tokens, reading.at, vocab_size, random)
 
 
-@dataclass(slots=True)
-class ResumeTallies:
-    """Tallies of resumed readings: `forks` counts branches that no text takes, `resumes` what follows a lost cache."""
-
-    forks: Tally = field(default_factory=Tally)
-    resumes: Tally = field(default_factory=Tally)
-
-
-def read_resumed(target: Target, reference: Reference, tallies: ResumeTallies, random: Random) -> None:
+def read_resumed(target: Target, reference: Reference, forks: Tally, resumes: Tally, random: Random) -> None:
     """Loses the cache at the fork: what comes before it is read in other chunks, then the fork, then the text."""
     for fork in reference.forks:
-        reading = Rereading(target, reference, tallies.forks)
+        reading = Rereading(target, reference)
         while reading.at < fork.start:
             count = min(random.randint(1, LARGEST_CHUNK), fork.start - reading.at)
             target.forward(reading.cache, reference.tokens[reading.at : reading.at + count], logits_for=())
-        reading.compare_fork(target.forward_all([reading.request(fork.feed)])[0])
-        resumed = Rereading(target, reference, tallies.resumes)
-        resumed.cache = reading.cache
+        reading.compare_fork(target.forward_all([reading.request(fork.feed)])[0], forks)
         draw = mixed(random, target.vocab_size)
         stop = min(len(reference.tokens), fork.start + RESUMED_ROWS)
-        while resumed.at < stop:
-            feed = draw(resumed)
-            resumed.compare(feed, target.forward_all([resumed.request(feed)])[0])
+        while reading.at < stop:
+            feed = draw(reading)
+            reading.compare(feed, target.forward_all([reading.request(feed)])[0], resumes)

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
-from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+from moa_server.target import Target, TargetOutput
+from moa_server.target.cache import KVCache
 from moa_shared.errors import InternalError
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
@@ -18,13 +21,7 @@ from moa_shared.tree.arithmetic import path_to
 from moa_bench.suites.engine.invariance.feeds import Feed
 from moa_bench.suites.engine.invariance.texts import PlannedText
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from moa_server.target import Target, TargetOutput
-    from moa_server.target.cache import KVCache
-
-    Rows = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.float32]
 
 TEMPERATURE = 0.8  # texts are sampled, so that the same question gives another text each time
 FORK_NODES = 12
@@ -32,17 +29,12 @@ FORK_NODES = 12
 
 @dataclass(frozen=True, slots=True)
 class RowBits:
-    """What is known of one row; None: that was not asked for.
+    """What is known of one row; None: that was not asked for."""
 
-    Args:
-        logits, state, kept: digests of its logits, of the state that enters one layer, of its keys and values.
-        choice: the token of the highest logit.
-    """
-
-    logits: bytes | None
-    state: bytes | None
-    kept: bytes | None
-    choice: int | None
+    logits: bytes | None  # a digest
+    state: bytes | None  # a digest of the state that enters one layer
+    kept: bytes | None  # a digest of its keys and values
+    choice: int | None  # the token of the highest logit
 
     @classmethod
     def of(cls, logits: Rows | None, state: Rows | None, kept: Rows | None) -> RowBits:
@@ -93,17 +85,17 @@ def read_alone(target: Target, planned: PlannedText, number: int, state_layer: i
         if place == fork_at:
             forks.append(_read_fork(target, cache, state_layer, random))
         output = target.forward(cache, [tokens[place]], want_state_layer=state_layer)
-        rows.append(row_of(output, 0, cache.lsa_input(place, place + 1)[0]))
+        rows.append(RowBits.of(output.logits[0], state_of(output)[0], cache.lsa_input(place, place + 1)[0]))
         if place + 1 == len(tokens) < planned.positions:
             tokens += select(output.logits, [place + 1], sampling)
     return Reference(tuple(tokens), state_layer, tuple(rows), tuple(forks))
 
 
-def row_of(output: TargetOutput, row: int, kept: Rows | None) -> RowBits:
-    """A row of a forward that was asked for all logits and a state."""
+def state_of(output: TargetOutput) -> Rows:
+    """The state that a forward was asked for."""
     if output.state is None:
         raise InternalError("A forward gave no state though it was asked for one.")
-    return RowBits.of(output.logits[row], output.state[row], kept)
+    return output.state
 
 
 def _digest(row: Rows | None) -> bytes | None:
@@ -118,6 +110,6 @@ def _read_fork(target: Target, cache: KVCache, state_layer: int, random: Random)
     for node in range(FORK_NODES):
         for each in path_to(parents, node):
             output = target.forward(cache, [tokens[each]], want_state_layer=state_layer)
-        rows.append(row_of(output, 0, None))
+        rows.append(RowBits.of(output.logits[0], state_of(output)[0], None))
         cache.crop(start)
     return Fork(start, Feed(tuple(tokens), tuple(parents), ()), tuple(rows))

@@ -9,12 +9,8 @@ from moa_bench.report.report import machine_line, table
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The table of kinds."""
-    rows = [
-        [kind["kind"], counts.rows, counts.different, counts.choices, counts.flipped]
-        for kind in result["kinds"]
-        for counts in [kind["counts"]]
-    ]
+    counted = [(kind["kind"], kind["counts"]) for kind in result["kinds"]]
+    rows = [[name, counts.rows, counts.different, counts.choices, counts.flipped] for name, counts in counted]
     rows.append(["in all", *(sum(row[column] for row in rows) for column in (1, 2, 3, 4))])
     variants = f"; kernels of this CPU: {', '.join(result['variants'])}" if result["variants"] else ""
     note = (

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 from moa_bench.harness.prompts import chat_tokens
-
-if TYPE_CHECKING:
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 128
 LONG_EVERY = 4  # each fourth text is long: positions up to 1,200 are compared

@@ -8,22 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from moa_server.target import Target
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.targets import load_level
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.quality.suite import QualityEffort
-
-if TYPE_CHECKING:
-    from moa_server.target import Target
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 128  # at most, of each answer
 LONGEST_PROMPT = 600
@@ -44,20 +41,14 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class LevelQuality:
-    """The quality of one level.
-
-    Args:
-        divergence: mean KL(float32 || level) of the next token, in nats.
-        perplexity: of the answers; `perplexity_ratio`: to float32's.
-        agreement: share of positions with the same most likely token.
-    """
+    """The quality of one level."""
 
     level: str
     details: str
-    divergence: float
-    perplexity: float
-    perplexity_ratio: float
-    agreement: float
+    divergence: float  # mean KL(float32 || level) of the next token, in nats
+    perplexity: float  # of the answers
+    perplexity_ratio: float  # to float32's
+    agreement: float  # share of positions with the same most likely token
 
 
 @dataclass(slots=True)
@@ -97,12 +88,7 @@ def log_softmax(logits: Rows) -> npt.NDArray[np.float64]:
     return wide
 
 
-def measure(effort: QualityEffort, run: Run) -> Result:
-    """All levels over as many positions.
-
-    Raises:
-        MoaError: the target or the questions cannot be had.
-    """
+def measure(effort: QualityEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     asked = questions_of(run.questions)
     files = resolve(run.model, progress=progress)

@@ -10,25 +10,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from moa_server.target import Target
 from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.prompts import PASSAGE, QUESTIONS
 from moa_bench.harness.targets import load_level
 from moa_bench.harness.workers import WorkerProcess, running_workers
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.quality.measure import BLOCK, log_softmax
 from moa_bench.suites.engine.same_text.suite import SameTextEffort, wanted_folder
 from moa_bench.suites.engine.subjects import llama_subject
-
-if TYPE_CHECKING:
-    from moa_server.target import Target
-    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 SCRIPT = Path(__file__).with_name("same_text.mjs")
 TOKENS = 32  # of each continuation
@@ -44,17 +41,13 @@ class SameText:
     """How alike two engines write.
 
     Args:
-        tokens: that llama.cpp wrote.
-        alike: of them, those that are this engine's first choice too.
-        near_ties: of the others, those that it has within 0.1 nats of its first choice.
-        whole: prompts whose tokens are all alike.
         perplexity, theirs: of the text, here and in llama.cpp.
     """
 
-    tokens: int
-    alike: int
-    near_ties: int
-    whole: int
+    tokens: int  # that llama.cpp wrote
+    alike: int  # of them, those that are this engine's first choice too
+    near_ties: int  # of the others, those that it has within 0.1 nats of its first choice
+    whole: int  # prompts whose tokens are all alike
     perplexity: float
     theirs: float
 
@@ -68,12 +61,7 @@ class SameText:
         )
 
 
-def measure(effort: SameTextEffort, run: Run) -> Result:
-    """Compares.
-
-    Raises:
-        MoaError: the model or llama.cpp cannot be had.
-    """
+def measure(effort: SameTextEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     subject = llama_subject(wanted_folder(effort), files)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from moa_bench.options import option
-from moa_bench.suite import Inputs, Suite
+from moa_bench.suite import Suite, SuiteInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def wanted_folder(effort: SameTextEffort) -> Path:
     return effort.llama_cpp
 
 
-def refuse(effort: SameTextEffort, inputs: Inputs) -> None:
+def refuse(effort: SameTextEffort, inputs: SuiteInputs) -> None:
     wanted_folder(effort)
 
 

@@ -24,7 +24,7 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.servers import running_server
 from moa_bench.report.memory import MemoryKind, memory_mb
-from moa_bench.suite import Result, Run
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.hostile.soak.suite import SoakEffort
 from moa_bench.suites.hostile.victim import Victim, send
 
@@ -39,19 +39,13 @@ PATIENCE_S = 60.0
 REFUSALS = 200  # how often a refused session tries again: without a queue, one may be unlucky for long
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Soak:
-    """What a soak found.
+    """What a soak found."""
 
-    Args:
-        memory: resident MB, without files, by how many sessions there had been; 0 where the system does not say.
-        left: sessions by how they were left.
-        refused: how often the server had no room at first.
-    """
-
-    memory: dict[int, float]
-    left: dict[str, int]
-    refused: int
+    memory: dict[int, float]  # resident MB, without files, by sessions so far; 0 where the system does not say
+    left: dict[str, int]  # sessions by how they were left
+    refused: int  # how often the server had no room at first
 
     @property
     def growth(self) -> float:
@@ -60,16 +54,15 @@ class Soak:
         return readings[-1] / readings[0] - 1.0 if readings[0] else 0.0
 
 
-class Refused(Exception):
+Leave = Callable[["User"], Awaitable[None]] | None
+"""How a session is left that has got the first token of an answer; None: it has asked nothing."""
+
+
+class NoRoom(Exception):
     """Raised when the server has no room for a session now."""
 
 
-def measure(effort: SoakEffort, run: Run) -> Result:
-    """Soaks a server.
-
-    Raises:
-        MoaError: the server fails, or has no room for a session again and again.
-    """
+def measure(effort: SoakEffort, run: SuiteRun) -> Result:
     flags = ["--kv-bytes", str(KV_BYTES), "--detached-seconds", f"{DETACHED_S:g}", "--log-level", "error"]
     try:
         with (
@@ -92,36 +85,37 @@ def check(result: Mapping[str, Any]) -> None:
 
 async def soak_server(address: str, process: int, sessions: int, batch: int) -> Soak:
     """Opens and leaves sessions in batches; reads the process's memory after each."""
-    memory: dict[int, float] = {}
-    left: dict[str, int] = {}
-    refused = 0
+    soak = Soak({}, {}, 0)
     ways = itertools.cycle(WAYS.items())
     for start in range(0, sessions, batch):
         gate = asyncio.Semaphore(AT_ONCE)
-
-        async def use(number: int, way: Callable[[User], Awaitable[None]], gate: asyncio.Semaphore = gate) -> int:
-            async with gate:
-                return await _until_admitted(address, number, way)
-
         async with asyncio.TaskGroup() as group:
             tasks = []
             for number in range(start, min(start + batch, sessions)):
-                name, way = next(ways)
-                left[name] = left.get(name, 0) + 1
-                tasks.append(group.create_task(use(number, way)))
-        refused += sum(task.result() for task in tasks)
+                name, leave = next(ways)
+                soak.left[name] = soak.left.get(name, 0) + 1
+                tasks.append(group.create_task(_use(gate, address, number, leave)))
+        soak.refused += sum(task.result() for task in tasks)
         await asyncio.sleep(SETTLED_S)
-        memory[start + len(tasks)] = memory_mb(process, MemoryKind.ANONYMOUS) or 0.0
-    return Soak(memory, left, refused)
+        soak.memory[start + len(tasks)] = memory_mb(process, MemoryKind.ANONYMOUS) or 0.0
+    return soak
 
 
-async def _until_admitted(address: str, number: int, way: Callable[[User], Awaitable[None]]) -> int:
+async def _use(gate: asyncio.Semaphore, address: str, number: int, leave: Leave) -> int:
+    async with gate:
+        return await _until_admitted(address, number, leave)
+
+
+async def _until_admitted(address: str, number: int, leave: Leave) -> int:
     """One session; how often it was refused before."""
     for attempt in range(REFUSALS):
         user = User(address, random.Random(number))
         try:
-            await way(user)
-        except Refused:
+            await user.open()
+            if leave is not None:
+                await user.ask()
+                await leave(user)
+        except NoRoom:
             await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
         else:
             return attempt
@@ -156,7 +150,6 @@ class User:
         await self._verdict()
 
     async def finish(self) -> None:
-        """The rest of the answer."""
         while not (await self._verdict()).finish:
             pass
 
@@ -172,17 +165,15 @@ class User:
                 frame: Any = await self._call.read()
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise Refused from None
+                raise NoRoom from None
             raise
         if frame is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
             if await self._call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise Refused
+                raise NoRoom
             raise DataError("The server ended a session that was in use.")
         return pb.ServerFrame.FromString(frame)
 
     async def bye(self) -> None:
-        import grpc.aio
-
         await send(self._call, bye=pb.Bye())
         await self._call.done_writing()
         async with asyncio.timeout(PATIENCE_S):
@@ -209,58 +200,41 @@ class User:
 
 
 async def _bye(user: User) -> None:
-    await user.open()
-    await user.ask()
     await user.finish()
     await user.bye()
 
 
 async def _stopped(user: User) -> None:
-    await user.open()
-    await user.ask()
     await user.stop()
     await user.bye()
 
 
 async def _cut(user: User) -> None:
-    await user.open()
-    await user.ask()
     user.cancel()
 
 
 async def _kill(user: User) -> None:
-    await user.open()
-    await user.ask()
     user.vanish()
 
 
 async def _idle(user: User) -> None:
-    await user.open()
-    await user.ask()
     await user.finish()
     await asyncio.sleep(2 * DETACHED_S)
 
 
-async def _unused(user: User) -> None:
-    await user.open()
-
-
 async def _resumed(user: User) -> None:
-    await user.open()
-    await user.ask()
     user.cancel()
     await user.open(user.token)
     await user.ask()
-    await user.finish()
-    await user.bye()
+    await _bye(user)
 
 
-WAYS: dict[str, Callable[[User], Awaitable[None]]] = {
+WAYS: dict[str, Leave] = {
     "Bye": _bye,
     "a stop and Bye": _stopped,
     "a cut stream": _cut,
     "a lost connection": _kill,
     "long idleness": _idle,
-    "never asking": _unused,
+    "never asking": None,
     "a resume and Bye": _resumed,
 }

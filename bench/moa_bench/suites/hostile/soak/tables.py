@@ -9,7 +9,6 @@ from moa_bench.report.report import table
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The readings as a table, and the verdict as a sentence."""
     soak = result["soak"]
     ways = ", ".join(f"{count} by {way}" for way, count in soak.left.items())
     rows = [[count, f"{megabytes:.1f}"] for count, megabytes in soak.memory.items()]

@@ -12,12 +12,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import ChecksumError, ConfigError, UnavailableError
-
-if TYPE_CHECKING:
-    from moa_shared.programs.progress import Progress
+from moa_shared.programs.progress import Progress
 
 VERSION = "3.22.1"  # its addon is built of llama.cpp's release v0.5.0
 BINARIES = "@node-llama-cpp/linux-x64"
@@ -29,18 +26,11 @@ FETCH_HINT = "Run moa-bench single --fetch-llama-cpp, which installs it into the
 
 
 def install_folder(root: Path) -> Path:
-    """Where it is installed in a cache."""
     return root / "llama.cpp" / f"node-llama-cpp-{VERSION}"
 
 
 def fetch(root: Path, progress: Progress) -> Path:
-    """Installs it into a cache with npm, if it is not there; its folder.
-
-    Raises:
-        ConfigError: there is no npm, or no build for this machine.
-        UnavailableError: npm fails.
-        ChecksumError: what npm gave is not what is pinned.
-    """
+    """Installs it into a cache with npm, if it is not there; its folder."""
     folder = install_folder(root)
     if folder.is_dir():
         check(folder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from moa_bench.suites.cut.incidents import IncidentKind, InjectedIncident
+from moa_bench.suites.cut.incident import IncidentKind
+from moa_bench.suites.cut.incidents import InjectedIncident
 from moa_bench.suites.cut.measure import _since
 
 

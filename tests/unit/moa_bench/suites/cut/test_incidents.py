@@ -9,13 +9,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.harness.shown_text import Moment
+from moa_bench.suites.cut.incident import Incident, IncidentKind
 from moa_bench.suites.cut.incidents import (
     EARLIEST_S,
     LATEST_S,
     LONGEST_S,
     SHORTEST_S,
-    Incident,
-    IncidentKind,
     InjectedIncident,
     judge_incident,
     plan_incidents,

@@ -14,7 +14,6 @@ from moa_bench.suites.engine.products import ProductSpeed
 from moa_bench.suites.engine.quality import tables as quality_tables
 from moa_bench.suites.engine.quality.measure import LevelQuality
 from moa_bench.suites.engine.sizes import SizedCost
-from moa_bench.suites.engine.starting import StartCost
 from moa_bench.suites.engine.suite import EngineEffort
 from moa_bench.suites.engine.tables import render
 
@@ -32,7 +31,6 @@ MEASURED: dict[str, Any] = {
     "prompts": [PromptCost("kernels, avx2", 128, just(1.2))],
     "memory": {"kernels, avx2": 241.3},
     "limits": [MemoryLimit(128, 100.0, just(12.0), just(8.0))],
-    "starts": [StartCost("moa-server serve", "it can be called", just(1900.0), just(400.0))],
 }
 
 
@@ -44,12 +42,6 @@ def test_forwards_become_a_table_a_context(facts: dict[str, Any]) -> None:
     assert "| memory limit | 8.0 |  |  |  |" in text
     assert "| kernels, avx2 | 1.20 | 241 |" in text
     assert "| llama.cpp | 128 | 22.0 (22.0 to 22.0) | 8.0 (8.0 to 8.0) | 2.75 |" in text
-    assert "| moa-server serve | it can be called | 1900 (1900 to 1900) | 400 (400 to 400) |" in text
-
-
-def test_a_system_that_does_not_tell_memory_is_shown_as_such(facts: dict[str, Any]) -> None:
-    starts = [StartCost("moa-server serve", "it can be called", just(1900.0), None)]
-    assert "| 1900 (1900 to 1900) | unknown |" in render(facts | MEASURED | {"starts": starts})
 
 
 def test_a_picture_is_drawn(facts: dict[str, Any], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from moa_bench.harness.answers import TimedAnswer
-from moa_bench.suite import Run
+from moa_bench.suite import SuiteRun
 from moa_bench.suites.hostile import tables
 from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS
@@ -65,5 +65,5 @@ def test_memory_is_watched() -> None:
 
 def test_unknown_attacks_are_refused() -> None:
     with pytest.raises(ConfigError, match="no attack 'bees'"):
-        measure(HostileEffort(attacks=("bees",)), Run())
+        measure(HostileEffort(attacks=("bees",)), SuiteRun())
     assert len(ATTACKS) == COUNTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from moa_bench.harness.answers import TimedAnswer
-from moa_bench.harness.byte_counter import Bytes
+from moa_bench.harness.byte_counter import SocketBytes
 from moa_bench.suites.micro.serving import STEADY_AFTER_TOKENS, measure_first_tokens, measure_traffic
 from moa_shared.protocol.finish_rule import AnswerSettings
 
@@ -14,9 +14,9 @@ class Counter:
     """Each token costs 3 bytes up and 10 down; a connection and a prompt 1,000 each."""
 
     def __init__(self) -> None:
-        self.now = Bytes(0, 0)
+        self.now = SocketBytes(0, 0)
 
-    def read(self) -> Bytes:
+    def read(self) -> SocketBytes:
         return self.now
 
 
@@ -32,9 +32,9 @@ class Client:
     ) -> TimedAnswer:
         self.asked += 1
         counter = self.counter
-        counter.now = Bytes(counter.now.up + 1000, counter.now.down + 1000)
+        counter.now = SocketBytes(counter.now.up + 1000, counter.now.down + 1000)
         for count in range(self.step, settings.max_tokens + 1, self.step):
-            counter.now = Bytes(counter.now.up + 3 * self.step, counter.now.down + 10 * self.step)
+            counter.now = SocketBytes(counter.now.up + 3 * self.step, counter.now.down + 10 * self.step)
             watch(count)
         arrivals = tuple(self.first_ms / 1e3 + place // self.step for place in range(settings.max_tokens))
         return TimedAnswer(tuple(range(settings.max_tokens)), arrivals)
@@ -60,7 +60,7 @@ def test_steady_bytes_leave_connection_and_prompt_out() -> None:
         client = Client(50.0, step=step)
         traffic = measure_traffic("plain", client, client.counter, [1] * 5, 60)  # type: ignore[arg-type]
         assert (traffic.up_a_token, traffic.down_a_token) == (3.0, 10.0)
-        assert traffic.whole == Bytes(1180, 1600)
+        assert traffic.whole == SocketBytes(1180, 1600)
         assert traffic.tokens_a_verdict == step
     assert STEADY_AFTER_TOKENS < 60
 
@@ -68,4 +68,4 @@ def test_steady_bytes_leave_connection_and_prompt_out() -> None:
 def test_an_answer_of_one_verdict_still_has_a_figure() -> None:
     client = Client(50.0, step=4)
     traffic = measure_traffic("plain", client, client.counter, [1], 4)  # type: ignore[arg-type]
-    assert traffic.whole == Bytes(1012, 1040)
+    assert traffic.whole == SocketBytes(1012, 1040)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from moa_bench.harness.byte_counter import Bytes
+from moa_bench.harness.byte_counter import SocketBytes
 from moa_bench.report.spread import Spread
-from moa_bench.suites.micro.overhead import Overhead
 from moa_bench.suites.micro.serving import SocketTraffic
 from moa_bench.suites.micro.tables import render
 from moa_bench.suites.micro.verification import VerificationCost
@@ -29,25 +28,11 @@ def test_measurements_become_tables(facts: dict[str, Any]) -> None:
             "verification": [
                 VerificationCost("tree", 8, 8, Spread.of([10.0]), Spread.of([11.0]), Spread.of([1.1])),
             ],
-            "overhead": [
-                Overhead(
-                    *("plain streaming", 16, Spread.of([30.0]), Spread.of([28.0])),
-                    0.25,
-                    Spread.of([0.06]),
-                    0.041,
-                    0.1,
-                    16.0,
-                )
-            ],
-            "traffic": [SocketTraffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
+            "traffic": [SocketTraffic("split", 50, 64, SocketBytes(1, 2), 3.5, 4.5, 1.25)],
         }
     )
     assert "After 256 tokens, int8 (avx2, 1 threads)." in text
     assert "| tree | 8 | 10.0 (10.0 to 10.0) | 8 | 11.0 (11.0 to 11.0) | 1.10 (1.10 to 1.10) |" in text
     assert "Answers of 64 tokens." in text
     assert "| split | 50 | 1.25 | 3.5 | 4.5 | 1 | 2 |" in text
-    assert (
-        "| plain streaming | 16 | 16.0 | 30.00 (30.00 to 30.00) | 28.00 (28.00 to 28.00) | 0.25 | 6.0 % | 4.1 % | 10.0 % |"
-        in text
-    )
     assert "Drafting" not in text

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
-from moa_bench.harness.wrapped_target import WrappedTarget
-from moa_bench.suites.single.local_server import LocalServer
+from moa_bench.suites.single.local_server import GrowingServer
 from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import SessionLimits
-from moa_server.target import Request, TargetOutput
+from moa_server.target import Request, Target, TargetOutput
+from moa_server.target.cache import KVCache
+from moa_server.target.target import Rows
+from moa_shared.drafter import Checkpoint
 from moa_shared.errors import DataError
 from moa_shared.protocol.finish_rule import AnswerSettings
 
@@ -23,15 +25,32 @@ PROMPT = [5, 9, 11, 40]
 SETTINGS = AnswerSettings(max_tokens=20, ignore_end_of_text=True)
 STEP_MS, ROW_MS = 20.0, 0.1
 
-MakeServer = Callable[..., LocalServer]
+MakeServer = Callable[..., GrowingServer]
 
 
-class SlowTarget(WrappedTarget):
-    """A target whose forwards take STEP_MS, and ROW_MS for each row more."""
+class SlowTarget(Target):
+    """A target whose forwards take STEP_MS, and ROW_MS for each row more; all else is `inner`'s."""
+
+    def __init__(self, inner: Target) -> None:
+        super().__init__(inner.shape)
+        self.page_tokens = inner.page_tokens
+        self._inner = inner
+
+    def kv_bytes(self) -> int:
+        return self._inner.kv_bytes()
+
+    def new_cache(self) -> KVCache:
+        return self._inner.new_cache()
+
+    def normed(self, state: Rows) -> Rows:
+        return self._inner.normed(state)
+
+    def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
+        return self._inner.memory_rows(drafter)
 
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
         began = time.perf_counter()
-        outputs = super()._run(requests, depths)
+        outputs = self._inner._run(requests, depths)
         took_s = (STEP_MS + ROW_MS * (sum(len(request.tokens) for request in requests) - 1)) / 1e3
         time.sleep(max(0.0, began + took_s - time.perf_counter()))
         return outputs
@@ -41,11 +60,11 @@ class SlowTarget(WrappedTarget):
 def make_server() -> MakeServer:
     inner = tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
 
-    def make(shift: int = 0, *, drafts: bool = True) -> LocalServer:
+    def make(shift: int = 0, *, drafts: bool = True) -> GrowingServer:
         target = SlowTarget(inner)
         source = drafting_source(inner, TargetDrafter, shift) if drafts else toy_source(inner)
         limits = SessionLimits(CONTEXT, inner.vocab_size)
-        return LocalServer(Stepper(target, [source]), limits, frozenset(), str, Schedule(0.01, STEP_MS))
+        return GrowingServer(Stepper(target, [source]), limits, frozenset(), str, Schedule(0.01, STEP_MS))
 
     return make
 
@@ -80,7 +99,7 @@ def test_wrong_drafts_leave_the_text_too(make_server: MakeServer) -> None:
 
 def test_a_prompt_is_read_in_chunks(make_server: MakeServer) -> None:
     server = make_server()
-    server._limits = SessionLimits(CONTEXT, server.stepper.target.vocab_size, prefill_chunk=3)
+    server.limits = SessionLimits(CONTEXT, server.stepper.target.vocab_size, prefill_chunk=3)
     answer = server.ask([*PROMPT, *PROMPT], SETTINGS, drafts=True)
     assert answer.reading_ms >= 3 * STEP_MS
     assert len(answer.tokens) == 20

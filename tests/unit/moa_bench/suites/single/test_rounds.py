@@ -9,17 +9,17 @@ import pytest
 from moa_bench.harness.answers import TimedAnswer
 from moa_bench.suites.single.local_server import LocalAnswer, LocalStep
 from moa_bench.suites.single.names import PLAIN
-from moa_bench.suites.single.rounds import Answer, Ask, ask_round
+from moa_bench.suites.single.rounds import Ask, MethodAnswer, ask_round
 
 TEXT = (5, 6, 7, 8)
 
 
 def scripted(name: str, tokens: Sequence[int], asked: list[tuple[str, int]]) -> Ask:
-    def ask(prompt: Sequence[int], most: int) -> Answer:
+    def ask(prompt: Sequence[int], most: int) -> MethodAnswer:
         assert list(prompt) == [1, 2]
         assert not gc.isenabled()
         asked.append((name, most))
-        return Answer(tuple(tokens), 10.0, 20.0, 3, 6)
+        return MethodAnswer(tuple(tokens), 10.0, 20.0, 3, 6)
 
     return ask
 
@@ -57,5 +57,5 @@ def test_a_short_answer_is_not_asked_of_the_others() -> None:
 
 def test_answers_of_both_kinds_say_what_came_after_the_first_token() -> None:
     local = LocalAnswer((5, 6, 7, 8), 50.0, (LocalStep(2, 3, 12.0, 1.0), LocalStep(1, 0, 10.0, 0.0)))
-    assert Answer.local(local) == Answer((5, 6, 7, 8), 50.0, 23.0, 2, 3)
-    assert Answer.timed(TimedAnswer((5, 6), (0.5, 0.75))) == Answer((5, 6), 500.0, 250.0)
+    assert MethodAnswer.local(local) == MethodAnswer((5, 6, 7, 8), 50.0, 23.0, 2, 3)
+    assert MethodAnswer.timed(TimedAnswer((5, 6), (0.5, 0.75))) == MethodAnswer((5, 6), 500.0, 250.0)

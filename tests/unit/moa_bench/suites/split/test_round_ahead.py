@@ -5,6 +5,7 @@ from __future__ import annotations
 from moa_bench.suites.split.round_ahead import RoundAhead
 from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.streamed import StreamedDrafting
+from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Draft, Verdict
 
@@ -22,13 +23,14 @@ class Round:
 
     def verdict(self, *tokens: int) -> None:
         held = len(self.conversation.tokens)
-        self.drafting.on_verdict(Verdict(1, held, self.conversation.hashes.short_at(held), tokens))
+        verdict = Verdict(1, held, self.conversation.hashes.short_at(held), tokens)
+        self.drafting.on_verdict(self.conversation.on_verdict(verdict))
 
     def draft(self, first: int) -> list[Draft]:
         """Drafts first, first + 1, ... for as long as the rule lets it, and gives what was sent meanwhile."""
         sent, token = [], first
         while (step := self.drafting.next_step(0.0)) is not None:
-            self.drafting.on_drafted(step, [token])
+            self.drafting.on_extended(step, Growth.chain(step.draft, [token]))
             token += 1
             if (message := self.drafting.take_frame()) is not None:
                 sent.append(message)

@@ -15,14 +15,14 @@ from moa_shared.drafter.checkpoint.confidence_file import (
 )
 from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.reliability import BINS, ReliabilityCounts, ReliabilityCurve
-from moa_shared.drafting.written import Origin, WrittenToken
+from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_shared.errors import CheckpointError
 
 from tests.support.messages import raises
 
 
 def confidence(share: float) -> Confidence:
-    return Confidence({origin: ReliabilityCurve([share]) for origin in Origin})
+    return Confidence({origin: ReliabilityCurve([share]) for origin in TokenOrigin})
 
 
 def test_the_one_beside_the_drafter_comes_first_and_others_are_passed_over(tmp_path: Path) -> None:
@@ -31,12 +31,12 @@ def test_the_one_beside_the_drafter_comes_first_and_others_are_passed_over(tmp_p
     write_confidence(package / "other" / CONFIDENCE_FILE, confidence(0.5), "two")
     found = confidence_for("two", drafter, package)
     assert found is not None
-    assert found.chance(WrittenToken(7, 0.0, Origin.COPY)) == 0.5
+    assert found.chance(WrittenToken(7, 0.0, TokenOrigin.COPY)) == 0.5
     assert confidence_for("three", drafter, package) is None
     write_confidence(drafter.parent / CONFIDENCE_FILE, confidence(0.75), "two")
     found = confidence_for("two", drafter, package)
     assert found is not None
-    assert found.chance(WrittenToken(7, 0.0, Origin.COPY)) == 0.75
+    assert found.chance(WrittenToken(7, 0.0, TokenOrigin.COPY)) == 0.75
     assert read_confidence(drafter.parent / CONFIDENCE_FILE)[0] == "two"
 
 
@@ -45,14 +45,14 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     for _ in range(50):
         counts.add(0.9, right=False)
     flat = [ReliabilityCurve([share] * BINS) for share in (0.5, 0.125)]
-    before = Confidence(dict(zip(Origin, [counts.curve(), *flat], strict=True)))
+    before = Confidence(dict(zip(TokenOrigin, [counts.curve(), *flat], strict=True)))
     write_confidence(tmp_path / CONFIDENCE_FILE, before, "one")
     _, after = read_confidence(tmp_path / CONFIDENCE_FILE)
-    for origin in Origin:
+    for origin in TokenOrigin:
         for log_chance in (-5.0, -0.7, -0.07, 0.0):
             written = WrittenToken(7, log_chance, origin)
             assert after.chance(written) == pytest.approx(before.chance(written), abs=1e-4)
-    assert math.isclose(after.chance(WrittenToken(7, 0.1, Origin.BOTH)), 0.5)  # a chance above 1 is one of 1
+    assert math.isclose(after.chance(WrittenToken(7, 0.1, TokenOrigin.BOTH)), 0.5)  # a chance above 1 is one of 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The inference thread: all work of the drafter runs here, one call after the other, never on the event loop.
+"""The device's inference thread: all work of drafters runs here, one call after the other, never on the event loop.
 
 State: one thread. Its callers bound the queue: one draft step at a time, and memory as the credit allows.
 """
@@ -13,7 +13,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-class InferenceThread:
+class DrafterExecutor:
     """Runs calls in order on one thread."""
 
     def __init__(self) -> None:

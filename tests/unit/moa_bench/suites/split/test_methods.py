@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 from moa_bench.harness.links import RunningLink
 from moa_bench.harness.oracle import OracleDrafter
-from moa_bench.suites.split import methods, oracles
+from moa_bench.suites.split import methods
+from moa_bench.suites.split.methods import Devices, oracle_methods
 from moa_bench.suites.split.names import PLAIN
-from moa_bench.suites.split.oracles import OracleDevices, oracle_methods
+from moa_bench.suites.split.suite import SplitEffort
 
 
 def test_each_acceptance_is_used_in_all_ways() -> None:
@@ -53,12 +54,11 @@ class Playing:
 
 def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = SimpleNamespace(files=SimpleNamespace(config={"vocab_size": 100}))
-    for module in (methods, oracles):
-        monkeypatch.setattr(module, "PlainClient", Written)
+    monkeypatch.setattr(methods, "PlainClient", Written)
     monkeypatch.setattr(methods, "SplitClient", Playing)
     monkeypatch.setattr(methods, "load_split_device", lambda runner, program: device)
     monkeypatch.setattr(
-        oracles,
+        methods,
         "with_oracle",
         lambda device, script, draft_ms, chain: SimpleNamespace(
             drafter=SimpleNamespace(new_state=lambda: OracleDrafter(script, draft_ms))
@@ -71,7 +71,7 @@ def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -
     plain, *others = oracle_methods("any", (1.0,), 5)
     servers: Any = {"any": SimpleNamespace(address="127.0.0.1:1")}
     with asyncio.Runner() as runner:
-        devices = OracleDevices(runner, "default", [plain, *others], {"any": "default"}, servers, 3, 5)
+        devices = Devices(runner, "default", [plain, *others], {"any": "default"}, servers, SplitEffort())
         with devices.client(plain, (1, 2), reach) as client:
             assert isinstance(client, Written)
         for method in others:

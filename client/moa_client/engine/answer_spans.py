@@ -1,4 +1,4 @@
-"""The spans of one answer, from its question to its last verdict, as its events tell."""
+"""The spans of one answer, from its question to its last verdict, made of its events."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from moa_client.link.connection import StreamOpened
 AWAY = (LinkState.OFFLINE, LinkState.WAITING)
 
 
-class AnswerTrace:
-    """Records one answer.
+class AnswerSpans:
+    """The trace of one answer at the client.
 
     Args:
         parent: traceparent of what asked; empty: nothing is above it.
@@ -24,34 +24,34 @@ class AnswerTrace:
         self._span = begin_span("answer", parent)
         self._away: Span | None = None
         self._has_text = False
-        self._alone = 0
+        self._standalone = 0
 
     @property
     def traceparent(self) -> str:
         """For the server."""
         return self._span.traceparent
 
-    def on_up(self, up: StreamOpened) -> None:
+    def on_opened(self, stream: StreamOpened) -> None:
         """A stream was opened."""
         now_ns = time.time_ns()
-        began_ns = now_ns - round(1e6 * up.took_ms)
-        opening = begin_span("open stream", self.traceparent, at_ns=began_ns, server=up.label)
-        opening.note(cached_tokens=up.opened.cached_tokens)
+        began_ns = now_ns - round(1e6 * stream.took_ms)
+        opening = begin_span("open stream", self.traceparent, at_ns=began_ns, server=stream.label)
+        opening.note(cached_tokens=stream.opened.cached_tokens)
         opening.end(at_ns=now_ns)
 
     def on_event(self, event: Event) -> None:
-        """What a surface is about to see."""
+        """A surface is about to see an event."""
         match event:
             case Committed(tokens=tokens) if tokens and not self._has_text:
                 self._has_text = True
                 self._span.mark("first token")
             case Provisional(tokens=tokens):
-                self._alone += len(tokens)
+                self._standalone += len(tokens)
             case LinkChanged(state=state) if state in AWAY:
                 if self._away is None:
                     self._away = begin_span("without server", self.traceparent, state=state.value)
             case LinkChanged():
-                self._come_back()
+                self._end_outage()
             case Ended(provisional=provisional):
                 self._span.note(ended_alone=provisional)
 
@@ -61,17 +61,17 @@ class AnswerTrace:
         Args:
             problem: code of the error that ended it; empty: none.
         """
-        self._come_back()
+        self._end_outage()
         self._span.note(
             tokens=figures.tokens,
             drafted=figures.drafted,
             accepted=figures.accepted,
-            alone_tokens=self._alone,
+            alone_tokens=self._standalone,
             finish=figures.finish.name.lower(),
         )
         self._span.end(problem=problem)
 
-    def _come_back(self) -> None:
+    def _end_outage(self) -> None:
         if self._away is not None:
             self._away.end()
             self._away = None

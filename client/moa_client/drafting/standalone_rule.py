@@ -13,8 +13,8 @@ READING_SPEED = 12.0  # tokens a second: 500 words a minute, as fast as most peo
 
 
 @dataclass(frozen=True, slots=True)
-class AloneRule:
-    """How a device writes without a server; as it stands, all that it can, at once.
+class StandaloneRule:
+    """How a device writes without a server; by default all that it can, at once.
 
     Args:
         mode: auto: while its text is likely to be right; always: to the end; never: not at all.
@@ -22,7 +22,7 @@ class AloneRule:
         most_tokens: since then.
         tokens_per_s: 0: as fast as it can.
         end_ms: how long the link must have been lost before an answer may end without the server.
-        leave_ms: how long before an answer with which the device does not go on is left to the server.
+        leave_ms: how long before an answer that the device does not continue is left to the server.
     """
 
     mode: Literal["auto", "always", "never"] = "always"
@@ -33,10 +33,10 @@ class AloneRule:
     leave_ms: float = 60_000.0
 
 
-class AloneText:
+class StandaloneText:
     """The text since the newest token that a server has decided."""
 
-    def __init__(self, rule: AloneRule) -> None:
+    def __init__(self, rule: StandaloneRule) -> None:
         self.rule = rule
         self.due_ms = 0.0  # when the next token may be shown
         self._chance = 1.0  # that all of it is right

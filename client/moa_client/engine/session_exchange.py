@@ -1,0 +1,398 @@
+"""What a conversation exchanges with its server, and what its device drafts meanwhile.
+
+State: what the server has been sent on the newest stream, and the device that drafts. Nothing waits for the server or
+the drafter: frames are queued on the connection, the drafter works on its thread.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MoaError, ProtocolError, RateLimitError, UnavailableError
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.handshake_checks import IDLE
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Ask, Memory, Verdict
+
+from moa_client.conversation.answer_figures import SessionFigures
+from moa_client.conversation.answer_queue import AnswerQueue
+from moa_client.conversation.conversation import Phase
+from moa_client.conversation.events import ExecutionChanged
+from moa_client.conversation.jobs import Job
+from moa_client.device.loading import Device
+from moa_client.drafting.device_drafting import DeviceDrafting
+from moa_client.drafting.drafter_executor import DrafterExecutor
+from moa_client.drafting.results import DraftCompleted, DrafterFailed, TokenWritten
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine.inbox import Inbox, Wake
+from moa_client.engine.session_handshake import SentState, SessionHandshake
+from moa_client.link.availability import NOTHING, Availability, Reaction
+from moa_client.link.connection import Connection, StreamLost, StreamOpened
+from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat
+from moa_client.link.routing.route import AnyLink
+
+
+class SessionExchange:
+    """The session of one conversation at its server, and the drafting on this device.
+
+    Args:
+        link: to the server, or to several.
+        answers: whose front answer it is about.
+        availability: of the server.
+        device: whose identity the server learns, and whose drafter drafts.
+        codec: of memory, the best one.
+        inbox: takes what the connection and the drafter have to say.
+        executor: that drafters of several conversations share; None: one of its own.
+    """
+
+    def __init__(
+        self,
+        link: AnyLink,
+        answers: AnswerQueue,
+        availability: Availability,
+        device: Device,
+        settings: DraftingSettings,
+        codec: Codec,
+        inbox: Inbox,
+        executor: DrafterExecutor | None = None,
+    ) -> None:
+        self.answers = answers
+        self.availability = availability
+        self.connection = Connection(link, self._make_open, inbox.post, answers.conversation.hashes)
+        self.figures = SessionFigures()
+        self.failure: MoaError | None = None  # that ends the answer
+        self.device = device
+        self.next_device: Device | None = None  # from the next question on that has nothing unverified before it
+        self.is_outdated = False  # the stream is about a conversation that was begun again or rewound since
+        self.sender = FrameSender(self.connection)
+        self._conversation = answers.conversation
+        self._reader = FrameReader()
+        self._settings = settings
+        self._codec = codec
+        self._inbox = inbox
+        self._executor = executor
+        self._handshake = SessionHandshake(self._conversation, settings)
+        self._sent = SentState()
+        self.drafting = self._new_drafting()
+
+    # ------------------------------------------------------------ drafts
+
+    def draft_on(self, now: float) -> None:
+        """Lets the device draft for the server, and sends what is due; without a server, lets it write."""
+        if not self.availability.is_served:
+            self.drafting.write_on(now)
+        elif self.connection.is_up:
+            for message in self.drafting.online.draft_on(now):
+                self.sender.draft(message)
+
+    def on_completed(self, completed: DraftCompleted) -> None:
+        """The drafter has made a whole draft."""
+        draft = self.drafting.online.on_completed(completed) if self.availability.is_served else None
+        if draft is not None:
+            self.sender.draft(draft)
+
+    def on_written(self, written: TokenWritten) -> None:
+        """The drafter has written a token of standalone text."""
+        if not self.availability.is_served:
+            self.drafting.standalone.on_written(now_ms(), written)
+
+    def on_drafter_failed(self, failed: DrafterFailed) -> None:
+        """The drafter has failed.
+
+        Raises:
+            ProtocolError: over memory that cannot be read: the server's fault.
+        """
+        if isinstance(failed.error, ProtocolError):
+            raise failed.error
+        self.failure = failed.error
+
+    def wake_ms(self, now: float) -> float | None:
+        """When something is due if nothing happens; None: nothing will be."""
+        is_up, patience_ms = self.connection.is_up, self.drafting.patience_ms
+        times = (self.availability.wake_ms(is_up=is_up, patience_ms=patience_ms), self.drafting.wake_ms(now))
+        return min((time for time in times if time is not None), default=None)
+
+    # ------------------------------------------------------------ the device
+
+    async def change_device(self) -> None:
+        """Drafts with the next device; the next stream is opened with its drafter's fingerprint."""
+        device, self.next_device = self.next_device, None
+        if device is None:
+            return
+        await self.connection.drop()
+        before = self.drafting
+        before.close()
+        self._inbox.clear()
+        self.device = device
+        self.drafting = self._new_drafting()
+        self.drafting.take_over(before)
+
+    def refuse_drafter(self) -> None:
+        """The server has no memory for the drafter; a stream is opened without it from now on."""
+        self.device = self.device.refused()
+        self.drafting.stop_for_servers()
+
+    def _new_drafting(self) -> DeviceDrafting:
+        return DeviceDrafting(
+            self.device.drafter,
+            self.device.planes,
+            self.device.step_ms,
+            self._codec,
+            self._settings,
+            self.answers,
+            self.availability,
+            self._inbox,
+            self._executor,
+        )
+
+    # ------------------------------------------------------------ questions
+
+    def ask(self, ask: Ask | None) -> None:
+        """Sends the question that is now the conversation's to the server, if there is one."""
+        job = self.answers.front
+        if ask is None or job is None:
+            return
+        self.drafting.online.on_asked()
+        if self.connection.is_up and self.availability.is_served:
+            self._send_ask(ask, job)
+
+    async def stop(self) -> bool:
+        """Ends the current answer for the user; whether it is over, and not only the server asked to end it.
+
+        A standalone answer ends at once; later frames about it must not be handled, so the stream is left.
+        """
+        server_knows, connection = self.answers.current_is_front, self.connection
+        if server_knows and self.availability.is_served:
+            ask = self._conversation.ask_id
+            if connection.is_up and self._sent.stopped != ask:  # once on each stream
+                self._sent.stopped = ask
+                self.sender.stop(self._conversation.answer_length, ask)
+            return False
+        self.drafting.standalone.restart()
+        self.answers.stop()
+        if server_knows and (connection.is_up or connection.is_trying):
+            await connection.lose()
+        return True
+
+    def _send_ask(self, ask: Ask, job: Job) -> None:
+        online = self.drafting.online
+        self._sent.question = ask.id
+        self.sender.ask(replace(ask, provisional=online.propose_written(job.written)))
+        online.mark_synced()
+
+    # ------------------------------------------------------------ the stream
+
+    def tick(self, now: float) -> Reaction:
+        """What is due about the server."""
+        availability, connection = self.availability, self.connection
+        return availability.tick(
+            now,
+            is_up=connection.is_up,
+            is_trying=connection.is_trying,
+            is_expected=self.answers.front is not None,
+            patience_ms=self.drafting.patience_ms,
+            has_other=availability.monitor.is_stuck(now) and connection.dialer.has_other,
+        )
+
+    def connect(self) -> None:
+        """Opens a stream if there is none, unless the user wants no server."""
+        if not self.availability.wants_offline:
+            self.connection.start()
+
+    async def reopen(self, now: float) -> None:
+        """Gives the stream up as lost, and opens another one."""
+        self.connection.rtt_ms = self.availability.monitor.rtt_ms or 0.0
+        if self.availability.monitor.is_stuck(now):
+            self.connection.dialer.on_stalled()
+        await self.connection.lose()
+
+    async def leave_outdated(self) -> None:
+        """Leaves the stream if it is about a conversation that is no more; what remains of it is continued."""
+        if not self.is_outdated:
+            return
+        if self._conversation.tokens:
+            await self.connection.drop()  # without goodbye: the server's session is still good for what remains
+        else:
+            await self.connection.leave()
+            self._handshake.forget_session()
+            self.drafting.memory.restart()
+        self._inbox.clear()  # of frames about the previous conversation
+        self.is_outdated = False
+
+    def _make_open(self, address: str) -> pb.Open:
+        """The handshake with the current state of everything, for the server at this address."""
+        self.connection.rtt_ms = self.availability.monitor.rtt_ms or 0.0
+        conversation, drafting = self._conversation, self.drafting
+        if self._keeps_text and not self.availability.is_served:
+            self.answers.keep()
+            drafting.standalone.restart()  # what the drafter is writing continues text that is committed now
+        job, ask = self.answers.front, None
+        self._sent = SentState()
+        if job is not None and conversation.phase is Phase.ANSWERING:
+            ask = replace(conversation.resume(), provisional=drafting.online.propose_written(job.written))
+            self._sent = SentState(ask.id, len(job.written))
+        if self.answers.events:  # text that was kept
+            self._inbox.post(Wake())
+        return self._handshake.open(address, self.device, drafting, ask)
+
+    def on_opened(self, stream: StreamOpened) -> None:
+        """A stream is open.
+
+        Raises:
+            ProtocolError: the server has chosen what was not offered.
+        """
+        opened, drafting, window = stream.opened, self.drafting, self.drafting.online.window
+        self._reader = FrameReader()
+        drafting.memory.on_opened(opened.codec)
+        if opened.HasField("new_execution"):
+            self._change_execution(opened)
+        drafting.online.mark_synced()
+        if (changed := self._handshake.on_opened(stream)) is not None:
+            self.answers.events.append(changed)
+            window.forget_server()
+        self.availability.on_opened(now_ms(), stream.took_ms, is_elsewhere=changed is not None)
+        window.rtt_ms.add(stream.took_ms)
+        if self._conversation.tokens:
+            drafting.tell(self._conversation.tokens, self._conversation.hashes)
+        self._return(self._sent.provisional)
+
+    def _change_execution(self, opened: pb.Opened) -> None:
+        """Called when the server computes differently from the one on which the conversation began."""
+        is_news = bool(self.device.identity.execution)  # if no server was ever reached, there is nothing to compare
+        self.device = self.device.on_execution(opened)
+        if self.next_device is not None:
+            self.next_device = self.next_device.on_execution(opened)
+        self.answers.end_rule = self.device.end_rule
+        if is_news:
+            execution = opened.new_execution.execution
+            self.answers.events.append(ExecutionChanged(execution.level, execution.exact))
+
+    def _return(self, sent: int) -> None:
+        """Called when the server is available (again).
+
+        Args:
+            sent: provisional tokens of the front answer that it has been given on this stream.
+        """
+        job, conversation, standalone = self.answers.front, self._conversation, self.drafting.standalone
+        standalone.restart()
+        is_asking = conversation.phase is Phase.ANSWERING
+        if job is not None and is_asking and self._sent.question != conversation.ask_id:
+            self._send_ask(conversation.repeat(), job)  # the question is newer than this stream's Open
+            sent = len(job.written)
+        was_served = self.availability.is_served
+        events = self.availability.on_return(is_answering=job is not None)
+        if not was_served:
+            standalone.renew()
+            standalone.asked_for = False
+            if job is not None and job.written:
+                self.drafting.online.adopt_written(job.written, sent)
+        self.answers.events += events
+
+    def on_lost(self, lost: StreamLost) -> Reaction:
+        """The stream is lost, or an attempt to open one has failed; what to do.
+
+        Raises:
+            ProtocolError: because the server violates the protocol.
+        """
+        error, front = lost.error, self.answers.front
+        if isinstance(error, ProtocolError):
+            raise error
+        if lost.rests:
+            if front is not None:  # a question was on its way when the server took the stream for idle
+                self.connection.start()
+            return NOTHING
+        if isinstance(error, RateLimitError) and lost.wait_seconds and front is not None:
+            return self.availability.on_told_to_wait(now_ms(), error, 1e3 * lost.wait_seconds)
+        if lost.retrying or front is None:
+            return self.availability.on_lost(error, broke=lost.broke, is_expected=front is not None)
+        if self.answers.current_is_front:
+            self.failure = error  # the user must change the question
+            return NOTHING
+        return self._on_refused_standalone(error)
+
+    def _on_refused_standalone(self, error: MoaError) -> Reaction:
+        """Drops an earlier answer, which the server will not verify."""
+        self.drafting.restart()
+        self.ask(self.answers.on_refused(error))
+        if self.answers.front is not None:
+            self.connection.start()
+            return NOTHING
+        return Reaction(events=self.availability.on_idle(error.message))
+
+    # ------------------------------------------------------------ frames
+
+    def on_frame(self, frame: pb.ServerFrame) -> None:
+        """Takes in a frame.
+
+        Raises:
+            ProtocolError: it contradicts what is known.
+        """
+        if self.is_outdated:
+            return
+        now, availability = now_ms(), self.availability
+        availability.on_frame(now, is_progress=not is_beat(frame))
+        if availability.wants_offline:  # the stream will be left
+            return
+        if availability.is_back(now):
+            if self._keeps_text and self._has_provisional:
+                availability.replace_stream()  # the server has continued differently in this one
+                return
+            self._return(0)
+        for message in self._reader.read(frame):
+            match message:
+                case Verdict():
+                    self._on_verdict(message, now)
+                case Memory():
+                    if taken := self.drafting.memory.on_memory(now, message, self._conversation.hashes):
+                        self.sender.credit(taken)
+                case Beat():
+                    self._on_beat(message, now)
+                case _ if message.reason != IDLE:
+                    reason = message.reason or "it is shutting down"
+                    availability.error = UnavailableError(
+                        f"The server is going away: {reason}.", hint="Ask again, or try another server."
+                    )
+
+    def _on_verdict(self, verdict: Verdict, now: float) -> None:
+        if verdict.finish is Finish.DRAINING:
+            verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
+        effect = self.drafting.online.on_verdict(now, verdict)
+        if effect.tokens:
+            if self.answers.current_is_front:  # others belong to an earlier answer
+                self.figures.newest.on_verdict(verdict)
+            self.answers.on_committed(effect.tokens)
+            text = self._conversation.tokens
+            self.drafting.tell(text, self._conversation.hashes)
+            codec = self.drafting.memory.on_verdict(now, len(effect.tokens), len(text))
+            if codec is not None:
+                self.sender.set_codec(codec)
+        if effect.finish is not Finish.UNFINISHED:
+            self.ask(self.answers.on_finished(effect.finish))
+        if not self._has_provisional:
+            self.answers.events += self.availability.on_verified()
+
+    def _on_beat(self, beat: Beat, now: float) -> None:
+        took, window = self.availability.monitor.on_beat(now, beat.stamp), self.drafting.online.window
+        if took is None:
+            return
+        window.rtt_ms.add(took)
+        if window.step_ms.samples:
+            self.answers.events += self.availability.grade(window.step_ms.mean)
+
+    @property
+    def _keeps_text(self) -> bool:
+        """Whether standalone text is kept rather than verified."""
+        return self._settings.reconcile == "keep"
+
+    @property
+    def _has_provisional(self) -> bool:
+        """Whether provisional text of the front answer is shown."""
+        job = self.answers.front
+        return job is not None and bool(job.written)
+
+
+def now_ms() -> float:
+    """The clock of all timers, in milliseconds."""
+    return 1e3 * time.monotonic()

@@ -1,0 +1,111 @@
+"""Who writes and who waits: the device's drafter with a server, without one, and while its text is held back."""
+
+from __future__ import annotations
+
+import pytest
+from moa_client.conversation.answer_queue import AnswerQueue, EndRule
+from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.events import Ended, HeldBack
+from moa_client.drafting.device_drafting import DeviceDrafting
+from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.engine.inbox import Inbox
+from moa_client.link.availability import Availability
+from moa_shared.errors import UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Plane
+
+SILENCE_MS = 60_000.0
+AUTO = StandaloneRule("auto", least_chance=0.5, end_ms=3_000.0, leave_ms=20_000.0)
+ALWAYS = StandaloneRule("always", end_ms=3_000.0, leave_ms=20_000.0)
+
+
+class Writer:
+    """A device after a question.
+
+    Args:
+        is_read: the server has begun the answer.
+    """
+
+    def __init__(self, rule: StandaloneRule, *, drafter: ClientDrafter | None = None, is_read: bool = False) -> None:
+        self.answers = AnswerQueue(Conversation(50), EndRule(frozenset({9}), 1000, str))
+        self.answers.begin(lambda _: [1, 2, 3], AnswerSettings(max_tokens=20))
+        if is_read:
+            self.answers.conversation.keep((8,), Finish.UNFINISHED)
+        self.availability = Availability(SILENCE_MS, rule.end_ms)
+        settings, planes = DraftingSettings(standalone=rule), {Plane.MEMORY: 4}
+        self.drafting = DeviceDrafting(
+            drafter, planes, 0.0, Codec.INT4, settings, self.answers, self.availability, Inbox()
+        )
+
+    def lose(self, now: float) -> None:
+        """The server is away from now on."""
+        self.availability.on_lost(UnavailableError("Gone."), broke=False, is_expected=True)
+        self.availability.outages.observe(now, is_served=False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_read", "patience_ms"),
+    [
+        (AUTO, False, 3_000.0),  # there is nothing to go by: as soon as an answer could end
+        (AUTO, True, 20_000.0),
+        (ALWAYS, False, 20_000.0),
+        (StandaloneRule("always", leave_ms=10 * SILENCE_MS), False, SILENCE_MS),
+    ],
+)
+def test_a_user_waits_for_a_device_that_cannot_write(rule: StandaloneRule, is_read: bool, patience_ms: float) -> None:
+    assert Writer(rule, is_read=is_read).drafting.patience_ms == patience_ms
+
+
+def test_nobody_waits_without_an_answer_or_with_a_device_that_can_write() -> None:
+    writer = Writer(AUTO, drafter=LookupDrafter(4))
+    assert writer.drafting.patience_ms is None
+    writer.drafting.close()
+    writer = Writer(AUTO)
+    writer.answers.stop()
+    assert writer.drafting.patience_ms is None
+
+
+def test_a_question_that_no_server_has_read_is_left_to_one_when_the_loss_is_long() -> None:
+    writer = Writer(AUTO, drafter=LookupDrafter(4))
+    writer.lose(1000.0)
+    writer.drafting.write_on(1000.0)
+    assert writer.drafting.is_holding_back
+    assert list(writer.answers.events) == [HeldBack(unread=True)]
+    assert writer.drafting.wake_ms(1000.0) == 1000.0 + AUTO.leave_ms
+    writer.drafting.write_on(3999.0)
+    assert writer.answers.current is not None
+    writer.drafting.write_on(4000.0)
+    assert writer.answers.current is None
+    assert writer.answers.events[-1] == Ended(Finish.UNFINISHED, provisional=True)
+    writer.drafting.close()
+
+
+def test_nothing_is_held_back_while_a_server_decides() -> None:
+    writer = Writer(AUTO, drafter=LookupDrafter(4))
+    writer.drafting.standalone.write_on(0.0)
+    assert not writer.drafting.is_holding_back
+    assert writer.drafting.wake_ms(0.0) is None
+    writer.drafting.memory.hold_until_ms = 5.0
+    assert writer.drafting.wake_ms(0.0) == 5.0
+    writer.drafting.close()
+
+
+def test_a_drafter_that_servers_have_no_memory_for_only_writes() -> None:
+    writer = Writer(AUTO, drafter=LookupDrafter(4))
+    assert writer.drafting.lets_server_run_ahead
+    writer.drafting.stop_for_servers()
+    assert writer.drafting.memory.offered == []
+    assert writer.drafting.standalone.can_write
+    writer.drafting.close()
+
+
+def test_another_drafter_takes_over_what_was_learned() -> None:
+    before, after = Writer(AUTO), Writer(AUTO)
+    before.drafting.online.window.rtt_ms.add(80.0)
+    before.drafting.standalone.asked_for = True
+    after.drafting.take_over(before.drafting)
+    assert after.drafting.online.window.rtt_ms.mean == 80.0
+    assert after.drafting.standalone.asked_for
