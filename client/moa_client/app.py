@@ -22,7 +22,7 @@ from moa_client.chat.question import read_question
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import terminal_size
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import Facts, OpenConversation
+from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
 
 
 def remark(text: str) -> None:
@@ -135,7 +135,7 @@ def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Ope
     )
 
 
-def _say_absent(settings: ClientSettings, facts: Facts, *, single: bool) -> None:
+def _say_absent(settings: ClientSettings, facts: ConversationFacts, *, single: bool) -> None:
     """Says why there is no server, and what that means."""
     if (settings.offline and single) or settings.alone == "always":
         remark(f"{facts.absent} {worth_words(facts.target)}")

@@ -12,12 +12,12 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.conversation import Provenance
-from moa_client.history.records import Origin
+from moa_client.history.records import ConversationOrigin
 from moa_client.history.store import HistoryStore
 
 from tests.cli.client_program import Run
 
-ORIGIN = Origin("SmolLM2-135M-Instruct", b"t" * 2, b"k" * 2, "int8", "127.0.0.1:50051", "Be brief.")
+ORIGIN = ConversationOrigin("SmolLM2-135M-Instruct", b"t" * 2, b"k" * 2, "int8", "127.0.0.1:50051", "Be brief.")
 
 SAMPLED = AnswerOptions(seed=3, repeat_penalty=1.1, logit_bias=((42, -5.0),)).decided(CHAT_DEFAULTS)
 GREEDY = AnswerOptions(temperature=0.0).decided()
@@ -40,7 +40,7 @@ def store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     made.append_committed(key, [7, 9], [Provenance.PROMPT, Provenance.TARGET], "Because ")
     made.set_provisional(key, [1], "mass\x07", shown=1)
     made.end_answer(key, "unfinished", verified=False, provisional="mass\x07")
-    second = made.create(Origin("another model"), "Lists\x1b[2J")
+    second = made.create(ConversationOrigin("another model"), "Lists\x1b[2J")
     made.end_answer(made.begin_answer(second, "Name all numbers", replace(GREEDY, max_tokens=3)), "max_tokens")
     yield made
     made.close()

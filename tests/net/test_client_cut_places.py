@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional
-from moa_client.conversation.transcript import Transcript
+from moa_client.conversation.answer_decoder import AnswerDecoder
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import (
+    AnswerEvent,
+    Committed,
+    Earlier,
+    Ended,
+    Event,
+    LinkChanged,
+    LinkState,
+    Provisional,
+)
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
@@ -206,7 +216,7 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
     """Also in the middle of a character: the reader never sees a part of one."""
     script = Script(text)
     target = ScriptTarget(script)
-    transcript, screen = Transcript(script.decode), Screen()
+    decoder, screen = AnswerDecoder(AnswerText(), script.decode), Screen()
     places = iter(range(0, script.length, 3))
     place, parted = next(places), 0
     waiting = replace(
@@ -216,8 +226,9 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
 
         async def lose_and_find(event: Event) -> None:
             nonlocal place, parted
-            transcript.apply(event)
-            assert "�" not in transcript.committed + transcript.provisional
+            if isinstance(event, AnswerEvent | Earlier):
+                decoder.take(event)
+            assert "�" not in decoder.text.committed + decoder.text.provisional
             there = len(screen.committed)
             if isinstance(event, Committed) and place < there < script.length - 8 and not screen.provisional:
                 place = next(places, script.length)
@@ -228,7 +239,7 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
                 engine.go_online()
 
         await watch(engine, screen, ASKED, WHOLE, lose_and_find)
-    assert transcript.committed == text
+    assert decoder.text.committed == text
     assert screen.end == Ended(Finish.END_OF_TEXT)
     assert screen.cuts >= 6
     assert screen.most_provisional >= 2
@@ -239,20 +250,22 @@ async def test_an_answer_that_is_left_in_the_middle_of_a_character_shows_no_part
     script = Script(OTHER)
     target = ScriptTarget(script)
     parted = next(token for token in range(20, script.length) if not script.is_whole(token))
-    transcript, screen = Transcript(script.decode), Screen()
+    decoder, screen = AnswerDecoder(AnswerText(), script.decode), Screen()
     settings = DraftingSettings(standalone=StandaloneRule("never", end_ms=60_000.0, leave_ms=0.0), drafting="off")
     async with talking_over_a_link(target, settings, held=script_device(target, script)) as (_, engine):
 
         async def cut(event: Event) -> None:
-            transcript.apply(event)
+            if isinstance(event, AnswerEvent | Earlier):
+                decoder.take(event)
             if len(screen.committed) == parted and not screen.cuts:
                 screen.cuts += 1
                 engine.go_offline()
 
         await watch(engine, screen, ASKED, WHOLE, cut)
         assert screen.end == Ended(Finish.UNFINISHED, provisional=True)
-        assert transcript.committed + transcript.provisional == script.decode(range(1, parted + 1)).rstrip("�")
+        assert decoder.text.committed + decoder.text.provisional == script.decode(range(1, parted + 1)).rstrip("�")
         engine.go_online()
         async for event in engine.settle():
-            transcript.apply(event)
-    assert transcript.committed == OTHER
+            if isinstance(event, AnswerEvent | Earlier):
+                decoder.take(event)
+    assert decoder.text.committed == OTHER

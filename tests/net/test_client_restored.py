@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.history.recorder import Recorder
-from moa_client.history.records import Origin
+from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.records import ConversationOrigin, StoredConversation
 from moa_client.history.restoring import restored
 from moa_client.history.store import HistoryStore
+from moa_client.host.publisher import Publisher
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.net.client_device import stepper
-from tests.net.client_talk import talking
+from tests.net.client_talk import slow_device, talking
 from tests.net.server_peer import make_host, plain_text, serving
+from tests.support.told import letters
 
 OPTIONS = AnswerOptions(temperature=0.7, seed=4, max_tokens=20)
 QUESTIONS = {"first": [5, 17, 42, 8, 17, 42], "second": [9, 9, 4], "third": [3, 1]}
@@ -48,23 +54,24 @@ def expected(target: Target, *questions: str, options: AnswerOptions = OPTIONS) 
 class Program:
     """A client that keeps its conversation."""
 
-    def __init__(self, engine: ClientEngine, recorder: Recorder) -> None:
+    def __init__(self, engine: ClientEngine, recorder: HistoryRecorder, stored: StoredConversation) -> None:
         self.engine = engine
         self.events: list[Event] = []
-        self._recorder = recorder
+        self._publisher = Publisher(engine, recorder)
+        self._publisher.resume(stored)
 
     async def ask(self, question: str, killed: Callable[[Event], bool] = never) -> None:
         """Asks, until the answer has ended or the program is killed."""
-        self._recorder.begin(question, OPTIONS)
+        answer = self._publisher.begin(question, OPTIONS)
         async with aclosing(self.engine.ask(turn_of(question), OPTIONS.settings())) as events:
             async for event in events:
-                self.take(event)
+                self.take(event, answer)
                 if killed(event):
                     return
 
     def rewind(self, answers: int) -> None:
         self.engine.rewind(answers)
-        self._recorder.rewind(answers)
+        self._publisher.rewind(answers)
 
     async def settle(self) -> list[Settled]:
         """Waits until the server has decided everything."""
@@ -73,8 +80,8 @@ class Program:
                 self.take(event)
         return [event for event in self.events if isinstance(event, Settled)]
 
-    def take(self, event: Event) -> None:
-        self._recorder.on_event(event)
+    def take(self, event: Event, answer: AnswerDecoder | None = None) -> None:
+        self._publisher.on_event(event, answer)
         self.events.append(event)
 
 
@@ -85,16 +92,18 @@ class Life:
         self.store = HistoryStore(folder)
         self.running = running
         self._target = target
-        self._identifier = self.store.create(Origin("tiny"))
+        self._identifier = self.store.create(ConversationOrigin("tiny"))
 
     @asynccontextmanager
     async def program(
         self, settings: DraftingSettings | None = None, *, offline: bool = False
     ) -> AsyncIterator[Program]:
-        async with talking(self._target, f"127.0.0.1:{self.running.port}", settings, offline=offline) as engine:
+        held = replace(slow_device(self._target, "chain"), tokenizer=cast("Any", SimpleNamespace(shown=letters)))
+        address = f"127.0.0.1:{self.running.port}"
+        async with talking(self._target, address, settings, offline=offline, held=held) as engine:
             stored = self.store.reopen(self._identifier)
             engine.restore(restored(stored, turn_of))
-            yield Program(engine, Recorder(self.store, self._identifier, engine.conversation, stored))
+            yield Program(engine, HistoryRecorder(self.store, self._identifier, engine.conversation, stored), stored)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.events import LinkState
+from moa_client.conversation.events import Committed, LinkState
 from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import Choice, ServerPace
 from moa_client.device.loading import Device
@@ -76,7 +76,7 @@ async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
         watched = LocalConversation(leaving, host.leave)
         watched.ask(first[0], OPTIONS)
         async for update in watched.updates():
-            if update.piece:
+            if isinstance(update.event, Committed):
                 break
         await watched.close()
         assert host.conversations == [staying]

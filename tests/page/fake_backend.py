@@ -11,7 +11,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import ExportForm, Kept
-from moa_client.surface.open_conversation import Facts, OpenConversation
+from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
 from moa_client.surface.update_codec import Fields
 from moa_shared.errors import ConflictError, NotFoundError
 from moa_shared.protocol.finish_rule import Finish
@@ -116,7 +116,7 @@ class FakeBackend:
         return len(self._watchers)
 
     def begin(self, identifier: str, title: str, system: str | None = None, updated: float = 0.0) -> FakeConversation:
-        facts = Facts(
+        facts = ConversationFacts(
             identifier,
             title,
             "SmolLM2-135M-Instruct",

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Ended, LinkChanged, LinkState
-from moa_client.conversation.updates import Asked, Continued, Rewound, Titled, Update
-from moa_client.surface.open_conversation import Facts
+from moa_client.conversation.answer_text import AnswerText, apply_update
+from moa_client.conversation.events import Asked, Continued, Ended, LinkChanged, LinkState, Rewound, Titled
+from moa_client.conversation.updates import Update
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_shared.protocol.finish_rule import Finish
 
@@ -28,7 +28,9 @@ class FakeConversation:
         cross: tells who watches the link.
     """
 
-    def __init__(self, facts: Facts, status: LinkStatus, play: Play, cross: Cross, updated: float = 0.0) -> None:
+    def __init__(
+        self, facts: ConversationFacts, status: LinkStatus, play: Play, cross: Cross, updated: float = 0.0
+    ) -> None:
         self.facts = facts
         self.status = status
         self.updated = updated
@@ -52,8 +54,7 @@ class FakeConversation:
 
     def publish(self, update: Update) -> None:
         update = replace(update, status=self.status)
-        if 0 < update.answer <= len(self.answers):
-            self.answers[update.answer - 1].apply(update)
+        apply_update(self.answers, update)
         for subscription in self.subscriptions:
             subscription.push(update)
 
@@ -74,7 +75,6 @@ class FakeConversation:
 
     def rewind(self, answers: int) -> None:
         async def rewind() -> None:
-            del self.answers[answers:]
             self.publish(Update(Rewound(answers)))
 
         self._todo.put_nowait(rewind)
@@ -111,7 +111,6 @@ class FakeConversation:
 
     async def _answer(self, question: str, options: AnswerOptions) -> None:
         number = len(self.answers) + 1
-        self.answers.append(AnswerText(question, number, options))
         self.publish(Update(Asked(question, options), number))
         await self._play_out(number, question, options)
 
@@ -150,7 +149,7 @@ class FakeSurface:
         self.set_title = conversation.set_title
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         return self._conversation.facts
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_client.conversation.events import LinkState, Outcome
+from moa_client.conversation.events import AnswerOutcome, LinkState
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -84,7 +84,7 @@ async def unverified(stage: Stage, question: str) -> None:
     stage.end(verified=False)
     await stage.pause(5.0)
     stage.link(LinkState.GOOD)
-    stage.settle(RIGHT + TRUTH, Outcome.CORRECTED, 13, 7)
+    stage.settle(RIGHT + TRUTH, AnswerOutcome.CORRECTED, 13, 7)
 
 
 async def unread(stage: Stage, question: str) -> None:

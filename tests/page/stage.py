@@ -11,18 +11,19 @@ from dataclasses import dataclass, field, replace
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
+    AnswerEvent,
+    AnswerOutcome,
     Committed,
     Corrected,
     Ended,
-    Event,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Settled,
 )
-from moa_client.conversation.updates import Failed, Update
+from moa_client.conversation.updates import Update
 from moa_client.host.frame_tap import Crossing
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
@@ -73,7 +74,7 @@ class Stage:
             self.figures.kept += count if confirmed else 0
             self.conversation.cross("down", "verdict", 10 + 2 * count, count, guessed, by_server)
             self.conversation.cross("down", "memory", 216 * count)
-            self.tell(Committed(tuple(range(count)), count if confirmed else 0), piece)
+            self.tell(Committed(tuple(range(count)), count if confirmed else 0, piece))
             await self.pause(0.4 * pause)
             self.conversation.cross("up", "draft", 30, 3 + index % 3)
             await self.pause(0.6 * pause)
@@ -83,7 +84,7 @@ class Stage:
         for piece in _pieces(text, 1):
             self.waiting += piece
             self.figures.provisional += 1
-            self.tell(Provisional((1,), (0.6,)))
+            self.tell(Provisional((1,), (0.6,), piece))
             await self.pause(pause)
 
     def hold(self, *, unread: bool = False) -> None:
@@ -102,12 +103,12 @@ class Stage:
         self.figures.undecided = len(self.waiting.split())
         self.tell(Ended(finish, provisional=not verified))
 
-    def settle(self, text: str, outcome: Outcome, written: int, kept: int) -> None:
+    def settle(self, text: str, outcome: AnswerOutcome, written: int, kept: int) -> None:
         """An answer that ended without the server has been decided."""
         self.waiting = ""
-        event = Settled((), outcome, Finish.END_OF_TEXT, written, kept)
-        piece = text[len(self.conversation.answers[self.number - 1].committed) :]
-        self.conversation.publish(Update(event, self.number, piece, text=text))
+        rest = text[len(self.conversation.answers[self.number - 1].committed) :]
+        event = Settled((), outcome, Finish.END_OF_TEXT, written, kept, rest)
+        self.conversation.publish(Update(event, self.number))
 
     def fail(self, error: MoaError, *, taken_back: bool = False) -> None:
         """There is no (more) answer."""
@@ -123,7 +124,7 @@ class Stage:
         """Lets time pass."""
         await asyncio.sleep(seconds)
 
-    def tell(self, event: Event, piece: str = "") -> None:
+    def tell(self, event: AnswerEvent) -> None:
         figures = self.figures
         figures.seconds = time.monotonic() - self.began
         status = replace(
@@ -140,8 +141,7 @@ class Stage:
         )
         self.conversation.status = status
         shown = replace(figures) if isinstance(event, Ended) else None
-        count = len(self.waiting.split())
-        self.conversation.publish(Update(event, self.number, piece, self.waiting, count, figures=shown))
+        self.conversation.publish(Update(event, self.number, figures=shown))
 
 
 def good_status() -> LinkStatus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.events import LinkState, Outcome
+from moa_client.conversation.events import AnswerOutcome, LinkState
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import expect
@@ -74,7 +74,7 @@ def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, 
         stage.end(verified=False)
         await stage.gate("back")
         stage.link(LinkState.GOOD)
-        stage.settle("It flashes. It is red.", Outcome.CORRECTED, 3, 2)
+        stage.settle("It flashes. It is red.", AnswerOutcome.CORRECTED, 3, 2)
 
     served = serve(script)
     reader = open_page(served)

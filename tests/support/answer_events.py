@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
-from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Event, Outcome, Provisional, Settled
+from moa_client.conversation.events import (
+    AnswerEvent,
+    AnswerOutcome,
+    Committed,
+    Corrected,
+    Earlier,
+    Ended,
+    Provisional,
+    Settled,
+)
 from moa_shared.protocol.finish_rule import Finish
 
 
@@ -15,10 +24,10 @@ def decode_bytes(tokens: Sequence[int]) -> str:
 
 
 @st.composite
-def events_of(draw: st.DrawFn, text: str) -> list[Event]:
+def events_of(draw: st.DrawFn, text: str) -> list[AnswerEvent | Earlier]:
     """Events after which the answer is `text`; it ends without the server, and is settled."""
     whole = list(text.encode())
-    events: list[Event] = []
+    events: list[AnswerEvent | Earlier] = []
     waiting: list[int] = []
     end = draw(st.integers(0, len(whole)))  # where the link is lost for good
     told = draw(st.integers(end, len(whole)))  # what is decided after that, until all is
@@ -57,4 +66,4 @@ def events_of(draw: st.DrawFn, text: str) -> list[Event]:
     events.append(Ended(Finish.MAX_TOKENS, provisional=True))
     while done < told:
         events += [Earlier(each) for each in commit(told)]
-    return [*events, Settled(tuple(whole[ended:]), Outcome.CORRECTED, Finish.MAX_TOKENS)]
+    return [*events, Settled(tuple(whole[ended:]), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS)]

@@ -9,18 +9,19 @@ from contextlib import asynccontextmanager
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     Ended,
-    Event,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Settled,
+    SurfaceEvent,
 )
-from moa_client.conversation.updates import Failed, Update
+from moa_client.conversation.updates import Update
 from moa_client.endpoint.routes import EndpointSettings, endpoint_routes
 from moa_client.surface.subscription import Subscription
 from moa_client.web.access import Access
@@ -42,7 +43,6 @@ class ScriptedAnswer:
         self.options = options
         self.closed = asyncio.Event()
         self.state = LinkState.GOOD
-        self._committed: list[str] = []
         self._written: list[str] = []
         self._updates = Subscription()
         self._script: asyncio.Task[None] | None = None
@@ -75,17 +75,17 @@ class ScriptedAnswer:
             agreed += 1
         self._written = self._written[agreed:]
         if agreed:
-            self._tell(Committed(tuple(range(agreed)), agreed), "".join(words[:agreed]))
+            self._tell(Committed(tuple(range(agreed)), agreed, "".join(words[:agreed])))
         if agreed < len(words):
             if self._written:
                 dropped, self._written = len(self._written), []
                 self._tell(Corrected(dropped))
-            self._tell(Committed(tuple(range(agreed, len(words)))), "".join(words[agreed:]))
+            self._tell(Committed(tuple(range(agreed, len(words))), text="".join(words[agreed:])))
 
     def write(self, *words: str) -> None:
         """The device writes on."""
         self._written += words
-        self._tell(Provisional(tuple(range(len(words)))))
+        self._tell(Provisional(tuple(range(len(words))), added="".join(words)))
 
     def link(self, state: LinkState) -> None:
         """The state of the link changes."""
@@ -96,11 +96,10 @@ class ScriptedAnswer:
         """The answer is over."""
         self._tell(Ended(finish, provisional))
 
-    def settle(self, outcome: Outcome, finish: Finish = Finish.END_OF_TEXT) -> None:
+    def settle(self, outcome: AnswerOutcome, finish: Finish = Finish.END_OF_TEXT) -> None:
         """The server has decided an answer that ended without it."""
         self._written = []
-        settled = Settled((), outcome, finish)
-        self._updates.push(Update(settled, 1, text="".join(self._committed), status=self.status))
+        self._tell(Settled((), outcome, finish))
 
     def fail(self, error: MoaError) -> None:
         """There is no (more) answer."""
@@ -108,11 +107,10 @@ class ScriptedAnswer:
 
     def hold_back(self) -> None:
         """The device has more, which is unlikely to be right."""
-        self._updates.push(Update(HeldBack(), 1, status=self.status))
+        self._tell(HeldBack())
 
-    def _tell(self, event: Event | Failed, piece: str = "") -> None:
-        self._committed.append(piece)
-        self._updates.push(Update(event, 1, piece, "".join(self._written), len(self._written), status=self.status))
+    def _tell(self, event: SurfaceEvent) -> None:
+        self._updates.push(Update(event, 1, self.status))
 
 
 Script = Callable[[ScriptedAnswer], Awaitable[None]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Ended, Event
-from moa_client.conversation.transcript import Transcript
+from moa_client.conversation.events import Ended, Event, LinkChanged, Notice
 from moa_client.conversation.updates import Update
 
 
@@ -28,14 +28,13 @@ class Told:
         self, decode: Callable[[Sequence[int]], str] = letters, question: str = "", number: int = 1, *events: Event
     ) -> None:
         self.text = AnswerText(question, number)
-        self._transcript = Transcript(decode, question=question)
+        self._decoder = AnswerDecoder(self.text, decode)
         for event in events:
             self.tell(event)
 
     def tell(self, event: Event) -> Update:
         """The update of an event of this answer, which its text has applied."""
+        if isinstance(event, LinkChanged | Notice):
+            return Update(event)
         figures = Figures(finish=event.finish) if isinstance(event, Ended) else None
-        piece = self._transcript.apply(event)
-        update = self._transcript.update(event, self.text.number, piece, figures)
-        self.text.apply(update)
-        return update
+        return Update(self._decoder.take(event), self.text.number, figures=figures)

@@ -17,8 +17,12 @@ from typing import cast
 
 import numpy as np
 import pytest
+from moa_client.conversation.answer_decoder import AnswerDecoder
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.conversation.events import (
+    AnswerEvent,
     Committed,
     Corrected,
     Earlier,
@@ -29,7 +33,6 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.conversation.transcript import Transcript
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
@@ -356,10 +359,14 @@ class Asked:
     given_up: bool = False  # its reader was gone before it ended
 
     def __post_init__(self) -> None:
-        self.transcript = Transcript(decode, self.settings.stop)
+        self.decoder = self._begun()
+
+    def _begun(self) -> AnswerDecoder:
+        return AnswerDecoder(AnswerText(options=AnswerOptions(stop=self.settings.stop)), decode)
 
     def take(self, event: Event) -> None:
-        self.transcript.apply(event)
+        if isinstance(event, AnswerEvent):
+            self.decoder.take(event)
         if isinstance(event, Committed):
             assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
             del self.provisional[: event.confirmed]
@@ -382,14 +389,15 @@ class Asked:
 
     def go_on(self, tokens: int) -> None:
         """It is continued by at most so many tokens."""
-        before = self.transcript.committed
+        before = self.decoder.text.committed
         self.settings = replace(self.settings, max_tokens=len(self.shown) + tokens)
         self.finish, self.settled, self.shown_at_stop = Finish.UNFINISHED, False, None
-        self.transcript = Transcript(decode, self.settings.stop)
-        self.transcript.restore(self.shown, before, (), len(self.shown))
+        self.decoder = self._begun()
+        self.decoder.text.committed = before
+        self.decoder.restore(self.shown)
 
     def settle(self, event: Settled) -> None:
-        self.transcript.apply(event)
+        self.decoder.take(event)
         self.shown += event.tokens
         self.provisional.clear()
         self.finish, self.settled = event.finish, True
@@ -400,7 +408,7 @@ class Asked:
         assert self.settled
         text = TextStream(decode, self.settings.stop)
         if not self.given_up:
-            assert self.transcript.committed == text.push(self.shown) + text.finish()
+            assert self.decoder.text.committed == text.push(self.shown) + text.finish()
         if self.shown_at_stop is None and self.finish is not Finish.CANCELLED:
             assert self.shown == expected
         else:
@@ -542,7 +550,7 @@ class Chat:
             if isinstance(event, Settled):
                 earliest.settle(event)
             else:
-                earliest.transcript.apply(event)
+                earliest.decoder.take(event)
         elif not isinstance(event, LinkChanged):
             assert self.current is not None
             self.current.take(event)

@@ -14,17 +14,27 @@ from typing import Any, cast
 from moa_client.chat.views import View
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Ended, LinkChanged, LinkState, Refused, Settled
-from moa_client.conversation.updates import Asked, Continued, Failed, Happening, Rewound, Update
+from moa_client.conversation.answer_text import AnswerText, apply_update
+from moa_client.conversation.events import (
+    Asked,
+    Continued,
+    Ended,
+    Failed,
+    LinkChanged,
+    LinkState,
+    Refused,
+    Settled,
+    SurfaceEvent,
+)
+from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import OpenConversation
 
 
-class Asker:
-    """Asks one question after another.
+class AnswerFollower:
+    """Asks one question after another, and follows each answer to its end.
 
     Args:
-        conversation: as it is when the asker begins.
+        conversation: with the answers that it has.
         settle_seconds: how long an answer waits for the server that is away before it ends without it; 0: it is decided
             later.
     """
@@ -33,7 +43,7 @@ class Asker:
         self._conversation = conversation
         self._settle_seconds = settle_seconds
         self.figures: Figures | None = None  # of the newest answer that has ended
-        self._texts = {text.number: text for text in conversation.answers}
+        self._texts = list(conversation.answers)
         self._lost_at: float | None = None  # when the server was lost, on the loop's clock; None: it is there
 
     async def answer(self, question: str, options: AnswerOptions, view: View) -> tuple[AnswerText, bool]:
@@ -67,7 +77,7 @@ class Asker:
         self,
         text: AnswerText,
         begin: Callable[[], None],
-        is_beginning: Callable[[Happening, AnswerText | None], bool],
+        is_beginning: Callable[[SurfaceEvent, AnswerText | None], bool],
         view: View,
     ) -> tuple[AnswerText, bool]:
         """Begins an answer, and shows what happens; the answer, and False if the user stopped it.
@@ -111,39 +121,30 @@ class Asker:
     @property
     def texts(self) -> Sequence[AnswerText]:
         """All answers, oldest first."""
-        return list(self._texts.values())
+        return self._texts
 
     @property
     def unsettled(self) -> Sequence[AnswerText]:
         """The answers that ended without the server and are not decided yet, oldest first."""
-        return [text for text in self._texts.values() if text.is_unsettled]
+        return [text for text in self._texts if text.is_unsettled]
 
     def forget(self, answers: int) -> Sequence[AnswerText]:
         """No answer after the first `answers` will be decided; those that are not part of the conversation any more."""
-        dropped = [text for number, text in self._texts.items() if number > answers]
-        for text in dropped:
-            del self._texts[text.number]
+        dropped = [text for text in self._texts if text.number > answers]
+        self._texts = [text for text in self._texts if text.number <= answers]
         return dropped
 
     def take(self, update: Update) -> AnswerText | None:
         """Applies an update; the answer that it is about."""
-        event = update.event
-        if isinstance(event, LinkChanged):
-            self._on_link(event)
-        if isinstance(event, Asked):
-            self._texts[update.answer] = AnswerText(event.question, update.answer, event.options)
-        elif isinstance(event, Rewound):
-            self._texts = {number: text for number, text in self._texts.items() if number <= event.answers}
+        if isinstance(update.event, LinkChanged):
+            self._on_link(update.event)
         if update.figures is not None:
             self.figures = update.figures
-        text = self._texts.get(update.answer)
-        if text is not None:
-            text.apply(update)
-        return text
+        return apply_update(self._texts, update)
 
     async def _begun(
         self,
-        is_beginning: Callable[[Happening, AnswerText | None], bool],
+        is_beginning: Callable[[SurfaceEvent, AnswerText | None], bool],
         updates: AsyncIterator[Update],
         text: AnswerText,
         view: View,
@@ -206,7 +207,7 @@ class Asker:
             view.show_earlier(update, about)
 
 
-async def interruptible(asker: asyncio.Future[None], stop: Callable[[], None], abandon: Callable[[], None]) -> bool:
+async def interruptible(answering: asyncio.Future[None], stop: Callable[[], None], abandon: Callable[[], None]) -> bool:
     """Waits for an answer; False if it was interrupted.
 
     The first Ctrl-C asks the server, which ends the answer cleanly; a second one does not wait for it.
@@ -221,15 +222,15 @@ async def interruptible(asker: asyncio.Future[None], stop: Callable[[], None], a
             stop()
         else:
             abandon()
-            asker.cancel()
+            answering.cancel()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        await asker
+        await answering
     except asyncio.CancelledError:
         if interrupts < 2:
-            asker.cancel()
-            await asyncio.gather(asker, return_exceptions=True)
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
             raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)

@@ -14,9 +14,8 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
-from moa_client.chat.ask import Asker
-from moa_client.chat.commands.handler import CommandHandler
-from moa_client.chat.json_events import error_line, event_line
+from moa_client.chat.ask import AnswerFollower
+from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
     LEFT_WORDS,
@@ -34,13 +33,13 @@ from moa_client.chat.messages import (
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import LinkChanged, LinkState, Notice
-from moa_client.conversation.updates import Failed, NotKept, Update
+from moa_client.conversation.events import Failed, LinkChanged, LinkState, Notice, NotKept
+from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 
 if TYPE_CHECKING:
-    from moa_client.chat.display.page import Page
+    from moa_client.chat.display.page import TerminalPage
 
 SHOWN_ANSWERS = 20  # of a conversation that is continued
 
@@ -72,7 +71,7 @@ class Chat:
         open_it: Opener | None = None,
         unverified: bool = True,
         settle_seconds: float = 0.0,
-        page: Page | None = None,
+        page: TerminalPage | None = None,
     ) -> None:
         self.settings = settings
         self.conversation = conversation
@@ -82,10 +81,9 @@ class Chat:
         self._out = out
         self._err = err
         self._unverified = unverified
-        self._asker = Asker(conversation, settle_seconds)
+        self._follower = AnswerFollower(conversation, settle_seconds)
         self._wished_offline = settings.offline
         self._told_offline = False
-        self._commands = CommandHandler(self)
 
     def greet(self) -> None:
         """Names the model and the server."""
@@ -110,7 +108,7 @@ class Chat:
         """
         if self.conversation.is_gone:
             await self._open_again()
-        text, finished = await self._asker.answer(question, self.settings.options, self._view())
+        text, finished = await self._follower.answer(question, self.settings.options, self._view())
         return self._ended(text, finished=finished, is_only=is_only)
 
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
@@ -127,7 +125,7 @@ class Chat:
 
     async def attend(self) -> AsyncGenerator[None, None]:
         """Reports what happens between questions; yields after each update."""
-        async with self._asker.updates() as updates:
+        async with self._follower.updates() as updates:
             async for update in updates:
                 self._tell(update)
                 yield
@@ -142,13 +140,13 @@ class Chat:
             json_events=self.settings.json_events,
             unverified=self._unverified,
             page=self.page,
-            unsettled=lambda: self._asker.unsettled,
+            unsettled=lambda: self._follower.unsettled,
         )
 
     @property
     def status(self) -> str:
         """The status line."""
-        unsettled = self._asker.unsettled
+        unsettled = self._follower.unsettled
         return status_line(
             self.conversation.status, unchecked([text.provisional for text in unsettled], len(unsettled))
         )
@@ -159,10 +157,10 @@ class Chat:
 
     def show_answers(self, *, most: int = SHOWN_ANSWERS) -> None:
         """Shows the newest questions and answers of before, as if they were asked here."""
-        if hidden := max(0, len(self._asker.texts) - most):
+        if hidden := max(0, len(self._follower.texts) - most):
             identifier = self.conversation.facts.identifier
             self._err(f"({hidden} earlier questions: moa-client history show {identifier})")
-        for answer in self._asker.texts[hidden:]:
+        for answer in self._follower.texts[hidden:]:
             view = self._view()
             self._err(f"> {without_controls(answer.question)}")
             view.begin()
@@ -180,33 +178,34 @@ class Chat:
         await self.conversation.close()
         self._forget(0)
         self.conversation = opened
-        self._asker = Asker(opened, self._settle_seconds)
+        self._follower = AnswerFollower(opened, self._settle_seconds)
 
     async def _open_again(self) -> None:
         """Opens the conversation again after the process that ran it has gone; says what has become of its answers."""
-        before = {text.number: text.committed for text in self._asker.texts}
+        before = {text.number: text.committed for text in self._follower.texts}
         await self.switch(self.conversation.facts.identifier or None)
-        for text in self._asker.texts:
+        for text in self._follower.texts:
             if text.committed != before.get(text.number) and not text.is_unsettled:
                 self._err(f"(The answer to {text.question!r} has been completed meanwhile:)\n{text.committed}")
 
     @property
     def figures(self) -> Figures | None:
         """Of the newest answer that has ended; None before one has."""
-        return self._asker.figures
+        return self._follower.figures
 
     @property
     def unsettled(self) -> Sequence[AnswerText]:
         """The answers that ended without the server and are not decided yet, oldest first."""
-        return self._asker.unsettled
+        return self._follower.unsettled
 
     def _tell(self, update: Update) -> None:
         """Reports an update between questions."""
-        about, event = self._asker.take(update), update.event
-        if self.settings.json_events and (line := event_line(update, about)):
+        about, event = self._follower.take(update), update.event
+        line = event_line(update, None) if about is None else earlier_line(update, about)
+        if line and self.settings.json_events:
             self._out(line + "\n")
         if isinstance(event, Failed):
-            self._fail(event.error)
+            self.fail(event.error)
         elif self.settings.json_events:
             return
         elif about is not None:
@@ -225,24 +224,11 @@ class Chat:
             if words and not (self._told_offline and self._wished_offline):
                 self._err(words)
 
-    def _fail(self, error: MoaError) -> None:
+    def fail(self, error: MoaError) -> None:
+        """Says what has failed."""
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
         self._err(error_words(error))
-
-    async def on_line(self, line: str) -> bool:
-        """Handles a line from the user, a question or a command; False to leave."""
-        if not line.strip():
-            return True
-        try:
-            if line.startswith("/") and not line.startswith("//"):
-                return await self._commands.run(line[1:])
-            await self.put(line.removeprefix("/"))
-        except CancelledAnswerError:
-            self._err("(stopped)")
-        except MoaError as error:
-            self._fail(error)
-        return True
 
     # ------------------------------------------------------------ for commands
 
@@ -270,7 +256,7 @@ class Chat:
             await self._open_again()
         if (last := self.last_answer) is None:
             raise ConflictError("There is no answer to continue.", hint="Ask something first.")
-        text, finished = await self._asker.continue_answer(last, self.settings.max_tokens, self._view())
+        text, finished = await self._follower.continue_answer(last, self.settings.max_tokens, self._view())
         self._say_left(self._ended(text, finished=finished))
 
     def _say_left(self, answer: AnswerText) -> None:
@@ -282,7 +268,7 @@ class Chat:
     @property
     def last_answer(self) -> AnswerText | None:
         """The newest answer; None: nothing was asked."""
-        texts = self._asker.texts
+        texts = self._follower.texts
         return texts[-1] if texts else None
 
     @property
@@ -322,6 +308,6 @@ class Chat:
 
     def _forget(self, answers: int) -> None:
         """No answer after the first `answers` will be decided any more."""
-        dropped = self._asker.forget(answers)
+        dropped = self._follower.forget(answers)
         if self.page is not None:
             self.page.forget_earlier(dropped)

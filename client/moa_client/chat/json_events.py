@@ -8,24 +8,45 @@ from typing import Any
 from moa_shared.errors import MoaError
 
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Refused, Settled
-from moa_client.conversation.updates import Failed, NotKept, Rewound, Titled, Update
-from moa_client.surface.open_conversation import Facts
-from moa_client.surface.update_codec import SURFACES_ONLY, fields_of
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Failed,
+    NotKept,
+    Provisional,
+    Refused,
+    Rewound,
+    Settled,
+    Titled,
+)
+from moa_client.conversation.updates import Update
+from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.surface.update_codec import fields_of
+
+SURFACES_ONLY = ("answer", "status", "added")  # a program gets all provisional text instead of what is added to it
 
 
-def event_line(update: Update, about: AnswerText | None = None) -> str:
+def event_line(update: Update, text: AnswerText | None) -> str:
     """The line for one update; empty for what another line tells.
 
     Args:
-        about: the earlier answer that it is about; None: it is about the newest one, or about none.
+        text: of the answer that it is about, after it; None: it is about none.
     """
     event = update.event
     if isinstance(event, Failed | NotKept | Rewound | Titled):
         return ""
-    if about is not None and not isinstance(event, Settled | Refused):
-        return ""  # `Settled` will tell
-    return _line(**{name: value for name, value in fields_of(update).items() if name not in SURFACES_ONLY})
+    fields = {name: value for name, value in fields_of(update).items() if name not in SURFACES_ONLY}
+    if text is not None and isinstance(event, Settled):
+        fields["text"] = text.committed
+    elif text is not None and isinstance(event, Committed | Provisional | Corrected | Ended):
+        fields["provisional"] = text.provisional
+    return _line(**fields)
+
+
+def earlier_line(update: Update, earlier: AnswerText) -> str:
+    """The same for an earlier answer: empty until it is decided."""
+    return event_line(update, earlier) if isinstance(update.event, Settled | Refused) else ""
 
 
 def error_line(error: MoaError) -> str:
@@ -33,7 +54,7 @@ def error_line(error: MoaError) -> str:
     return _line("error", code=error.code, message=error.message, hint=error.hint)
 
 
-def ready_line(facts: Facts) -> str:
+def ready_line(facts: ConversationFacts) -> str:
     """The line that says that the program is ready for questions."""
     level = {"level": facts.level, "exact": facts.exact} if facts.level else None
     drafter = None

@@ -14,14 +14,16 @@ from rich.filesize import decimal
 
 from moa_client.conversation.answer_figures import alone_words, drafted_words
 from moa_client.conversation.events import (
+    AnswerOutcome,
     DrafterChanged,
     ExecutionChanged,
     LinkChanged,
     LinkState,
     Notice,
-    Outcome,
+    NotKept,
     Refused,
     Settled,
+    SurfaceEvent,
 )
 
 if TYPE_CHECKING:
@@ -29,8 +31,7 @@ if TYPE_CHECKING:
 
     from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
-    from moa_client.conversation.updates import Happening, NotKept
-    from moa_client.surface.open_conversation import Facts
+    from moa_client.surface.open_conversation import ConversationFacts
 
 HELD_BACK_WORDS = (
     "(What this device would write next is unlikely to be right. It waits for the server; "
@@ -71,7 +72,7 @@ def offline_words(target: str, *, writes: bool) -> str:
     )
 
 
-def execution_words(facts: Facts) -> str:
+def execution_words(facts: ConversationFacts) -> str:
     """How exact the server's text is, in words; empty if no server has said."""
     if not facts.level:
         return ""
@@ -80,7 +81,7 @@ def execution_words(facts: Facts) -> str:
     return f"execution {facts.level}: the text may depend on what is verified together"
 
 
-def drafter_words(facts: Facts) -> str:
+def drafter_words(facts: ConversationFacts) -> str:
     """Which drafter drafts, and why."""
     if not facts.drafter:
         return "no drafter that reads memory"
@@ -88,7 +89,7 @@ def drafter_words(facts: Facts) -> str:
     return f"drafter {facts.drafter}: {facts.drafter_reason}{alone}"
 
 
-def model_words(facts: Facts) -> str:
+def model_words(facts: ConversationFacts) -> str:
     """Which model answers, where, how exactly, and what drafts."""
     where = f"{facts.target} at {facts.server}" + ("" if facts.online else " (not there now)")
     return "\n".join(filter(None, [where, execution_words(facts), drafter_words(facts)]))
@@ -214,17 +215,17 @@ def settled_words(event: Settled | Refused, earlier: AnswerText) -> str:
         )
     tokens = "token" if event.written == 1 else "tokens"
     share = f"{event.kept} of {event.written} {tokens} written here {'was' if event.kept == 1 else 'were'} right"
-    if event.outcome is Outcome.KEPT:
+    if event.outcome is AnswerOutcome.KEPT:
         return f"(The answer to {about} stays as it was written here.)"
-    if event.outcome is Outcome.CONFIRMED:
+    if event.outcome is AnswerOutcome.CONFIRMED:
         return f"(The server confirms the answer to {about}.)"
     if not earlier.ended.strip():
         return f"(The server has answered {about}.)"
-    verb = "completed" if event.outcome is Outcome.COMPLETED else "corrected"
+    verb = "completed" if event.outcome is AnswerOutcome.COMPLETED else "corrected"
     return f"(The server has {verb} the answer to {about}{f'; {share}' if event.written else ''}.)"
 
 
-def settled_remark(event: Happening, earlier: AnswerText) -> str:
+def settled_remark(event: SurfaceEvent, earlier: AnswerText) -> str:
     """The same where nothing can be changed in its place, with what differs from the text shown; may be empty."""
     if not isinstance(event, Settled | Refused):
         return ""
@@ -241,7 +242,7 @@ def changed_words(event: Settled, shown: str, text: str) -> tuple[str, str]:
     """
     if text.strip() == shown.strip():
         return "", ""
-    lead = "It goes on:" if event.outcome is Outcome.COMPLETED else "From the sentence that changes:"
+    lead = "It goes on:" if event.outcome is AnswerOutcome.COMPLETED else "From the sentence that changes:"
     return lead if shown.strip() else "", without_controls(changed_part(shown, text))
 
 

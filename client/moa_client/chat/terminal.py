@@ -19,10 +19,11 @@ from prompt_toolkit.styles import Style
 
 from moa_client.chat.chat import Chat
 from moa_client.chat.commands.editor import edit_text
+from moa_client.chat.commands.handler import CommandHandler
 from moa_client.chat.commands.kept import kept_names
 from moa_client.chat.commands.table import values_of
 from moa_client.chat.display.layout import fit
-from moa_client.chat.display.page import Page
+from moa_client.chat.display.page import TerminalPage
 from moa_client.chat.input.completer import CommandCompleter
 from moa_client.chat.input.question_history import QuestionHistory, default_path
 from moa_client.chat.keys import quiet_keys
@@ -96,7 +97,7 @@ class AbovePrompt:
         session: whose prompt is shown.
     """
 
-    def __init__(self, page: Page, session: PromptSession[str]) -> None:
+    def __init__(self, page: TerminalPage, session: PromptSession[str]) -> None:
         self._page = page
         self._app = session.app
         self._buffer = session.default_buffer
@@ -169,7 +170,7 @@ async def converse(chat: Chat) -> None:
         bottom_toolbar=status,
         style=Style.from_dict({"bottom-toolbar": "noreverse"}),
     )
-    lines, begun_line = Lines(), ""
+    commands, lines, begun_line = CommandHandler(chat), Lines(), ""
     while True:
         try:
             line = await _prompt(chat, session, "... " if lines.unfinished else "> ", begun_line)
@@ -192,7 +193,7 @@ async def converse(chat: Chat) -> None:
             question = await _edit(chat, begun)
             history.keep(question)
         with quiet_keys(chat.conversation.write_alone):
-            if not await chat.on_line(question):
+            if not await commands.on_line(question):
                 return
 
 
@@ -235,7 +236,7 @@ async def _prompt(chat: Chat, session: PromptSession[str], mark: str, begun: str
 
 
 @contextmanager
-def _drawn_above(page: Page | None, session: PromptSession[str], mark: str) -> Iterator[None]:
+def _drawn_above(page: TerminalPage | None, session: PromptSession[str], mark: str) -> Iterator[None]:
     """While a line is read, the page is drawn above it; then the line is part of the page."""
     if page is None:
         yield

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from moa_shared.text.plain_text import without_controls
 
-from moa_client.chat.json_events import event_line
+from moa_client.chat.json_events import earlier_line, event_line
 from moa_client.chat.keys import has_keys, typed_ahead
 from moa_client.chat.messages import (
     HELD_BACK_WORDS,
@@ -32,11 +32,19 @@ from moa_client.chat.messages import (
     unchecked,
     unverified_words,
 )
-from moa_client.conversation.events import HeldBack, LinkChanged, LinkState, Notice, ServerChanged
-from moa_client.conversation.updates import Failed, NotKept, Update
+from moa_client.conversation.events import (
+    Failed,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Notice,
+    NotKept,
+    ServerChanged,
+)
+from moa_client.conversation.updates import Update
 
 if TYPE_CHECKING:
-    from moa_client.chat.display.page import Page
+    from moa_client.chat.display.page import TerminalPage
     from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
 
@@ -69,7 +77,7 @@ class TerminalView:
     """
 
     def __init__(
-        self, page: Page, status: Callable[[str, str], str], clock: Callable[[], float] = time.monotonic
+        self, page: TerminalPage, status: Callable[[str, str], str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._page = page
         self._status = status
@@ -164,9 +172,8 @@ class PipeView:
         shown = text.unseen + (text.provisional if self._unverified else "")
         piece = self._piece(text)
         self._write((piece + text.provisional if self._unverified else piece) + ("\n" if shown else ""))
-        if not text.waiting:
-            return
-        self._remark(unverified_words(text.waiting, is_printed=self._unverified))
+        if text.waiting:
+            self._remark(unverified_words(len(text.waiting), is_printed=self._unverified))
 
     def _piece(self, text: AnswerText) -> str:
         piece = text.committed[max(self._written, text.seen) :]
@@ -184,11 +191,11 @@ class JsonView:
         """Writes nothing; the first update says more."""
 
     def show(self, update: Update, text: AnswerText) -> None:
-        if line := event_line(update):
+        if line := event_line(update, text):
             self._write(line + "\n")
 
     def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        if line := event_line(update, earlier):
+        if line := earlier_line(update, earlier):
             self._write(line + "\n")
 
     def end(self, text: AnswerText) -> None:
@@ -202,7 +209,7 @@ def make_view(
     *,
     json_events: bool,
     unverified: bool,
-    page: Page | None = None,
+    page: TerminalPage | None = None,
     unsettled: Callable[[], Sequence[AnswerText]] = list,
 ) -> View:
     """Makes the view for standard output.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_shared.errors import ConfigError
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.defaults import SamplingDefaults
-from moa_shared.sampling.settings import REPEAT_LAST_N, TokenBias
-
-if TYPE_CHECKING:
-    from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
 
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 # Where neither the user nor the model says anything. Greedy answers of small models repeat themselves for ever.
@@ -81,9 +79,6 @@ class AnswerOptions:
         Raises:
             ConfigError: a value outside its range.
         """
-        from moa_shared.protocol.finish_rule import AnswerSettings
-        from moa_shared.sampling.settings import Sampling
-
         decided = asdict(self.decided())
         ends = {name: decided.pop(name) for name in ("max_tokens", "stop", "loop_guard")}
         return AnswerSettings(Sampling(**decided), **ends)

@@ -17,6 +17,7 @@ from moa_shared.sampling.settings import Sampling
 
 from moa_client.conversation.conversation import Conversation, ConversationState, Phase
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     Earlier,
@@ -25,7 +26,6 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     Notice,
-    Outcome,
     Provisional,
     Refused,
     Settled,
@@ -240,7 +240,7 @@ class AnswerQueue:
                 self.on_finished(job.finish)
             else:
                 self._jobs.pop_front()
-                self._settle(job, job.finish, Outcome.KEPT)
+                self._settle(job, job.finish, AnswerOutcome.KEPT)
                 self.ask_front()
 
     # ------------------------------------------------------------ standalone text
@@ -359,7 +359,7 @@ class AnswerQueue:
                 job.corrected = True
             self._tell(job, Corrected(dropped))
 
-    def _settle(self, job: Job, finish: Finish, outcome: Outcome) -> None:
+    def _settle(self, job: Job, finish: Finish, outcome: AnswerOutcome) -> None:
         self.events.append(Settled(tuple(job.verified), outcome, finish, job.shown, job.kept))
 
     def _tell(self, job: Job, event: Event) -> None:
@@ -370,8 +370,8 @@ class AnswerQueue:
             self.events.append(Earlier(event))
 
 
-def _outcome(job: Job) -> Outcome:
+def _outcome(job: Job) -> AnswerOutcome:
     """What has become of an answer that ended without the server."""
     if job.corrected:
-        return Outcome.CORRECTED
-    return Outcome.COMPLETED if job.left else Outcome.CONFIRMED
+        return AnswerOutcome.CORRECTED
+    return AnswerOutcome.COMPLETED if job.left else AnswerOutcome.CONFIRMED

@@ -1,17 +1,33 @@
-"""The text of an answer as a surface collects it from updates: committed text, then provisional text. Pure.
+"""The text of an answer: committed text, then provisional text, as its events add up to it. Pure.
 
+The host of a conversation holds its answers so, and each surface holds them as far as it has read its updates.
 Invariant: committed text only grows.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
-from moa_client.conversation.events import Ended, HeldBack, Refused, Settled
-from moa_client.conversation.updates import Continued, Failed, Update
+from moa_client.conversation.events import (
+    Asked,
+    Committed,
+    Continued,
+    Corrected,
+    Ended,
+    Failed,
+    Provisional,
+    Refused,
+    Rewound,
+    Settled,
+    SurfaceEvent,
+)
+from moa_client.conversation.updates import Update
 
 
+@dataclass(eq=False, slots=True)
 class AnswerText:
     """One answer.
 
@@ -19,20 +35,26 @@ class AnswerText:
         question: what it answers.
         number: in its conversation, from 1.
         options: how it is chosen.
+        ended: all text when it ended without the server.
+        tokens: committed ones; `decided`: those of them since it ended without the server.
+        waiting: provisional tokens.
+        seen: characters of committed text that its reader had seen before it was continued.
+        is_unsettled: it ended without the server, which has not decided it yet.
     """
 
-    def __init__(self, question: str = "", number: int = 0, options: AnswerOptions = OPEN) -> None:
-        self.question = question
-        self.number = number
-        self.options = options
-        self.finish = Finish.UNFINISHED
-        self.committed = ""
-        self.provisional = ""
-        self.ended = ""  # all text when it ended without the server
-        self.waiting = 0  # provisional tokens
-        self.seen = 0  # characters of committed text that its reader had seen before it was continued
-        self.is_running = True
-        self.is_unsettled = False  # it ended without the server, which has not decided it yet
+    question: str = ""
+    number: int = 0
+    options: AnswerOptions = OPEN
+    finish: Finish = Finish.UNFINISHED
+    committed: str = ""
+    provisional: str = ""
+    ended: str = ""
+    tokens: int = 0
+    decided: int = 0
+    waiting: tuple[int, ...] = ()
+    seen: int = 0
+    is_running: bool = True
+    is_unsettled: bool = False
 
     @property
     def unseen(self) -> str:
@@ -45,21 +67,60 @@ class AnswerText:
         own = (Finish.END_OF_TEXT, Finish.STOP, Finish.CONTEXT, Finish.LOOP)
         return bool(self.committed) and not (self.is_running or self.is_unsettled or self.finish in own)
 
-    def apply(self, update: Update) -> None:
-        """Applies an update about this answer."""
-        event = update.event
-        if isinstance(event, Continued):
-            self.options, self.finish, self.is_running = event.options, Finish.UNFINISHED, True
-        self.committed = update.text if isinstance(event, Settled) else self.committed + update.piece
-        if not isinstance(event, HeldBack | Refused):  # which leave the text as it is
-            self.provisional, self.waiting = update.provisional, update.waiting
-        if isinstance(event, Ended | Settled):
-            self.finish = event.finish
-            self.is_running = False
-            self.is_unsettled = isinstance(event, Ended) and event.provisional
-        elif isinstance(event, Failed):
-            self.is_running = False
-        elif isinstance(event, Refused):
-            self.is_unsettled = False
-        if isinstance(event, Ended) and event.provisional:
-            self.ended = self.committed + self.provisional
+    def apply(self, event: SurfaceEvent) -> None:
+        """Applies an event of this answer."""
+        match event:
+            case Continued(options):
+                self.options, self.finish, self.is_running = options, Finish.UNFINISHED, True
+            case Committed(tokens, confirmed, text):
+                self._commit(len(tokens), text)
+                self.waiting = self.waiting[confirmed:]
+                self.provisional = self.provisional[len(text) :] if self.waiting else ""
+            case Provisional(tokens, _, added):
+                self.waiting += tokens
+                self.provisional += added
+            case Corrected():
+                self._withdraw()
+            case Ended(finish, provisional=True, added=added):
+                self.provisional += added
+                self.ended, self.decided = self.committed + self.provisional, 0
+                self.finish, self.is_running, self.is_unsettled = finish, False, True
+            case Ended(finish, text=text):
+                self._commit(0, text)
+                self._end(finish)
+            case Settled(tokens, finish=finish, text=text):
+                self._commit(max(0, len(tokens) - self.decided), text)
+                self._end(finish)
+            case Failed(text=text):
+                self._commit(0, text)
+                self._withdraw()
+                self.is_running = False
+            case Refused():
+                self.is_unsettled = False
+
+    def _commit(self, tokens: int, text: str) -> None:
+        self.tokens += tokens
+        self.decided += tokens
+        self.committed += text
+
+    def _withdraw(self) -> None:
+        self.waiting, self.provisional = (), ""
+
+    def _end(self, finish: Finish) -> None:
+        """The server has decided all of it."""
+        self._withdraw()
+        self.finish, self.is_running, self.is_unsettled = finish, False, False
+
+
+def apply_update(answers: list[AnswerText], update: Update) -> AnswerText | None:
+    """Applies an update to the answers of its conversation, oldest first; the answer that it is about."""
+    event = update.event
+    if isinstance(event, Asked | Rewound):
+        kept = update.answer - 1 if isinstance(event, Asked) else event.answers
+        answers[:] = [text for text in answers if text.number <= kept]
+    if isinstance(event, Asked):
+        answers.append(AnswerText(event.question, update.answer, event.options))
+    text = next((text for text in reversed(answers) if text.number == update.answer), None)
+    if text is not None:
+        text.apply(event)
+    return text

@@ -1,7 +1,8 @@
-"""The events of an answer as the surfaces (terminal, pipe, JSON) receive them. Pure.
+"""What happens in a conversation: events of answers, of the link and of the conversation itself. Pure.
 
-What a reader sees is committed text followed by provisional text. `Committed` and `Provisional` append, `Corrected`
-takes provisional text back; committed text never changes.
+What a reader sees of an answer is committed text followed by provisional text; committed text never changes.
+An engine makes events of tokens; `AnswerDecoder` adds their text, and `AnswerText.apply` says what each does to it:
+`text` is appended to the committed text, `added` to the provisional text.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Literal
 
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
+
+from moa_client.conversation.answer_options import OPEN, AnswerOptions
 
 
 class LinkState(Enum):
@@ -30,10 +33,12 @@ class Committed:
 
     Args:
         confirmed: how many of them, from the first one on, were shown as provisional in the same place.
+        text: what they add to the committed text; if confirmed, the provisional text begins with it.
     """
 
     tokens: tuple[int, ...]
     confirmed: int = 0
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,12 @@ class Provisional:
 
     Args:
         chances: of each token, that it is the target's if all before it are.
+        added: what they add to the provisional text.
     """
 
     tokens: tuple[int, ...]
     chances: tuple[float, ...] = ()
+    added: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +97,13 @@ class Ended:
 
     Args:
         provisional: it ended without the server and will be verified at the next contact.
+        text: the rest of the committed text; `added`: of the provisional text, if it is provisional.
     """
 
     finish: Finish
     provisional: bool = False
+    text: str = ""
+    added: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ class Earlier:
     event: Committed | Corrected
 
 
-class Outcome(Enum):
+class AnswerOutcome(Enum):
     """What has become of an answer that ended without the server."""
 
     CONFIRMED = "confirmed"  # it is what was shown
@@ -119,18 +129,20 @@ class Settled:
     Args:
         tokens: what the server has decided of it; replaces the provisional tokens.
         written: how many of its tokens were shown as provisional at any time; `kept`: of these, how many remain.
+        text: the rest of the committed text.
     """
 
     tokens: tuple[int, ...]
-    outcome: Outcome
+    outcome: AnswerOutcome
     finish: Finish
     written: int = 0
     kept: int = 0
+    text: str = ""
 
     @property
     def changed(self) -> bool:
         """Whether the answer differs from what was shown."""
-        return self.outcome in (Outcome.COMPLETED, Outcome.CORRECTED)
+        return self.outcome in (AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,5 +198,69 @@ class DrafterChanged:
     alone: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An answer begins.
+
+    Args:
+        options: how it is chosen; a conversation leaves nothing of them open.
+    """
+
+    question: str
+    options: AnswerOptions = OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The newest answer, which had ended, goes on.
+
+    Args:
+        options: as if it had been asked with them.
+    """
+
+    options: AnswerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer ends here with what is committed of it; no `Ended` follows.
+
+    About no answer: a request was refused, or something has failed between answers; the conversation continues.
+
+    Args:
+        error: why.
+        taken_back: the question got no answer and is not part of the conversation. About no answer: what a surface
+            wished for was not done, nor will be.
+        text: the rest of the committed text.
+    """
+
+    error: MoaError
+    taken_back: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """From here on nothing of the conversation is kept in the history; `error` says why."""
+
+    error: MoaError
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """Only the first `answers` answers remain in the conversation; 0: it begins again."""
+
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Titled:
+    """The conversation has another title."""
+
+    title: str
+
+
 Notice = ExecutionChanged | ServerChanged | DrafterChanged  # concerns the conversation, not one answer
-Event = Committed | Provisional | HeldBack | Corrected | LinkChanged | Notice | Ended | Earlier | Settled | Refused
+AnswerEvent = Committed | Provisional | HeldBack | Corrected | Ended | Settled | Refused
+Event = AnswerEvent | Earlier | LinkChanged | Notice  # of an engine
+SurfaceEvent = AnswerEvent | LinkChanged | Notice | Asked | Continued | Failed | NotKept | Rewound | Titled

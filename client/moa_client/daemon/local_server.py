@@ -24,7 +24,7 @@ Control = Callable[[Fields], Awaitable[Fields]]
 log = logging.getLogger(__name__)
 
 
-class LocalServer:
+class DaemonSocketServer:
     """Listens on the socket.
 
     Args:

@@ -16,7 +16,7 @@ from moa_shared.errors import DataError
 from moa_shared.programs.last_exit import end_now
 
 from moa_client.daemon.hub import Hub
-from moa_client.daemon.local_server import LocalServer
+from moa_client.daemon.local_server import DaemonSocketServer
 from moa_client.daemon.lock import DaemonLock, Holder
 from moa_client.daemon.paths import DaemonPaths, make_folder
 from moa_client.daemon.shared_settings import shared_settings
@@ -78,7 +78,7 @@ async def run_daemon(
                     return {"event": "done"}
             raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
 
-        server = LocalServer(paths.socket, hub.open, control)
+        server = DaemonSocketServer(paths.socket, hub.open, control)
         await server.start()
         stack.push_async_callback(server.close)
         log.warning("listening on %s", paths.socket)

@@ -18,11 +18,11 @@ from moa_shared.errors import MoaError, UnavailableError, error_from_code
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import DrafterChanged, ExecutionChanged, LinkState
-from moa_client.conversation.updates import Failed, Titled, Update
+from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Failed, LinkState, Titled
+from moa_client.conversation.updates import Update
 from moa_client.failures import told
 from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_client.surface.update_codec import update_of
 
@@ -49,7 +49,7 @@ class RemoteConversation:
         self._reading = asyncio.create_task(self._read(reader))
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         status = self.status
         return replace(self._facts, server=status.server, online=status.state is not LinkState.OFFLINE)
 

@@ -91,7 +91,7 @@ Form = type[ChatCompletionSchema] | type[TextForm]
 
 def whole_answer(form: Form, heading: ResponseHeader, progress: AnswerProgress) -> Fields:
     """An answer that is over."""
-    text = progress.committed + progress.provisional
+    text = progress.text.committed + progress.text.provisional
     return {
         **heading.fields(form.whole),
         "choices": [form.choice(text, progress.reason or "")],
@@ -102,7 +102,7 @@ def whole_answer(form: Form, heading: ResponseHeader, progress: AnswerProgress) 
 
 def usage(heading: ResponseHeader, progress: AnswerProgress) -> Fields:
     """How many tokens there were."""
-    tokens = progress.tokens + progress.waiting
+    tokens = progress.text.tokens + len(progress.text.waiting)
     return {
         "prompt_tokens": heading.prompt_tokens,
         "completion_tokens": tokens,
@@ -123,7 +123,7 @@ class Chunks:
         self._heading = heading
         self._with_usage = with_usage
         self._with_provisional = with_provisional
-        self._sent = 0  # pieces of committed text
+        self._sent = 0  # characters of committed text
         self._shown: Fields = {}  # of provisional text
 
     def first(self) -> bytes:
@@ -132,8 +132,8 @@ class Chunks:
 
     def next(self, progress: AnswerProgress) -> bytes:
         """What is new; empty: nothing that this stream has."""
-        piece, moa = "".join(progress.pieces[self._sent :]), self._news(progress)
-        self._sent = len(progress.pieces)
+        committed, moa = progress.text.committed, self._news(progress)
+        piece, self._sent = committed[self._sent :], len(committed)
         if not piece and not moa:
             return b""
         return self._event([self._form.part(piece, None)] if piece else [], moa)
@@ -141,8 +141,8 @@ class Chunks:
     def last(self, progress: AnswerProgress) -> bytes:
         """Ends an answer that has ended: with its unverified text, if that is how it ends."""
         end = b""
-        if progress.provisional:
-            end = self._event([self._form.part(progress.provisional, None)], {})
+        if progress.text.provisional:
+            end = self._event([self._form.part(progress.text.provisional, None)], {})
         end += self._event([self._form.part(None, progress.reason)], _verification(progress))
         if self._with_usage:
             end += event(
@@ -159,8 +159,8 @@ class Chunks:
         if not self._with_provisional or progress.is_over:
             return {}
         shown = {
-            "provisional": progress.provisional,
-            "waiting": progress.waiting,
+            "provisional": progress.text.provisional,
+            "waiting": len(progress.text.waiting),
             "withdrawn": progress.withdrawn,
             "link": progress.link.value,
         }
@@ -181,4 +181,4 @@ class Chunks:
 def _verification(progress: AnswerProgress) -> Fields:
     if progress.is_verified:
         return {"verified": True}
-    return {"verified": False, "verified_characters": len(progress.committed)}
+    return {"verified": False, "verified_characters": len(progress.text.committed)}

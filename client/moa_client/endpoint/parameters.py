@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -182,8 +183,6 @@ def _refused_words(parameter: Parameter) -> str:
 
 
 def _json(value: object) -> str:
-    import json
-
     return json.dumps(value)
 
 

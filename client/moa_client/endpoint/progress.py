@@ -1,6 +1,6 @@
-"""One answer as a request sees it: text that will not be taken back, the rest, and how the answer has ended. Pure.
+"""One answer as a request sees it: its text, and how it has ended. Pure.
 
-State: what updates have brought, and for how long the link has been lost. Invariant: committed text only grows.
+State: the text, and for how long the link has been lost.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
-    Committed,
+    AnswerOutcome,
     Corrected,
     Ended,
-    HeldBack,
+    Failed,
     LinkChanged,
     LinkState,
-    Outcome,
     Refused,
     Settled,
 )
-from moa_client.conversation.updates import Asked, Failed, Update
+from moa_client.conversation.updates import Update
 
 REASONS = {
     Finish.END_OF_TEXT: "stop",
@@ -28,7 +28,6 @@ REASONS = {
     Finish.CONTEXT: "length",
     Finish.LOOP: "length",
 }
-NOT_OF_TEXT = (Asked, Failed, HeldBack)  # they leave the answer's text as it is
 CUT = "length"  # an answer that was cut where the device had come to
 
 
@@ -42,10 +41,7 @@ class AnswerProgress:
     """
 
     def __init__(self, *, ends_unverified: bool, settle_seconds: float) -> None:
-        self.pieces: list[str] = []  # of committed text
-        self.provisional = ""
-        self.tokens = 0  # committed
-        self.waiting = 0  # provisional tokens
+        self.text = AnswerText()
         self.withdrawn = 0  # tokens in all that were provisional and were taken back
         self.link = LinkState.GOOD
         self.is_verified = False
@@ -55,13 +51,6 @@ class AnswerProgress:
         self._settle_seconds = settle_seconds
         self._lost_seconds = 0.0
         self._lost_at: float | None = None
-        self._finish = Finish.UNFINISHED  # without the server
-        self._tokens_at_end = 0
-
-    @property
-    def committed(self) -> str:
-        """All text that will not be taken back."""
-        return "".join(self.pieces)
 
     @property
     def is_over(self) -> bool:
@@ -82,30 +71,21 @@ class AnswerProgress:
         event = update.event
         if isinstance(event, LinkChanged):
             self._on_link(event.state, now)
-            if event.state is LinkState.WAITING and not self.pieces:
+            if event.state is LinkState.WAITING and not self.text.committed:
                 self.fail(_rate_limit(event))
         elif update.status is not None:
             self._on_link(update.status.state, now)
-        if isinstance(event, Failed):
-            self._add(update.piece)
-            self.fail(event.error)
-        if not update.answer or isinstance(event, NOT_OF_TEXT):
-            return
-        if isinstance(event, Committed):
-            self.tokens += len(event.tokens)
-        elif isinstance(event, Corrected):
-            self.withdrawn += event.dropped
-        self._add(update.text[sum(map(len, self.pieces)) :] if isinstance(event, Settled) else update.piece)
-        if not isinstance(event, Refused):
-            self.provisional, self.waiting = update.provisional, update.waiting
+        if update.answer:
+            self.text.apply(event)
         match event:
-            case Ended(finish=finish, provisional=True):
-                self._finish, self._tokens_at_end = finish, self.tokens
-            case Ended(finish=finish):
+            case Failed(error):
+                self.fail(error)
+            case Corrected(dropped):
+                self.withdrawn += dropped
+            case Ended(finish, provisional=False):
                 self._end(finish, is_verified=True)
-            case Settled(finish=finish, outcome=outcome, tokens=tokens):
-                self.tokens = self._tokens_at_end + len(tokens)
-                self._end(finish, is_verified=outcome is not Outcome.KEPT)
+            case Settled(finish=finish, outcome=outcome):
+                self._end(finish, is_verified=outcome is not AnswerOutcome.KEPT)
             case Refused(error=error):
                 self.give_up(error)
 
@@ -119,26 +99,21 @@ class AnswerProgress:
             f"The server was lost for {self._settle_seconds:g} s and has not verified the answer.",
             hint="Ask again when it is back.",
         )
-        if not self._ends_unverified or not (self.pieces or self.provisional):
+        if not self._ends_unverified or not (self.text.committed or self.text.provisional):
             self.fail(error)
         else:
-            self.reason = REASONS.get(self._finish, CUT)
+            self.reason = REASONS.get(self.text.finish, CUT)
 
     def fail(self, error: MoaError) -> None:
         """The answer ends here, unless it is over."""
         if not self.is_over:
             self.failure = error
 
-    def _add(self, piece: str) -> None:
-        if piece:
-            self.pieces.append(piece)
-
     def _end(self, finish: Finish, *, is_verified: bool) -> None:
         if finish not in REASONS:
             self.fail(UnavailableError("The answer was stopped before its end.", hint="Ask again."))
-            return
-        self.reason, self.is_verified = REASONS[finish], is_verified
-        self.provisional, self.waiting = "", 0
+        else:
+            self.reason, self.is_verified = REASONS[finish], is_verified
 
     def _on_link(self, state: LinkState, now: float) -> None:
         self.link = state

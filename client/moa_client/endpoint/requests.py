@@ -24,22 +24,22 @@ from moa_client.web.error_form import RequestError
 TEXT_TOKENS = 16  # of a completion, if absent
 DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
-AnyRequest = TypeVar("AnyRequest", bound="Request")
+AnyRequest = TypeVar("AnyRequest", bound="AnswerRequest")
 ROLES = "expected system, developer, user or assistant; there are no tools"
 
 
-class _Part(BaseModel):
+class _RequestPart(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class StreamOptions(_Part):
+class StreamOptions(_RequestPart):
     """How a stream is sent."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] | None = None
 
 
-class Extensions(_Part):
+class Extensions(_RequestPart):
     """What only this endpoint has.
 
     Args:
@@ -55,7 +55,7 @@ def _as_list(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
-class Request(_Part):
+class AnswerRequest(_RequestPart):
     """What both kinds of requests have."""
 
     model: str = DEFAULT_MODEL
@@ -132,7 +132,7 @@ class Request(_Part):
             raise _refused("moa.provisional", "only a request with stream: true may ask for it")
 
 
-class ChatRequest(Request):
+class ChatRequest(AnswerRequest):
     """A request for the next message of a chat."""
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
@@ -165,7 +165,7 @@ def _one_prompt(value: object) -> object:
     return value
 
 
-class TextRequest(Request):
+class TextRequest(AnswerRequest):
     """A request for the continuation of a text."""
 
     prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]

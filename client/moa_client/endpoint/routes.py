@@ -22,7 +22,14 @@ from moa_client.endpoint.answering import Answering
 from moa_client.endpoint.forms import ChatCompletionSchema, Chunks, Form, ResponseHeader, TextForm, whole_answer
 from moa_client.endpoint.messages import template_messages
 from moa_client.endpoint.progress import AnswerProgress
-from moa_client.endpoint.requests import DEFAULT_MODEL, ChatRequest, Request, TextRequest, chat_request, text_request
+from moa_client.endpoint.requests import (
+    DEFAULT_MODEL,
+    AnswerRequest,
+    ChatRequest,
+    TextRequest,
+    chat_request,
+    text_request,
+)
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, StreamedResponse, WholeResponse
 from moa_client.web.body import read_json
 from moa_client.web.closing import Closing
@@ -110,7 +117,7 @@ class Endpoint:
         return {"id": model.name, "object": "model", "created": self._since, "owned_by": "moa"}
 
     def _answer(
-        self, form: Form, asked: Request, model: ServedModel, prompt: Sequence[int], traceparent: str
+        self, form: Form, asked: AnswerRequest, model: ServedModel, prompt: Sequence[int], traceparent: str
     ) -> Response:
         options = asked.options(model.sampling, model.vocab_size)
         _check_length(len(prompt), model.context_tokens)
@@ -129,7 +136,7 @@ class Endpoint:
         chunks = Chunks(form, heading, with_usage=with_usage, with_provisional=asked.moa.provisional)
         return StreamedResponse(start, self._closing, chunks, self._settings.keep_alive_seconds)
 
-    def _start(self, asked: Request, begin: Callable[[], OneAnswer]) -> Answering:
+    def _start(self, asked: AnswerRequest, begin: Callable[[], OneAnswer]) -> Answering:
         settings = self._settings
         unverified = asked.moa.unverified or settings.unverified
         progress = AnswerProgress(ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds)

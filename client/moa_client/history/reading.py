@@ -13,7 +13,7 @@ from typing import Any
 
 from moa_shared.errors import NotFoundError
 
-from moa_client.history.records import AnswerStatus, Hit, Origin, StoredAnswer, StoredConversation, Summary
+from moa_client.history.records import AnswerStatus, ConversationOrigin, Hit, StoredAnswer, StoredConversation, Summary
 from moa_client.history.stored_values import unpack_options, unpack_tokens
 
 START, END = "\x01", "\x02"  # around the words that were searched for, in a snippet
@@ -66,7 +66,7 @@ class Reader:
         pieces = {key: list(each) for key, each in groupby(rows, lambda row: row[0])}
         answers = self._connection.execute(_ANSWERS, (conversation,))
         stored = tuple(_answer(answer, pieces.get(answer[0], [])) for answer in answers)
-        return StoredConversation(conversation, title, created, updated, Origin(*origin), stored)
+        return StoredConversation(conversation, title, created, updated, ConversationOrigin(*origin), stored)
 
     def text_of(self, answer: int) -> str:
         """The text of an answer: committed, then provisional."""

@@ -26,7 +26,7 @@ class AnswerStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ConversationOrigin:
     """Which model a conversation is with.
 
     Args:
@@ -113,7 +113,7 @@ class StoredConversation:
     title: str
     created: float
     updated: float
-    origin: Origin
+    origin: ConversationOrigin
     answers: tuple[StoredAnswer, ...]
 
 

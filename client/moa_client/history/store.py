@@ -23,7 +23,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.history.database import open_database, transaction, translated
 from moa_client.history.eraser import Eraser
 from moa_client.history.reading import Reader
-from moa_client.history.records import PROMPT_CODE, AnswerStatus, Hit, Origin, StoredConversation, Summary
+from moa_client.history.records import PROMPT_CODE, AnswerStatus, ConversationOrigin, Hit, StoredConversation, Summary
 from moa_client.history.stored_values import pack_options, pack_provenance, pack_tokens, unpack_tokens
 from moa_client.history.writers import Writers
 
@@ -64,7 +64,7 @@ class HistoryStore:
 
     # ------------------------------------------------------------ a conversation is written
 
-    def create(self, origin: Origin, title: str = "") -> str:
+    def create(self, origin: ConversationOrigin, title: str = "") -> str:
         """Begins a conversation; its identifier. Lists show it once it has a question: call this with the first one."""
         now = self._clock()
         identifier = base64.b32encode(secrets.token_bytes(5)).decode().lower()
@@ -81,7 +81,7 @@ class HistoryStore:
         """This program writes a conversation no more, which it has created or reopened: others may reopen it."""
         self._writers.release(conversation)
 
-    def set_origin(self, conversation: str, origin: Origin) -> None:
+    def set_origin(self, conversation: str, origin: ConversationOrigin) -> None:
         """Called when the server or its level of execution is another one."""
         self._change(
             "UPDATE conversations SET model = ?, target = ?, tokenizer = ?, execution = ?, server = ?, system = ? "
@@ -348,5 +348,5 @@ class HistoryStore:
         )
 
 
-def _columns(origin: Origin) -> tuple[str, bytes, bytes, str, str, str | None]:
+def _columns(origin: ConversationOrigin) -> tuple[str, bytes, bytes, str, str, str | None]:
     return origin.model, origin.target, origin.tokenizer, origin.execution, origin.server, origin.system

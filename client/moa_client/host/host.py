@@ -24,12 +24,12 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import READING_SPEED, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.host.frame_tap import FrameTap
-from moa_client.host.journal import Journal
+from moa_client.host.journal import ConversationJournal
 from moa_client.host.starting import Started
 from moa_client.host.text_conversation import TextConversation
 from moa_client.link.routing.route import AnyLink
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 
 
 class Host:
@@ -58,10 +58,10 @@ class Host:
         *,
         is_read: bool,
         lasts: bool = True,
-        facts: Facts | None = None,
+        facts: ConversationFacts | None = None,
         system: str | None = None,
         verifies: bool = False,
-        make_journal: Callable[[Conversation], Journal] | None = None,
+        make_journal: Callable[[Conversation], ConversationJournal] | None = None,
     ) -> TextConversation:
         """Begins a conversation.
 
@@ -90,7 +90,8 @@ class Host:
         if reached.absent is not None and not self.is_offline:
             engine.go_online()
         why = "You are offline." if reached.absent is None else reached.absent.message
-        facts = replace(facts or Facts("", "", "", "", online=False), absent="" if reached.served is not None else why)
+        absent = why if reached.served is None else ""
+        facts = replace(facts or ConversationFacts("", "", "", "", online=False), absent=absent)
         journal = make_journal(engine.conversation) if make_journal is not None else None
         conversation = TextConversation(
             engine,

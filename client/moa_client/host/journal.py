@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.events import Event
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import AnswerEvent
 
 
-class Journal(Protocol):
+class ConversationJournal(Protocol):
     """Keeps a conversation as it happens. All calls may raise MoaError: nothing of what was to be kept is kept then."""
 
     def begin(self, question: str, options: AnswerOptions) -> None:
@@ -18,10 +19,8 @@ class Journal(Protocol):
     def continue_answer(self, options: AnswerOptions) -> None:
         """The newest answer goes on, as if it had been asked with these options."""
 
-    def on_event(
-        self, event: Event, piece: str = "", provisional: str = "", figures: Mapping[str, float] | None = None
-    ) -> None:
-        """Keeps what an event brings: `piece` of committed text, and all provisional text after it."""
+    def on_event(self, event: AnswerEvent, text: AnswerText, figures: Mapping[str, float] | None = None) -> None:
+        """Keeps what an event brings: `text` is that of its answer after it."""
 
     def fail(self, piece: str = "") -> None:
         """The current answer is over with what is committed of it."""

@@ -16,13 +16,13 @@ from moa_shared.errors import ConflictError, DiskFullError, HistoryError, Intern
 
 from moa_client.device.heap import trim_heap
 from moa_client.failures import told
-from moa_client.history.recorder import Recorder
-from moa_client.history.records import Origin, StoredConversation
+from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.records import ConversationOrigin, StoredConversation
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 
 LOOK_SECONDS = 15.0  # between looks for conversations that nobody needs
 log = logging.getLogger(__name__)
@@ -151,9 +151,9 @@ class Library:
         title = stored.title if stored is not None else ""
         return self.host.converse(
             is_read=is_read,
-            facts=Facts(identifier, title, "", "", online=False),
+            facts=ConversationFacts(identifier, title, "", "", online=False),
             system=system,
-            make_journal=lambda tokens: Recorder(store, identifier, tokens, stored),
+            make_journal=lambda tokens: HistoryRecorder(store, identifier, tokens, stored),
         )
 
     def _local(self, identifier: str) -> LocalConversation:
@@ -193,10 +193,10 @@ class Library:
             self.store.release(identifier)
         trim_heap()
 
-    def _origin(self, system: str | None) -> Origin:
+    def _origin(self, system: str | None) -> ConversationOrigin:
         device = self.host.device
         identity = device.identity
-        return Origin(
+        return ConversationOrigin(
             device.files.target_id,
             identity.target_fingerprint,
             identity.tokenizer_hash,

@@ -9,7 +9,7 @@ from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.updates import Update
 from moa_client.host.text_conversation import TextConversation
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 
 
 class LocalConversation:
@@ -45,7 +45,7 @@ class LocalConversation:
         return False
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         return self.conversation.facts
 
     @property

@@ -1,8 +1,7 @@
 """One conversation in text: questions in, updates out, for any number of surfaces, over a `ClientEngine` in tokens.
 
-State: what is to be done, in order; the answers with their text; the transcripts of those that ended without the server
-and are not decided. One task does one thing at a time: it answers a question, or attends to the link. Invariant: all
-surfaces get the same updates in the same order.
+State: what is to be done, in order, and the answer under way; its `Publisher` has the answers and the surfaces.
+Invariant: one task does one thing at a time: it answers a question, or attends to the link.
 """
 
 from __future__ import annotations
@@ -14,37 +13,24 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 
 from moa_shared.errors import ConfigError, ConflictError, MoaError, OverloadedError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.template import ChatTemplate
 from moa_shared.tracing.spans import Span, begin_span
 
+from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions, draw_seed
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import (
-    Earlier,
-    Ended,
-    Event,
-    ExecutionChanged,
-    LinkChanged,
-    LinkState,
-    Refused,
-    ServerChanged,
-    Settled,
-)
+from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept
 from moa_client.conversation.jobs import Turn
-from moa_client.conversation.transcript import Transcript
-from moa_client.conversation.updates import Asked, Continued, Failed, NotKept, Rewound, Titled, Update
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.records import StoredConversation
 from moa_client.history.restoring import restored
-from moa_client.host.journal import Journal
-from moa_client.host.reopening import reopened
-from moa_client.link.log import log_link_change
-from moa_client.surface.open_conversation import Facts
+from moa_client.host.journal import ConversationJournal
+from moa_client.host.publisher import Publisher
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
-from moa_client.surface.update_codec import figures_fields
 
 MOST_WAITING = 16  # questions behind the one that is answered
 
@@ -64,27 +50,22 @@ class TextConversation:
     def __init__(
         self,
         engine: ClientEngine,
-        facts: Facts,
+        facts: ConversationFacts,
         system: str | None = None,
         after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
-        journal: Journal | None = None,
+        journal: ConversationJournal | None = None,
         idle_seconds: float = 0.0,
     ) -> None:
         self.engine = engine
-        self.answers: list[AnswerText] = []
-        self.link_reason = ""  # why the link is as it is; empty: it is there
         self.asked_at = 0.0  # the newest question, by the loop's clock
         self._facts = facts
         self._system = system
         self._template = self._template_with(system)
         self._after_answer = after_answer
-        self._journal = journal
+        self._publisher = Publisher(engine, journal)
         self._idle_seconds = idle_seconds
         self._is_idle = False
-        self._gone: set[int] = set()  # numbers of answers that are not part of the conversation any more
         self._todo: deque[Callable[[], Awaitable[None]]] = deque()
-        self._unsettled: deque[tuple[int, Transcript]] = deque()
-        self._subscriptions: list[Subscription] = []
         self._answering: asyncio.Task[None] | None = None
         self._asked = 0  # questions whose answers are not over
         self._is_stopped = False  # nobody wants the oldest of them any more
@@ -94,7 +75,7 @@ class TextConversation:
     # ------------------------------------------------------------ for surfaces
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         """What it is, now."""
         device, status = self.engine.device, self.status
         choice = device.choice
@@ -119,6 +100,16 @@ class TextConversation:
         return self.engine.status
 
     @property
+    def answers(self) -> Sequence[AnswerText]:
+        """All its answers, oldest first."""
+        return self._publisher.answers
+
+    @property
+    def link_reason(self) -> str:
+        """Why the link is as it is; empty: it is there."""
+        return self._publisher.link_reason
+
+    @property
     def is_answering(self) -> bool:
         """Whether an answer is under way or waits for its turn."""
         return self._asked > 0 or bool(self._todo)
@@ -126,19 +117,19 @@ class TextConversation:
     def subscribe(self) -> Subscription:
         """All updates from now on."""
         subscription = Subscription()
-        self._subscriptions.append(subscription)
+        self._publisher.subscriptions.append(subscription)
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription."""
         subscription.close()
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
+        if subscription in self._publisher.subscriptions:
+            self._publisher.subscriptions.remove(subscription)
 
     @property
     def watchers(self) -> int:
         """How many surfaces have it open."""
-        return len(self._subscriptions)
+        return len(self._publisher.subscriptions)
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         """Asks; after the answers that are under way.
@@ -183,13 +174,7 @@ class TextConversation:
 
         What of it no server has verified is verified at the next contact.
         """
-        for answer in stored.answers:
-            text, transcript = reopened(answer, len(self.answers) + 1, self.engine.device.decode)
-            self.answers.append(text)
-            if not answer.is_part:
-                self._gone.add(text.number)
-            elif answer.standing.is_open:
-                self._unsettled.append((text.number, transcript))
+        self._publisher.resume(stored)
         self.engine.restore(restored(stored, self._turn_of))
 
     def stop(self) -> None:
@@ -236,12 +221,15 @@ class TextConversation:
     def set_title(self, title: str) -> None:
         """Names the conversation."""
         self._facts = replace(self._facts, title=title)
-        self._note(lambda journal: journal.set_title(title))
-        self._publish(Update(Titled(title)))
+        self._publisher.set_title(title)
 
     def say_not_kept(self, error: MoaError) -> None:
         """Tells surfaces why nothing of the conversation is kept from here on."""
-        self._publish(Update(NotKept(error)))
+        self._publisher.publish(NotKept(error))
+
+    def tell(self, event: DrafterChanged) -> None:
+        """Tells surfaces that another drafter drafts."""
+        self._publisher.publish(event)
 
     async def stats(self) -> str:
         """Figures of the newest answer and of what was written without a server, for a person."""
@@ -252,7 +240,7 @@ class TextConversation:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        for subscription in list(self._subscriptions):
+        for subscription in list(self._publisher.subscriptions):
             self.unsubscribe(subscription)
         await self.engine.close()
 
@@ -273,7 +261,7 @@ class TextConversation:
             try:
                 await self._todo.popleft()()
             except BaseException as error:  # noqa: BLE001 (a drafter that cannot be loaded; the next question can)
-                self._publish(Update(Failed(told(error))))
+                self._publisher.publish(Failed(told(error)))
 
     async def _attend(self) -> bool:
         """Maintains the link until there is something to do; False if that has failed."""
@@ -281,9 +269,9 @@ class TextConversation:
             with self._falling_asleep():
                 async with aclosing(self.engine.attend(lambda: bool(self._todo) or self._is_idle)) as events:
                     async for event in events:
-                        self.tell(event)
+                        self._publisher.on_event(event)
         except BaseException as error:  # noqa: BLE001
-            self._publish(Update(Failed(told(error))))
+            self._publisher.publish(Failed(told(error)))
             return False
         if self._is_idle and not self._todo:
             await self.engine.sleep()
@@ -327,11 +315,7 @@ class TextConversation:
         self._asked += 1
 
     async def _answer(self, question: str, turn: Turn, options: AnswerOptions, span: Span) -> None:
-        number, transcript = len(self.answers) + 1, Transcript(self.engine.device.decode, options.stop, question)
-        self._note(lambda journal: journal.begin(question, options))
-        self.answers.append(AnswerText(question, number, options))
-        self._publish(Update(Asked(question, options), number))
-        await self._follow(turn, options, number, transcript, span)
+        await self._follow(turn, self._publisher.begin(question, options), span)
 
     async def _continue(self, max_tokens: int, span: Span) -> None:
         """Continues the newest answer: its text is what is committed, its question and its settings are the same."""
@@ -339,15 +323,11 @@ class TextConversation:
             self._asked -= 1
             self._is_stopped = False
             span.end()
-            self._publish(Update(Failed(problem, taken_back=True)))
+            self._publisher.publish(Failed(problem, taken_back=True))
             return
-        text, tokens = self.answers[-1], self.engine.conversation.answer
-        options = replace(text.options, max_tokens=max_tokens and len(tokens) + max_tokens)
-        transcript = Transcript(self.engine.device.decode, options.stop, text.question)
-        transcript.restore(tokens, text.committed, (), len(tokens))
-        self._note(lambda journal: journal.continue_answer(options))
-        self._publish(Update(Continued(options), text.number))
-        await self._follow(None, options, text.number, transcript, span)
+        most = max_tokens and len(self.engine.conversation.answer) + max_tokens
+        options = replace(self.answers[-1].options, max_tokens=most)
+        await self._follow(None, self._publisher.continue_newest(options), span)
 
     def _why_not_continued(self) -> ConflictError | None:
         """Why the newest answer cannot go on; None: it can."""
@@ -358,20 +338,17 @@ class TextConversation:
             return ConflictError("The context is full.", hint="Begin a new conversation.")
         if text.is_unsettled or self.engine.unsettled:
             return ConflictError("The server has not checked the answer yet.", hint="Continue it when it has.")
-        if not text.may_continue or text.number in self._gone:
+        if not text.may_continue or not self._publisher.is_part(text):
             return ConflictError("The answer has come to its end.", hint="Ask the next question.")
         return None
 
-    async def _follow(
-        self, turn: Turn | None, options: AnswerOptions, number: int, transcript: Transcript, span: Span
-    ) -> None:
+    async def _follow(self, turn: Turn | None, answer: AnswerDecoder, span: Span) -> None:
         """Follows an answer to its end.
 
         Args:
             turn: the question; None: it is continued.
         """
-        stream = self._stream(turn, options.settings(), number, transcript, span.traceparent)
-        self._answering = asyncio.create_task(stream)
+        self._answering = asyncio.create_task(self._stream(turn, answer, span.traceparent))
         try:
             await self._answering
         except asyncio.CancelledError:
@@ -379,9 +356,9 @@ class TextConversation:
             await asyncio.gather(self._answering, return_exceptions=True)
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # the conversation is closed: where it is kept, the answer continues when it is opened again
-            self._break_off(Ended(Finish.CANCELLED), number, transcript)
+            self._publisher.break_off(Ended(Finish.CANCELLED), answer)
         except BaseException as error:  # noqa: BLE001 (a defect, too, ends this answer alone)
-            self._break_off(Failed(told(error), taken_back=not transcript.tokens), number, transcript)
+            self._publisher.break_off(Failed(told(error), taken_back=not answer.text.tokens), answer)
         finally:
             span.end()
             self._answering = None
@@ -390,50 +367,21 @@ class TextConversation:
         if self._after_answer is not None:
             await self._after_answer(self)
 
-    async def _stream(
-        self, turn: Turn | None, settings: AnswerSettings, number: int, transcript: Transcript, traceparent: str
-    ) -> None:
+    async def _stream(self, turn: Turn | None, answer: AnswerDecoder, traceparent: str) -> None:
         if turn is not None:
             # A long question takes a while, in which other conversations continue; the engine finds it made.
             await asyncio.to_thread(turn, self.engine.conversation.tokens)
         if self._is_stopped:
-            self._break_off(Ended(Finish.CANCELLED), number, transcript)
+            self._publisher.break_off(Ended(Finish.CANCELLED), answer)
             return
+        settings = answer.text.options.settings()
         async with aclosing(self.engine.ask(turn, settings, traceparent=traceparent)) as events:
             async for event in events:
-                match event:
-                    case Earlier() | Settled() | Refused() | LinkChanged() | ExecutionChanged() | ServerChanged():
-                        self.tell(event)
-                        continue
-                    case Ended(provisional=True):
-                        self._unsettled.append((number, transcript))
-                    case Ended() if not transcript.tokens:  # stopped before it began
-                        self._break_off(event, number, transcript)
-                        continue
-                self._publish_event(event, number, transcript)
-
-    def _break_off(self, event: Failed | Ended, number: int, transcript: Transcript) -> None:
-        """The answer is over with what is committed of it; without anything, its question is taken back."""
-        try:
-            piece = transcript.break_off()
-        except BaseException as error:  # noqa: BLE001 (a decoder that has failed once fails again)
-            piece = ""
-            told(error)
-        self._note(lambda journal: journal.fail(piece) if transcript.tokens else journal.take_back())
-        figures = self.engine.figures if isinstance(event, Ended) else None
-        self._publish(Update(event, number, piece, figures=figures))
-        if not transcript.tokens:
-            self.answers.pop()
-            if isinstance(event, Ended):
-                self._publish(Update(Rewound(len(self.answers))))
+                self._publisher.on_event(event, answer)
 
     async def _rewind(self, answers: int) -> None:
-        self.engine.rewind(sum(text.number not in self._gone for text in self.answers[:answers]))
-        self._unsettled = deque(each for each in self._unsettled if each[0] <= answers)
-        self._gone = {number for number in self._gone if number <= answers}
-        del self.answers[answers:]
-        self._note(lambda journal: journal.rewind(answers))
-        self._publish(Update(Rewound(len(self.answers))))
+        self.engine.rewind(self._publisher.parts(answers))
+        self._publisher.rewind(answers)
 
     def _template_with(self, system: str | None) -> ChatTemplate:
         device = self.engine.device
@@ -446,42 +394,3 @@ class TextConversation:
             return template.next_turn(question, before) if before else template.first_turn(question)
 
         return turn
-
-    # ------------------------------------------------------------ updates
-
-    def tell(self, event: Event) -> None:
-        """Publishes an event that is not of the running answer."""
-        log_link_change(event)
-        if isinstance(event, LinkChanged):
-            self.link_reason = event.reason if event.state is LinkState.OFFLINE else ""
-        if not isinstance(event, Earlier | Settled | Refused):
-            self._publish(Update(event))
-        elif self._unsettled:
-            number, transcript = self._unsettled[0] if isinstance(event, Earlier) else self._unsettled.popleft()
-            if isinstance(event, Refused) and not transcript.tokens:
-                self._gone.add(number)
-            self._publish_event(event, number, transcript)
-
-    def _publish_event(self, event: Event, number: int, transcript: Transcript) -> None:
-        """Publishes an event of an answer, after it was kept."""
-        piece = transcript.apply(event)
-        figures = self.engine.figures if isinstance(event, Ended) else None
-        self._note(lambda journal: journal.on_event(event, piece, transcript.provisional, figures_fields(figures)))
-        self._publish(transcript.update(event, number, piece, figures))
-
-    def _publish(self, update: Update) -> None:
-        update = replace(update, status=self.engine.status)
-        if 0 < update.answer <= len(self.answers):
-            self.answers[update.answer - 1].apply(update)
-        for subscription in self._subscriptions:
-            subscription.push(update)
-
-    def _note(self, write: Callable[[Journal], None]) -> None:
-        """Keeps what happens; if that fails, it is said once, and nothing more of the conversation is kept."""
-        if self._journal is None:
-            return
-        try:
-            write(self._journal)
-        except BaseException as error:  # noqa: BLE001
-            self._journal = None
-            self.say_not_kept(told(error, "Keeping the conversation"))

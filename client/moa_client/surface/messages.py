@@ -17,7 +17,7 @@ from moa_shared.text.json_text import parse_json, parse_request
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import Fields, status_fields, status_of
 
 LEFT_OPEN = tuple(name for name, each in AnswerOptions.__dataclass_fields__.items() if each.default is None)
@@ -59,7 +59,7 @@ def _object_of(parse: Callable[[bytes | str], Any], line: bytes | str) -> Fields
     return fields
 
 
-def opened_fields(facts: Facts, status: LinkStatus, answers: Sequence[AnswerText]) -> Fields:
+def opened_fields(facts: ConversationFacts, status: LinkStatus, answers: Sequence[AnswerText]) -> Fields:
     """The message that a conversation is open."""
     fields = asdict(facts)
     fields["conversation"] = fields.pop("identifier")
@@ -71,10 +71,10 @@ def opened_fields(facts: Facts, status: LinkStatus, answers: Sequence[AnswerText
     }
 
 
-def facts_of(fields: Mapping[str, Any]) -> Facts:
+def facts_of(fields: Mapping[str, Any]) -> ConversationFacts:
     """The facts in an `opened` message."""
-    names = [name for name in Facts.__dataclass_fields__ if name != "identifier"]
-    return Facts(fields["conversation"], **{name: fields[name] for name in names})
+    names = [name for name in ConversationFacts.__dataclass_fields__ if name != "identifier"]
+    return ConversationFacts(fields["conversation"], **{name: fields[name] for name in names})
 
 
 def opened_status_of(fields: Mapping[str, Any]) -> LinkStatus:
@@ -93,6 +93,8 @@ def _answer_fields(answer: AnswerText) -> Fields:
         "question": answer.question,
         "committed": answer.committed,
         "provisional": answer.provisional,
+        "tokens": answer.tokens,
+        "decided": answer.decided,
         "waiting": answer.waiting,
         "ended": answer.ended,
         "finish": answer.finish.name.lower(),
@@ -103,12 +105,20 @@ def _answer_fields(answer: AnswerText) -> Fields:
 
 
 def _answer_of(fields: Mapping[str, Any]) -> AnswerText:
-    answer = AnswerText(fields["question"], fields["number"], options_from(fields["options"]))
-    answer.committed, answer.provisional = fields["committed"], fields["provisional"]
-    answer.waiting, answer.ended = fields["waiting"], fields["ended"]
-    answer.finish = Finish[fields["finish"].upper()]
-    answer.is_running, answer.is_unsettled = fields["running"], fields["unsettled"]
-    return answer
+    return AnswerText(
+        fields["question"],
+        fields["number"],
+        options_from(fields["options"]),
+        Finish[fields["finish"].upper()],
+        fields["committed"],
+        fields["provisional"],
+        fields["ended"],
+        fields["tokens"],
+        fields["decided"],
+        tuple(fields["waiting"]),
+        is_running=fields["running"],
+        is_unsettled=fields["unsettled"],
+    )
 
 
 def options_of(fields: Mapping[str, Any]) -> AnswerOptions:

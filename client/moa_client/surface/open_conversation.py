@@ -13,7 +13,7 @@ from moa_client.conversation.updates import Update
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ConversationFacts:
     """What a surface can say about a conversation.
 
     Args:
@@ -51,7 +51,7 @@ class OpenConversation(Protocol):
     """
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ConversationFacts:
         """What it is."""
         ...
 

@@ -1,13 +1,14 @@
 """Updates as JSON objects, for surfaces in other processes and for programs. Pure.
 
-docs/client.md describes the fields. `update_of(fields_of(update))` is the same update, but for what only the engine
-knows (times of single forwards).
+docs/client.md and docs/device.md describe the fields. `update_of(fields_of(update))` is the same update, but for what
+only the engine knows (times of single forwards).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from moa_shared.errors import MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
@@ -15,116 +16,44 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import options_from
 from moa_client.conversation.events import (
+    AnswerOutcome,
+    Asked,
     Committed,
+    Continued,
     Corrected,
     DrafterChanged,
     Ended,
     ExecutionChanged,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
+    NotKept,
     Provisional,
     Refused,
+    Rewound,
     ServerChanged,
     Settled,
+    SurfaceEvent,
+    Titled,
 )
-from moa_client.conversation.updates import Asked, Continued, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.conversation.updates import Update
 
 Fields = dict[str, Any]
-SURFACES_ONLY = ("answer", "waiting", "status")  # of no use to a program that asks one question
+E = TypeVar("E", bound=SurfaceEvent)
 
 
 def fields_of(update: Update) -> Fields:
     """The JSON object of an update."""
-    event = update.event
-    fields = _event_fields(update)
-    if isinstance(event, Committed | Provisional | Corrected | Ended):
-        fields["waiting"] = update.waiting
+    kind = _BY_TYPE[type(update.event)]
+    message: Fields = {"event": kind.name, **kind.encode(update.event)}
+    if update.figures is not None:
+        message["figures"] = figures_fields(update.figures)
     if update.answer:
-        fields["answer"] = update.answer
+        message["answer"] = update.answer
     if update.status is not None:
-        fields["status"] = status_fields(update.status)
-    return fields
-
-
-def _event_fields(update: Update) -> Fields:
-    match update.event:
-        case Committed() as event:
-            return {
-                "event": "committed",
-                "text": update.piece,
-                "provisional": update.provisional,
-                "tokens": event.tokens,
-                "confirmed": event.confirmed,
-            }
-        case Provisional() as event:
-            chances = [round(chance, 3) for chance in event.chances]
-            return {
-                "event": "provisional",
-                "provisional": update.provisional,
-                "tokens": event.tokens,
-                "chances": chances,
-            }
-        case HeldBack() as event:
-            return {"event": "held_back", "unread": event.unread}
-        case Corrected() as event:
-            return {"event": "corrected", "provisional": update.provisional, "dropped": event.dropped}
-        case LinkChanged() as event:
-            fields = {"event": "link", "state": event.state.value, "reason": event.reason}
-            return fields | ({"retry_seconds": round(event.wait_seconds, 1)} if event.wait_seconds else {})
-        case ExecutionChanged() as event:
-            return {"event": "execution", "level": event.level, "exact": event.exact}
-        case ServerChanged() as event:
-            return {"event": "server", "what": event.what, "message": event.message}
-        case DrafterChanged() as event:
-            return {
-                "event": "drafter",
-                "name": event.name,
-                "reason": event.reason,
-                "alone": event.alone or event.name,
-            }
-        case Settled() as event:
-            return {
-                "event": "settled",
-                "text": update.text,
-                "tokens": event.tokens,
-                "changed": event.changed,
-                "outcome": event.outcome.value,
-                "written_alone": event.written,
-                "kept": event.kept,
-                "finish": event.finish.name.lower(),
-            }
-        case Refused() as event:
-            return {"event": "refused", **_error_fields(event.error)}
-        case Ended() as event:
-            return {
-                "event": "ended",
-                "text": update.piece,
-                "provisional": update.provisional,
-                "finish": event.finish.name.lower(),
-                "verified": not event.provisional,
-                "figures": figures_fields(update.figures or Figures()),
-            }
-        case Asked() as event:
-            return {"event": "asked", "question": event.question, "options": event.options.fields()}
-        case Continued() as event:
-            return {"event": "continued", "options": event.options.fields()}
-        case Failed() as event:
-            return {
-                "event": "failed",
-                "text": update.piece,
-                "taken_back": event.taken_back,
-                **_error_fields(event.error),
-            }
-        case NotKept() as event:
-            return {"event": "not_kept", **_error_fields(event.error)}
-        case Rewound() as event:
-            return {"event": "rewound", "answers": event.answers}
-        case Titled() as event:
-            return {"event": "titled", "title": event.title}
-        case other:
-            raise TypeError(f"{type(other).__name__} is no event of an update")
+        message["status"] = status_fields(update.status)
+    return message
 
 
 def update_of(fields: Mapping[str, Any]) -> Update:
@@ -133,19 +62,38 @@ def update_of(fields: Mapping[str, Any]) -> Update:
     Raises:
         KeyError, ValueError, TypeError: it has not.
     """
-    status = fields.get("status")
-    name = fields["event"]
-    figures = fields.get("figures")
+    status, figures = fields.get("status"), fields.get("figures")
     return Update(
-        _EVENTS[name](fields),
+        _BY_NAME[fields["event"]].decode(fields),
         int(fields.get("answer", 0)),
-        str(fields.get("text", "")) if name != "settled" else "",
-        str(fields.get("provisional", "")),
-        int(fields.get("waiting", 0)),
-        str(fields["text"]) if name == "settled" else "",
         status_of(status) if status is not None else None,
         _figures_of(figures, fields["finish"]) if figures is not None else None,
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _EventKind(Generic[E]):
+    """How one kind of event is written as JSON, and read."""
+
+    type: type[E]
+    name: str
+    encode: Callable[[E], Fields]
+    decode: Callable[[Mapping[str, Any]], E]
+
+
+def _plain(kind: type[E], name: str) -> _EventKind[E]:
+    """A kind whose fields in JSON are those of its class."""
+
+    def decode(fields: Mapping[str, Any]) -> E:
+        values: Fields = {each.name: fields[each.name] for each in dataclasses.fields(kind)}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return kind(**values)
+
+    return _EventKind(kind, name, dataclasses.asdict, decode)
+
+
+def _error_fields(error: MoaError) -> Fields:
+    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _error_of(fields: Mapping[str, Any]) -> MoaError:
@@ -156,33 +104,104 @@ def _finish_of(fields: Mapping[str, Any]) -> Finish:
     return Finish[str(fields["finish"]).upper()]
 
 
-_EVENTS: dict[str, Callable[[Mapping[str, Any]], Happening]] = {
-    "committed": lambda fields: Committed(tuple(fields["tokens"]), int(fields["confirmed"])),
-    "provisional": lambda fields: Provisional(tuple(fields["tokens"]), tuple(fields["chances"])),
-    "held_back": lambda fields: HeldBack(bool(fields["unread"])),
-    "corrected": lambda fields: Corrected(int(fields["dropped"])),
-    "link": lambda fields: LinkChanged(
-        LinkState(fields["state"]), str(fields["reason"]), float(fields.get("retry_seconds", 0.0))
+_KINDS: tuple[_EventKind[Any], ...] = (
+    _plain(Committed, "committed"),
+    _EventKind(
+        Provisional,
+        "provisional",
+        lambda event: {
+            "added": event.added,
+            "tokens": event.tokens,
+            "chances": [round(chance, 3) for chance in event.chances],
+        },
+        lambda fields: Provisional(tuple(fields["tokens"]), tuple(fields["chances"]), str(fields["added"])),
     ),
-    "execution": lambda fields: ExecutionChanged(str(fields["level"]), bool(fields["exact"])),
-    "server": lambda fields: ServerChanged(fields["what"], str(fields["message"])),
-    "drafter": lambda fields: DrafterChanged(str(fields["name"]), str(fields["reason"]), str(fields["alone"])),
-    "settled": lambda fields: Settled(
-        tuple(fields["tokens"]),
-        Outcome(fields["outcome"]),
-        _finish_of(fields),
-        int(fields["written_alone"]),
-        int(fields["kept"]),
+    _plain(HeldBack, "held_back"),
+    _plain(Corrected, "corrected"),
+    _EventKind(
+        Ended,
+        "ended",
+        lambda event: {
+            "text": event.text,
+            "added": event.added,
+            "finish": event.finish.name.lower(),
+            "verified": not event.provisional,
+        },
+        lambda fields: Ended(
+            _finish_of(fields),
+            provisional=not fields["verified"],
+            text=str(fields["text"]),
+            added=str(fields["added"]),
+        ),
     ),
-    "refused": lambda fields: Refused(_error_of(fields)),
-    "ended": lambda fields: Ended(_finish_of(fields), provisional=not fields["verified"]),
-    "asked": lambda fields: Asked(str(fields["question"]), options_from(fields["options"])),
-    "continued": lambda fields: Continued(options_from(fields["options"])),
-    "failed": lambda fields: Failed(_error_of(fields), bool(fields["taken_back"])),
-    "not_kept": lambda fields: NotKept(_error_of(fields)),
-    "rewound": lambda fields: Rewound(int(fields["answers"])),
-    "titled": lambda fields: Titled(str(fields["title"])),
-}
+    _EventKind(
+        Settled,
+        "settled",
+        lambda event: {
+            "text": event.text,
+            "tokens": event.tokens,
+            "changed": event.changed,
+            "outcome": event.outcome.value,
+            "written_alone": event.written,
+            "kept": event.kept,
+            "finish": event.finish.name.lower(),
+        },
+        lambda fields: Settled(
+            tuple(fields["tokens"]),
+            AnswerOutcome(fields["outcome"]),
+            _finish_of(fields),
+            int(fields["written_alone"]),
+            int(fields["kept"]),
+            str(fields["text"]),
+        ),
+    ),
+    _EventKind(Refused, "refused", lambda event: _error_fields(event.error), lambda fields: Refused(_error_of(fields))),
+    _EventKind(
+        LinkChanged,
+        "link",
+        lambda event: {
+            "state": event.state.value,
+            "reason": event.reason,
+            **({"retry_seconds": round(event.wait_seconds, 1)} if event.wait_seconds else {}),
+        },
+        lambda fields: LinkChanged(
+            LinkState(fields["state"]), str(fields["reason"]), float(fields.get("retry_seconds", 0.0))
+        ),
+    ),
+    _plain(ExecutionChanged, "execution"),
+    _plain(ServerChanged, "server"),
+    _EventKind(
+        DrafterChanged,
+        "drafter",
+        lambda event: {"name": event.name, "reason": event.reason, "alone": event.alone or event.name},
+        lambda fields: DrafterChanged(str(fields["name"]), str(fields["reason"]), str(fields["alone"])),
+    ),
+    _EventKind(
+        Asked,
+        "asked",
+        lambda event: {"question": event.question, "options": event.options.fields()},
+        lambda fields: Asked(str(fields["question"]), options_from(fields["options"])),
+    ),
+    _EventKind(
+        Continued,
+        "continued",
+        lambda event: {"options": event.options.fields()},
+        lambda fields: Continued(options_from(fields["options"])),
+    ),
+    _EventKind(
+        Failed,
+        "failed",
+        lambda event: {"text": event.text, "taken_back": event.taken_back, **_error_fields(event.error)},
+        lambda fields: Failed(_error_of(fields), bool(fields["taken_back"]), str(fields["text"])),
+    ),
+    _EventKind(
+        NotKept, "not_kept", lambda event: _error_fields(event.error), lambda fields: NotKept(_error_of(fields))
+    ),
+    _plain(Rewound, "rewound"),
+    _plain(Titled, "titled"),
+)
+_BY_TYPE = {kind.type: kind for kind in _KINDS}
+_BY_NAME = {kind.name: kind for kind in _KINDS}
 
 
 def status_fields(status: LinkStatus) -> Fields:
@@ -207,10 +226,6 @@ def status_of(fields: Mapping[str, Any]) -> LinkStatus:
     """The status of a JSON object that `status_fields` has made."""
     values = {name: value for name, value in fields.items() if name != "state"}
     return LinkStatus(LinkState(fields["state"]), **values)
-
-
-def _error_fields(error: MoaError) -> Fields:
-    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def figures_fields(figures: Figures | None) -> Fields | None:

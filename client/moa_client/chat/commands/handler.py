@@ -1,4 +1,4 @@
-"""Carries out the commands of a chat. State: none of its own; the chat has it."""
+"""What the user of a chat types: questions are asked, commands carried out. State: none of its own; the chat has it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
-from moa_shared.errors import ConfigError, MoaError
+from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.sampling.settings import SEED_LIMIT
+from moa_shared.text.plain_text import plain_line
 
+from moa_client.chat.chat import Chat
 from moa_client.chat.commands.clipboard import copy_text, last_code
 from moa_client.chat.commands.kept import list_kept, load_kept, save_kept, title_kept
 from moa_client.chat.commands.setting import change, shown
 from moa_client.chat.commands.table import SETTABLE, help_text, nearest, resolve, unknown_words
 from moa_client.chat.messages import drafter_words, execution_words, model_words, offline_words, worth_words
-
-if TYPE_CHECKING:
-    from moa_client.chat.chat import Chat
 
 NOTHING_ASKED = "Nothing was asked yet."
 
@@ -48,11 +46,22 @@ class CommandHandler:
         for name, carry_out in (("list", list_kept), ("load", load_kept), ("save", save_kept), ("title", title_kept)):
             self._handlers[name] = partial(carry_out, chat)
 
-    async def run(self, line: str) -> bool:
-        """Carries out a command; False to leave.
+    async def on_line(self, line: str) -> bool:
+        """Handles a line, a question or a command; False to leave."""
+        if not line.strip():
+            return True
+        try:
+            if line.startswith("/") and not line.startswith("//"):
+                return await self._run(line[1:])
+            await self._chat.put(line.removeprefix("/"))
+        except CancelledAnswerError:
+            self._chat.say("(stopped)")
+        except MoaError as error:
+            self._chat.fail(error)
+        return True
 
-        Args:
-            line: without its slash.
+    async def _run(self, line: str) -> bool:
+        """Carries out a command, given without its slash; False to leave.
 
         Raises:
             MoaError: it cannot be done.
@@ -195,7 +204,5 @@ class CommandHandler:
 
 def short(question: str) -> str:
     """A question on one line, as much as is needed to recognize it."""
-    from moa_shared.text.plain_text import plain_line
-
     line = " ".join(plain_line(question).split())
     return line if len(line) <= 60 else f"{line[:57]}..."

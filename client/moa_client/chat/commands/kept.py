@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import MoaError
 from moa_shared.text.plain_text import plain_line
 
+from moa_client.chat.chat import Chat
+
 if TYPE_CHECKING:
-    from moa_client.chat.chat import Chat
     from moa_client.history.store import HistoryStore
 
 LISTED = 10
@@ -78,7 +79,7 @@ def kept_names(chat: Chat) -> Sequence[str]:
 
 @contextmanager
 def _history(chat: Chat) -> Iterator[HistoryStore | None]:
-    """The history; None where nothing is kept."""
+    """The history; None where nothing is kept. A chat through the daemon starts without it."""
     from moa_client.history.store import HistoryStore
 
     if not chat.settings.history:

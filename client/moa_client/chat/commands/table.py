@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
+from textwrap import wrap
 from typing import NamedTuple
 
 from moa_client.conversation.answer_options import OPTION_NAMES
@@ -71,8 +73,6 @@ _COLUMNS = 120
 
 def help_text() -> str:
     """What /help says."""
-    from textwrap import wrap
-
     lines = []
     for command in TABLE:
         first, *more = wrap(command.text, _COLUMNS - _COLUMN)
@@ -110,7 +110,5 @@ def unknown_words(typed: str) -> str:
 
 def nearest(name: str, known: Iterable[str], mark: str = "") -> str:
     """Suggests what may have been meant, as a sentence; empty if nothing is close."""
-    from difflib import get_close_matches
-
     near = get_close_matches(name, list(known), 1, cutoff=0.7)
     return f" Did you mean {mark}{near[0]}?" if near else ""

@@ -34,7 +34,7 @@ class Prompt(Protocol):
         """Whether the user is in the middle of a line: nothing may move it."""
 
     def request(self) -> None:
-        """Asks for `Page.draw` as soon as it can be written above the prompt."""
+        """Asks for `TerminalPage.draw` as soon as it can be written above the prompt."""
 
 
 class _Elsewhere:
@@ -46,7 +46,7 @@ class _Elsewhere:
         """Draws nothing."""
 
 
-class Page:
+class TerminalPage:
     """Shows answers and remarks on one terminal.
 
     Args:
@@ -222,10 +222,10 @@ class Page:
             self._write(drawn)
 
 
-def make_page(size: Callable[[], tuple[int, int]], write: Callable[[str], None]) -> Page | None:
+def make_page(size: Callable[[], tuple[int, int]], write: Callable[[str], None]) -> TerminalPage | None:
     """A page on standard output; None if that is no terminal that can move its cursor."""
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return None
     styled = not os.environ.get("NO_COLOR")
     reflows = "XTERM_VERSION" not in os.environ  # xterm cuts lines off where others reflow them
-    return Page(Screen(*size(), styled=styled, reflows=reflows), size, write, styled=styled)
+    return TerminalPage(Screen(*size(), styled=styled, reflows=reflows), size, write, styled=styled)

@@ -12,26 +12,29 @@ from typing import cast
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.chat.ask import Asker, interruptible
+from moa_client.chat.ask import AnswerFollower, interruptible
 from moa_client.chat.messages import unverified_words
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerOutcome,
+    Asked,
     Committed,
     Corrected,
     Earlier,
     Ended,
     Event,
+    Failed,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Refused,
+    Rewound,
     Settled,
 )
-from moa_client.conversation.updates import Asked, Failed, Rewound, Update
+from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import OpenConversation
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
@@ -177,7 +180,7 @@ class Conversation:
 
 
 ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
-SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS)
+SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS)
 TOO_LONG = ContextLengthError("Too long.")
 TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
 
@@ -188,11 +191,11 @@ class OnAPipe:
     def __init__(self, conversation: Conversation, settle_seconds: float = 0.0) -> None:
         self.out: list[str] = []
         self.remarks: list[str] = []
-        self.asker = Asker(cast("OpenConversation", conversation), settle_seconds)
+        self.follower = AnswerFollower(cast("OpenConversation", conversation), settle_seconds)
 
     async def answer(self, question: str = "") -> bool:
         view = PipeView(self.out.append, self.remarks.append, unverified=True)
-        _, finished = await self.asker.answer(question, AnswerOptions(max_tokens=8), view)
+        _, finished = await self.follower.answer(question, AnswerOptions(max_tokens=8), view)
         return finished
 
     @property
@@ -201,7 +204,7 @@ class OnAPipe:
 
     @property
     def unsettled(self) -> list[str]:
-        return [text.question for text in self.asker.unsettled]
+        return [text.question for text in self.follower.unsettled]
 
 
 async def test_a_single_answer_waits_until_the_server_has_verified_it() -> None:
@@ -276,7 +279,7 @@ async def test_in_a_chat_it_is_decided_later() -> None:
     assert await asked.answer("second")
     assert asked.unsettled == ["first", "second"]
     for number, question in ((1, "first"), (2, "second")):
-        earlier = asked.asker.take(conversation.settle(number))
+        earlier = asked.follower.take(conversation.settle(number))
         assert earlier is not None
         assert (earlier.question, earlier.committed) == (question, "abd")
     assert asked.unsettled == []
@@ -313,7 +316,7 @@ async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
     conversation = Conversation()
     asked = OnAPipe(conversation)
     await asked.answer("first")
-    earlier = asked.asker.take(conversation.told[0].tell(Refused(TOO_LONG)))
+    earlier = asked.follower.take(conversation.told[0].tell(Refused(TOO_LONG)))
     assert earlier is not None
     assert (earlier.question, earlier.committed + earlier.provisional) == ("first", "abc")
     assert asked.unsettled == []
@@ -331,8 +334,8 @@ class Failing(Conversation):
 
 
 async def test_why_an_answer_ends_early_is_an_error_and_its_text_is_shown() -> None:
-    begun = Update(Asked("why?"), 1), Update(Committed((0,)), 1, "a")
-    asked = OnAPipe(Failing(*begun, Update(Failed(TOO_LONG), 1, "b")))
+    begun = Update(Asked("why?"), 1), Update(Committed((0,), text="a"), 1)
+    asked = OnAPipe(Failing(*begun, Update(Failed(TOO_LONG, text="b"), 1)))
     with raises(ContextLengthError, TOO_LONG_WORDS):
         await asked.answer("why?")
     assert asked.text == "ab\n"
@@ -348,7 +351,7 @@ async def test_a_question_that_is_refused_is_an_error_before_and_after_it_began(
 
 
 async def test_what_failed_before_the_question_is_only_said() -> None:
-    ended = Update(Committed((0,)), 1, "a"), Update(Ended(Finish.STOP), 1)
+    ended = Update(Committed((0,), text="a"), 1), Update(Ended(Finish.STOP), 1)
     asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), Update(Asked("why?"), 1), *ended))
     assert await asked.answer("why?")
     assert asked.text == "a\n"
@@ -356,8 +359,12 @@ async def test_what_failed_before_the_question_is_only_said() -> None:
 
 
 async def test_answers_that_another_surface_asked_for_are_not_this_one() -> None:
-    other = Update(Asked("else"), 1), Update(Committed((0,)), 1, "a"), Update(Ended(Finish.STOP), 1, figures=Figures())
-    mine = Update(Asked("why?"), 2), Update(Committed((1,)), 2, "b"), Update(Ended(Finish.STOP), 2)
+    other = (
+        Update(Asked("else"), 1),
+        Update(Committed((0,), text="a"), 1),
+        Update(Ended(Finish.STOP), 1, figures=Figures()),
+    )
+    mine = Update(Asked("why?"), 2), Update(Committed((1,), text="b"), 2), Update(Ended(Finish.STOP), 2)
     asked = OnAPipe(Failing(*other, *mine))
     assert await asked.answer("why?")
     assert (asked.text, asked.remarks) == ("b\n", [])
@@ -370,9 +377,9 @@ async def test_of_a_conversation_that_goes_on_the_earlier_answers_are_known() ->
     conversation.answers = [copy(told.text) for told in conversation.told]
     asked = OnAPipe(conversation)
     assert asked.unsettled == ["first", "second"]
-    earlier = asked.asker.take(conversation.settle(1))
+    earlier = asked.follower.take(conversation.settle(1))
     assert earlier is not None
     assert earlier.committed == "abd"
-    assert asked.asker.take(Update(Rewound(1))) is None
+    assert asked.follower.take(Update(Rewound(1))) is None
     assert asked.unsettled == []
-    assert asked.asker.take(conversation.settle(2)) is None
+    assert asked.follower.take(conversation.settle(2)) is None

@@ -8,13 +8,14 @@ from typing import cast
 import pytest
 from inline_snapshot import snapshot
 from moa_client.chat.chat import Chat
+from moa_client.chat.commands.handler import CommandHandler
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Committed, Ended, LinkState
-from moa_client.conversation.updates import Asked, Update
+from moa_client.conversation.events import Asked, Committed, Ended, LinkState
+from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
-from moa_client.surface.open_conversation import Facts, OpenConversation
+from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -25,7 +26,7 @@ class Conversation:
     """Answers every question with `a`, until the process that runs it has gone."""
 
     def __init__(self, system: str | None = None, *, is_gone: bool = False) -> None:
-        self.facts = Facts("id", "", "tiny", "host:1", online=True, system=system)
+        self.facts = ConversationFacts("id", "", "tiny", "host:1", online=True, system=system)
         self.status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
         self.answers: list[AnswerText] = []
         self.is_gone = is_gone
@@ -42,7 +43,7 @@ class Conversation:
         if self.is_offline and not self.writes:
             yield Update(Ended(Finish.UNFINISHED, provisional=True), number)
             return
-        yield Update(Committed((0,)), number, "a")
+        yield Update(Committed((0,), text="a"), number)
         yield Update(Ended(Finish.STOP), number)
 
     def go_offline(self) -> None:
@@ -86,6 +87,7 @@ class Talk:
         self.chat = Chat(
             ClientSettings(), cast("OpenConversation", self.first), self.out.append, self.err.append, open_it=self._open
         )
+        self.commands = CommandHandler(self.chat)
 
     async def _open(self, identifier: str | None, system: str | None) -> OpenConversation:
         if not self._opens:
@@ -97,25 +99,25 @@ class Talk:
 @pytest.mark.parametrize("line", ["/offline", "/online", "/alone", "/stats"])
 async def test_a_command_that_fails_does_not_end_the_chat(line: str) -> None:
     talk = Talk(is_gone=True)
-    assert await talk.chat.on_line(line)
+    assert await talk.commands.on_line(line)
     assert talk.err == ["Error: The daemon has ended. Ask again."]
 
 
 @pytest.mark.parametrize("line", ["/reset", "/set system brief"])
 async def test_a_conversation_stays_open_if_no_other_one_can_be_opened(line: str) -> None:
     talk = Talk(opens=False)
-    assert await talk.chat.on_line(line)
+    assert await talk.commands.on_line(line)
     assert talk.err == ["Error: The daemon has ended. Ask again."]
     assert not talk.first.is_closed
     assert talk.chat.settings.system is None
-    assert await talk.chat.on_line("//why?")
+    assert await talk.commands.on_line("//why?")
     assert (talk.first.asked, talk.out) == (["/why?"], ["a", "\n"])
 
 
 async def test_a_new_conversation_takes_the_place_of_the_one_before() -> None:
     talk = Talk()
     for line in ("/reset", "/set system brief", "/set seed 3", "/reset"):
-        assert await talk.chat.on_line(line)
+        assert await talk.commands.on_line(line)
     assert talk.opened == [(None, None), (None, "brief"), (None, "brief")]
     assert talk.first.is_closed
     assert talk.err == snapshot(
@@ -126,12 +128,12 @@ async def test_a_new_conversation_takes_the_place_of_the_one_before() -> None:
             "A new conversation begins.",
         ]
     )
-    assert not await talk.chat.on_line("/bye")
+    assert not await talk.commands.on_line("/bye")
 
 
 async def test_a_question_opens_a_conversation_again_whose_process_has_gone() -> None:
     talk = Talk(is_gone=True)
-    assert await talk.chat.on_line("why?")
+    assert await talk.commands.on_line("why?")
     assert talk.opened == [("id", None)]
     assert (talk.first.asked, talk.out, talk.err) == ([], ["a", "\n"], [])
 
@@ -139,7 +141,7 @@ async def test_a_question_opens_a_conversation_again_whose_process_has_gone() ->
 async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answer() -> None:
     talk = Talk()
     for line in ("/offline", "why?", "/alone", "/alone"):
-        assert await talk.chat.on_line(line)
+        assert await talk.commands.on_line(line)
     assert (talk.first.asked, talk.out) == (["why?"], ["", "a", "\n"])
     assert talk.err == snapshot(
         [

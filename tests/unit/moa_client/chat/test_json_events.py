@@ -6,36 +6,39 @@ import json
 import re
 
 import pytest
-from moa_client.chat.json_events import error_line, event_line, ready_line
+from moa_client.chat.json_events import earlier_line, error_line, event_line, ready_line
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     DrafterChanged,
     Ended,
-    Event,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Refused,
+    Rewound,
     ServerChanged,
     Settled,
+    SurfaceEvent,
+    Titled,
 )
-from moa_client.conversation.updates import Failed, Happening, Rewound, Titled, Update
-from moa_client.surface.open_conversation import Facts
+from moa_client.conversation.updates import Update
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
-EVENTS: list[tuple[Event, dict[str, object]]] = [
+EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
     (
-        Committed((1, 2), 1),
+        Committed((1, 2), 1, "é\n"),
         {"event": "committed", "text": "é\n", "provisional": "p", "tokens": [1, 2], "confirmed": 1},
     ),
     (
-        Provisional((3, 4), (0.5, 1 / 3)),
+        Provisional((3, 4), (0.5, 1 / 3), "p"),
         {"event": "provisional", "provisional": "p", "tokens": [3, 4], "chances": [0.5, 0.333]},
     ),
     (HeldBack(unread=True), {"event": "held_back", "unread": True}),
@@ -48,7 +51,7 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
     (ServerChanged("model", "why"), {"event": "server", "what": "model", "message": "why"}),
     (DrafterChanged("deep", "why"), {"event": "drafter", "name": "deep", "reason": "why", "alone": "deep"}),
     (
-        Settled((5,), Outcome.CORRECTED, Finish.STOP, 24, 15),
+        Settled((5,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
         {
             "event": "settled",
             "text": "é\n",
@@ -67,36 +70,41 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
 ]
 
 
-def told(event: Happening, figures: Figures | None = None) -> Update:
+def told(event: SurfaceEvent, figures: Figures | None = None) -> Update:
     """With everything that a surface is told, of which a program needs a part."""
     status = LinkStatus(LinkState.GOOD, 1.0, 2.0, 0.5, 3, 4)
-    return Update(event, 3, "é\n", "p", 1, "é\n", status, figures)
+    return Update(event, 3, status, figures)
+
+
+def line_of(event: SurfaceEvent, figures: Figures | None = None) -> str:
+    """Of an answer that is shown as committed and provisional text."""
+    return event_line(told(event, figures), AnswerText(committed="é\n", provisional="p"))
 
 
 @pytest.mark.parametrize(("event", "expected"), EVENTS)
-def test_an_event_is_one_line(event: Event, expected: dict[str, object]) -> None:
-    line = event_line(told(event))
+def test_an_event_is_one_line(event: SurfaceEvent, expected: dict[str, object]) -> None:
+    line = line_of(event)
     assert "\n" not in line
     assert json.loads(line) == expected
 
 
 @pytest.mark.parametrize("event", [Failed(UnavailableError("why")), Rewound(1), Titled("t")])
-def test_what_a_program_knows_or_learns_from_another_line_has_none(event: Happening) -> None:
-    assert event_line(told(event)) == ""
+def test_what_a_program_knows_or_learns_from_another_line_has_none(event: SurfaceEvent) -> None:
+    assert line_of(event) == ""
 
 
 def test_of_an_earlier_answer_there_is_one_line_when_it_is_decided() -> None:
-    earlier = AnswerText("why?", 3)
+    earlier = AnswerText("why?", 3, committed="é\n", provisional="p")
     for event, _ in EVENTS:
         is_last = isinstance(event, Settled | Refused)
-        assert event_line(told(event), earlier) == (event_line(told(event)) if is_last else "")
+        assert earlier_line(told(event), earlier) == (line_of(event) if is_last else "")
 
 
 def test_the_end_tells_what_it_cost() -> None:
     figures = Figures(tokens=7, verdicts=3, accepted=4, drafted=9, provisional=2, seconds=1.5, up_bytes=10)
-    ended = json.loads(event_line(told(Ended(Finish.MAX_TOKENS, provisional=True), figures)))
+    ended = json.loads(line_of(Ended(Finish.MAX_TOKENS, provisional=True, added="p"), figures))
     costs = ended.pop("figures")
-    assert ended == {"event": "ended", "text": "é\n", "provisional": "p", "finish": "max_tokens", "verified": False}
+    assert ended == {"event": "ended", "text": "", "provisional": "p", "finish": "max_tokens", "verified": False}
     assert (costs["tokens"], costs["steps"], costs["accepted"], costs["drafted"]) == (7, 3, 4, 9)
     assert (costs["written_alone"], costs["seconds"], costs["up_bytes"], costs["down_bytes"]) == (2, 1.5, 10, 0)
 
@@ -105,22 +113,26 @@ def test_the_guide_names_every_line_and_field() -> None:
     from tests.conftest import CHECKOUT
 
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
-    lines = [event_line(told(event)) for event, _ in EVENTS]
-    lines += [event_line(told(Ended(Finish.CANCELLED)))]
-    lines += [ready_line(Facts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why"))]
+    lines = [line_of(event) for event, _ in EVENTS]
+    lines += [line_of(Ended(Finish.CANCELLED))]
+    lines += [
+        ready_line(ConversationFacts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why"))
+    ]
     lines += [error_line(UnavailableError("why"))]
     objects = [json.loads(line) for line in lines]
     names = {str(line["event"]) for line in objects} | {name for line in objects for name in line}
     names |= {name for line in objects for name in (line.get("figures") or line.get("execution") or {})} | {
         finish.name.lower() for finish in Finish
     }
-    names |= {state.value for state in LinkState} | {outcome.value for outcome in Outcome}
+    names |= {state.value for state in LinkState} | {outcome.value for outcome in AnswerOutcome}
     missing = names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
     assert not missing
 
 
 def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
-    facts = Facts("", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", alone="deep")
+    facts = ConversationFacts(
+        "", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", alone="deep"
+    )
     assert json.loads(ready_line(facts)) == {
         "event": "ready",
         "target": "tiny",
@@ -129,5 +141,5 @@ def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
         "execution": None,
         "drafter": {"name": "online", "reason": "why", "alone": "deep"},
     }
-    bare = json.loads(ready_line(Facts("", "", "tiny", "host:1", online=False, level="int8", exact=False)))
+    bare = json.loads(ready_line(ConversationFacts("", "", "tiny", "host:1", online=False, level="int8", exact=False)))
     assert (bare["drafter"], bare["execution"]) == (None, {"level": "int8", "exact": False})

@@ -7,7 +7,7 @@ from moa_client.chat.commands.table import help_text
 from moa_client.chat.messages import Unchecked, drafter_words, execution_words, status_line, unchecked
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.events import LinkState
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 
 
 def test_before_the_first_answer_there_is_the_link_alone() -> None:
@@ -52,7 +52,7 @@ def test_what_waits_for_the_next_prompt_is_counted() -> None:
 
 
 def test_a_status_says_who_drafts_and_how_exact_the_text_is() -> None:
-    bare = Facts("", "", "tiny", "host:1", online=False)
+    bare = ConversationFacts("", "", "tiny", "host:1", online=False)
     assert (drafter_words(bare), execution_words(bare)) == ("no drafter that reads memory", "")
     paired = replace(bare, level="int8", drafter="online", drafter_reason="the fastest here", alone="deep")
     assert drafter_words(paired) == snapshot("""\

@@ -9,27 +9,28 @@ from collections.abc import Sequence
 import pytest
 from inline_snapshot import snapshot
 from moa_client.chat import views
-from moa_client.chat.display.page import Page, make_page
+from moa_client.chat.display.page import TerminalPage, make_page
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.messages import changed_part, first_cut_words, settled_remark, settled_words, unverified_words
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     Earlier,
     Ended,
     Event,
+    Failed,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Refused,
     ServerChanged,
     Settled,
 )
-from moa_client.conversation.updates import Failed, Update
+from moa_client.conversation.updates import Update
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -62,7 +63,7 @@ def settled_answer() -> Told:
     return Told(letters, "why is\nthe sky blue?", 1, Committed((0,)), Provisional((1,)), ended)
 
 
-SETTLED = Settled((2,), Outcome.CORRECTED, Finish.STOP)
+SETTLED = Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP)
 
 
 def test_a_pipe_gets_committed_text_alone() -> None:
@@ -171,7 +172,7 @@ def test_a_pipe_gets_what_was_settled_in_time_and_nothing_that_was_not() -> None
         Committed((0,)),
         Provisional((1, 2)),
         Ended(Finish.STOP, provisional=True),
-        Settled((3,), Outcome.CORRECTED, Finish.STOP),
+        Settled((3,), AnswerOutcome.CORRECTED, Finish.STOP),
     )
     assert piped(*events) == ("ad\n", [])
 
@@ -195,22 +196,22 @@ def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
     ("settled", "message"),
     [
         (
-            Settled((1,), Outcome.CONFIRMED, Finish.STOP, 1, 1),
+            Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP, 1, 1),
             snapshot('(The server confirms the answer to "why is the sky blue?".)'),
         ),
         (
-            Settled((1,), Outcome.KEPT, Finish.STOP, 1, 1),
+            Settled((1,), AnswerOutcome.KEPT, Finish.STOP, 1, 1),
             snapshot('(The answer to "why is the sky blue?" stays as it was written here.)'),
         ),
         (
-            Settled((1, 3), Outcome.COMPLETED, Finish.STOP, 1, 1),
+            Settled((1, 3), AnswerOutcome.COMPLETED, Finish.STOP, 1, 1),
             snapshot("""\
 (The server has completed the answer to "why is the sky blue?"; 1 of 1 token written here was right.) It goes on:
 abd\
 """),
         ),
         (
-            Settled((2,), Outcome.CORRECTED, Finish.STOP, 24, 15),
+            Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
             snapshot("""\
 (The server has corrected the answer to "why is the sky blue?"; 15 of 24 tokens written here were right.) From the sentence that changes:
 ac\
@@ -225,7 +226,7 @@ def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(s
 
 
 def test_an_answer_of_which_nothing_was_shown_is_answered() -> None:
-    settled = Settled((2,), Outcome.COMPLETED, Finish.STOP)
+    settled = Settled((2,), AnswerOutcome.COMPLETED, Finish.STOP)
     earlier = Told(letters, "why?", 1, Ended(Finish.UNFINISHED, provisional=True), settled)
     assert settled_remark(settled, earlier.text) == snapshot("""\
 (The server has answered "why?".)
@@ -235,7 +236,7 @@ c\
 
 def test_a_long_question_is_cut() -> None:
     long = AnswerText("word " * 30)
-    assert len(settled_words(Settled((1,), Outcome.CONFIRMED, Finish.STOP), long)) < 90
+    assert len(settled_words(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), long)) < 90
 
 
 def test_only_what_has_changed_is_said_again() -> None:
@@ -259,7 +260,9 @@ def test_a_refused_answer_is_named_by_its_question() -> None:
 class Emulated:
     def __init__(self) -> None:
         self.display = Display(*SIZE)
-        self.page = Page(Screen(*SIZE, styled=False), lambda: SIZE, self.display.show, styled=False, clock=lambda: 0.0)
+        self.page = TerminalPage(
+            Screen(*SIZE, styled=False), lambda: SIZE, self.display.show, styled=False, clock=lambda: 0.0
+        )
         self.view = TerminalView(self.page, self.status)
 
     @staticmethod
@@ -308,7 +311,7 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
     earlier = Told(escape, "why\x1b[2J?", 1, Ended(Finish.STOP, provisional=True), SETTLED).text
     assert "\x1b" in earlier.committed
     assert "\x1b" not in settled_remark(SETTLED, earlier)
-    assert "\x1b" not in settled_remark(Settled((1,), Outcome.CONFIRMED, Finish.STOP), earlier)
+    assert "\x1b" not in settled_remark(Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP), earlier)
     out: list[str] = []
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
@@ -319,10 +322,10 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
 
 
 def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def view(page: Page | None, *, json_events: bool) -> View:
+    def view(page: TerminalPage | None, *, json_events: bool) -> View:
         return make_view(lambda: STATUS, print, print, json_events=json_events, unverified=False, page=page)
 
-    def page() -> Page | None:
+    def page() -> TerminalPage | None:
         return make_page(lambda: SIZE, print)
 
     assert page() is None  # pytest captures standard output

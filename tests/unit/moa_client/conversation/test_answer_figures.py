@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from moa_client.conversation.answer_figures import Figures, SessionFigures, drafted_words
-from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Outcome, Provisional, Settled
+from moa_client.conversation.events import AnswerOutcome, Committed, Corrected, Earlier, Ended, Provisional, Settled
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
 
@@ -111,7 +111,7 @@ def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
     second = session.begin()
     session.on_event(Earlier(Committed((2,), 1)), 7.0)
     session.on_event(Earlier(Corrected(2)), 7.0)
-    session.on_event(Settled((2, 9), Outcome.CORRECTED, Finish.MAX_TOKENS), 7.0)
+    session.on_event(Settled((2, 9), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS), 7.0)
     session.on_event(Provisional((5,)), 8.0)
     assert (first.provisional, first.kept, first.undecided) == (3, 1, 0)
     assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)

@@ -7,11 +7,17 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Committed, Ended, HeldBack, Outcome, Provisional, Refused, Settled
-from moa_client.conversation.transcript import Transcript
-from moa_client.conversation.updates import Failed, Update
+from moa_client.conversation.events import (
+    AnswerOutcome,
+    Committed,
+    Ended,
+    Failed,
+    HeldBack,
+    Provisional,
+    Refused,
+    Settled,
+)
 from moa_client.surface.update_codec import fields_of, update_of
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
@@ -25,18 +31,17 @@ TOO_LONG = ContextLengthError("Too long.")
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["here", "in another process"])
 @given(text=st.text("añ€😀", max_size=12), data=st.data())
-def test_updates_add_up_to_the_transcript(is_far: bool, text: str, data: st.DataObject) -> None:
-    transcript, shown = Transcript(decode_bytes), AnswerText("why?", 3)
+def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject) -> None:
+    told, shown = Told(decode_bytes, "why?", 3), AnswerText("why?", 3)
     before = ""
     for event in data.draw(events_of(text)):
-        figures = Figures(finish=Finish.MAX_TOKENS) if isinstance(event, Ended) else None
-        update = transcript.update(event, 3, transcript.apply(event), figures)
-        shown.apply(update_of(json.loads(json.dumps(fields_of(update)))) if is_far else update)
-        assert shown.committed == transcript.committed
-        assert (shown.provisional, shown.waiting) == (transcript.provisional, len(transcript.waiting))
+        update = told.tell(event)
+        shown.apply((update_of(json.loads(json.dumps(fields_of(update)))) if is_far else update).event)
+        assert shown.committed == told.text.committed
+        assert (shown.provisional, shown.waiting) == (told.text.provisional, told.text.waiting)
         assert shown.committed.startswith(before)
         before = shown.committed
-    assert (shown.committed, shown.ended, shown.finish) == (text, transcript.ended, transcript.finish)
+    assert (shown.committed, shown.ended, shown.finish) == (text, told.text.ended, told.text.finish)
 
 
 def test_an_answer_runs_until_it_ends_and_is_unsettled_until_it_is_decided() -> None:
@@ -45,7 +50,7 @@ def test_an_answer_runs_until_it_ends_and_is_unsettled_until_it_is_decided() -> 
     for event in ALONE:
         told.tell(event)
     assert (told.text.is_running, told.text.is_unsettled, told.text.ended) == (False, True, "abc")
-    told.tell(Settled((4,), Outcome.CORRECTED, Finish.STOP))
+    told.tell(Settled((4,), AnswerOutcome.CORRECTED, Finish.STOP))
     assert (told.text.is_unsettled, told.text.finish) == (False, Finish.STOP)
     assert (told.text.committed, told.text.ended) == ("ae", "abc")
     assert not Told(letters, "", 1, Committed((0,)), Ended(Finish.STOP)).text.is_unsettled
@@ -54,7 +59,7 @@ def test_an_answer_runs_until_it_ends_and_is_unsettled_until_it_is_decided() -> 
 def test_what_is_refused_or_held_back_stays_as_it_is() -> None:
     told = Told(letters, "", 1, *ALONE[:2])
     told.tell(HeldBack())
-    assert (told.text.committed, told.text.provisional, told.text.waiting) == ("a", "bc", 2)
+    assert (told.text.committed, told.text.provisional, told.text.waiting) == ("a", "bc", (1, 2))
     told.tell(ALONE[2])
     told.tell(Refused(TOO_LONG))
     assert (told.text.committed, told.text.provisional) == ("a", "bc")
@@ -63,5 +68,5 @@ def test_what_is_refused_or_held_back_stays_as_it_is() -> None:
 
 def test_an_answer_that_fails_is_what_is_committed_of_it() -> None:
     told = Told(letters, "", 1, *ALONE[:2])
-    told.text.apply(Update(Failed(TOO_LONG), 1, "b"))
+    told.text.apply(Failed(TOO_LONG, text="b"))
     assert (told.text.committed, told.text.provisional, told.text.is_running) == ("ab", "", False)

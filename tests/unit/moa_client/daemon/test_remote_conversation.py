@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from moa_client.chat.messages import model_words
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.events import LinkState, ServerChanged
-from moa_client.conversation.updates import Failed, Update
+from moa_client.conversation.events import Failed, LinkState, ServerChanged
+from moa_client.conversation.updates import Update
 from moa_client.daemon.remote_conversation import RemoteConversation
 from moa_client.surface.messages import encode_line, opened_fields
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import fields_of
 
 
@@ -32,7 +32,7 @@ def status(server: str, state: LinkState = LinkState.GOOD) -> LinkStatus:
 
 async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
     reader = asyncio.StreamReader()
-    facts = Facts("", "", "tiny", "first:1", online=True)
+    facts = ConversationFacts("", "", "tiny", "first:1", online=True)
     opened = opened_fields(facts, status("first:1"), [])
     conversation = RemoteConversation(reader, cast("asyncio.StreamWriter", Nowhere()), opened)
     told = [status("first:1", LinkState.OFFLINE), status("second:2")]
@@ -50,7 +50,7 @@ async def test_after_a_fail_over_it_names_the_server_that_answers() -> None:
 async def test_when_the_daemon_says_what_cannot_be_read_the_conversation_is_to_be_opened_again() -> None:
     for line in (b"{\n", b'{"event": "dance"}\n', b'{"event": "committed"}\n', b"{}\n"):
         reader = asyncio.StreamReader()
-        opened = opened_fields(Facts("", "", "tiny", "first:1", online=True), status("first:1"), [])
+        opened = opened_fields(ConversationFacts("", "", "tiny", "first:1", online=True), status("first:1"), [])
         conversation = RemoteConversation(reader, cast("asyncio.StreamWriter", Nowhere()), opened)
         reader.feed_data(line)
         async with asyncio.timeout(20), aclosing(cast("Any", conversation.updates())) as updates:

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.events import LinkState, Outcome
+from moa_client.conversation.events import AnswerOutcome, LinkState
 from moa_client.endpoint.routes import EndpointSettings
 from moa_shared.errors import (
     ContextLengthError,
@@ -429,7 +429,7 @@ async def test_an_answer_that_ended_without_the_server_is_sent_as_the_server_has
         answer.end(provisional=True)
         answer.link(LinkState.BACK)
         answer.commit("Good", " day", ".")
-        answer.settle(Outcome.CORRECTED)
+        answer.settle(AnswerOutcome.CORRECTED)
 
     async with asking(settled) as (client, _):
         completion = await client.chat.completions.create(model=MODEL, messages=HI)

@@ -4,23 +4,26 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     Ended,
-    Event,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
     Provisional,
     Refused,
     Settled,
+    SurfaceEvent,
 )
-from moa_client.conversation.updates import Failed, Update
+from moa_client.conversation.updates import Update
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.web.error_form import request_error
 from moa_shared.errors import MismatchError, OverloadedError, RateLimitError
 from moa_shared.protocol.finish_rule import Finish
+
+ENDED = (Provisional((1,), added="Hi"), Ended(Finish.END_OF_TEXT, provisional=True))
 
 
 def begun(*, ends: bool = False) -> AnswerProgress:
@@ -29,8 +32,13 @@ def begun(*, ends: bool = False) -> AnswerProgress:
     return progress
 
 
-def tell(progress: AnswerProgress, event: Event, piece: str = "", provisional: str = "", at: float = 0.0) -> None:
-    progress.apply(Update(event, 1, piece, provisional, len(provisional)), at)
+def tell(progress: AnswerProgress, *events: SurfaceEvent) -> None:
+    for event in events:
+        progress.apply(Update(event, 1), 0.0)
+
+
+def shown(progress: AnswerProgress) -> tuple[str, str]:
+    return progress.text.committed, progress.text.provisional
 
 
 def lose(progress: AnswerProgress, at: float) -> None:
@@ -39,11 +47,10 @@ def lose(progress: AnswerProgress, at: float) -> None:
 
 def test_committed_text_adds_up_and_provisional_text_is_replaced() -> None:
     progress = begun()
-    tell(progress, Committed((1, 2)), "He")
-    tell(progress, Provisional((3, 4)), provisional="xy")
-    tell(progress, Corrected(2))
-    tell(progress, Committed((5,)), "y")
-    assert (progress.committed, progress.provisional, progress.tokens, progress.withdrawn) == ("Hey", "", 3, 2)
+    tell(progress, Committed((1, 2), text="He"), Provisional((3, 4), added="xy"))
+    assert shown(progress) == ("He", "xy")
+    tell(progress, Corrected(2), Committed((5,), text="y"))
+    assert (*shown(progress), progress.text.tokens, progress.withdrawn) == ("Hey", "", 3, 2)
     assert not progress.is_over
 
 
@@ -59,8 +66,8 @@ def test_committed_text_adds_up_and_provisional_text_is_replaced() -> None:
 )
 def test_an_answer_that_the_server_has_ended_is_verified(finish: Finish, reason: str) -> None:
     progress = begun()
-    tell(progress, Ended(finish), "end")
-    assert (progress.reason, progress.is_verified, progress.committed) == (reason, True, "end")
+    tell(progress, Ended(finish, text="end"))
+    assert (progress.reason, progress.is_verified, shown(progress)) == (reason, True, ("end", ""))
 
 
 def test_an_answer_that_somebody_else_has_stopped_is_none() -> None:
@@ -71,21 +78,20 @@ def test_an_answer_that_somebody_else_has_stopped_is_none() -> None:
     assert str(progress.failure) == snapshot("The answer was stopped before its end. Ask again.")
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CONFIRMED, Outcome.COMPLETED, Outcome.CORRECTED])
-def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [AnswerOutcome.CONFIRMED, AnswerOutcome.COMPLETED, AnswerOutcome.CORRECTED])
+def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: AnswerOutcome) -> None:
     progress = begun()
-    tell(progress, Ended(Finish.END_OF_TEXT, provisional=True), provisional="Hi")
+    tell(progress, *ENDED)
     assert not progress.is_over
-    tell(progress, Committed((1,)), "He")
-    progress.apply(Update(Settled((1, 2), outcome, Finish.MAX_TOKENS), 1, text="Hello"), 0.0)
+    tell(progress, Committed((1,), text="He"), Settled((1, 2), outcome, Finish.MAX_TOKENS, text="llo"))
     assert (progress.reason, progress.is_verified) == ("length", True)
-    assert (progress.committed, progress.provisional, progress.tokens) == ("Hello", "", 2)
+    assert (*shown(progress), progress.text.tokens) == ("Hello", "", 2)
 
 
 def test_text_that_was_kept_without_the_server_is_not_verified() -> None:
     progress = begun()
-    progress.apply(Update(Settled((1,), Outcome.KEPT, Finish.END_OF_TEXT), 1, text="Hi"), 0.0)
-    assert (progress.reason, progress.is_verified, progress.committed) == ("stop", False, "Hi")
+    tell(progress, Settled((1,), AnswerOutcome.KEPT, Finish.END_OF_TEXT, text="Hi"))
+    assert (progress.reason, progress.is_verified, shown(progress)) == ("stop", False, ("Hi", ""))
 
 
 def test_only_the_time_without_the_server_counts() -> None:
@@ -103,7 +109,7 @@ def test_only_the_time_without_the_server_counts() -> None:
 def test_each_update_may_tell_that_the_link_is_lost() -> None:
     progress = begun()
     status = LinkStatus(LinkState.OFFLINE, None, 0, 0, 0, 0)
-    progress.apply(Update(Provisional((1,)), 1, provisional="x", status=status), 3.0)
+    progress.apply(Update(Provisional((1,), added="x"), 1, status), 3.0)
     assert progress.deadline == 13.0
 
 
@@ -115,23 +121,21 @@ def test_the_link_may_be_lost_from_the_beginning() -> None:
 
 def test_an_answer_that_may_end_unverified_does_with_all_its_text() -> None:
     progress = begun(ends=True)
-    tell(progress, Committed((1,)), "He")
-    tell(progress, Provisional((2,)), provisional="y")
+    tell(progress, Committed((1,), text="He"), Provisional((2,), added="y"))
     progress.give_up()
     assert (progress.reason, progress.is_verified) == ("length", False)
-    assert (progress.committed, progress.provisional, progress.waiting) == ("He", "y", 1)
+    assert (*shown(progress), progress.text.waiting) == ("He", "y", (2,))
 
 
 def test_what_was_written_stays_when_the_device_holds_back_what_would_follow() -> None:
     progress = begun(ends=True)
-    tell(progress, Provisional((2,)), provisional="y")
-    progress.apply(Update(HeldBack(), 1), 0.0)
-    assert (progress.provisional, progress.waiting) == ("y", 1)
+    tell(progress, Provisional((2,), added="y"), HeldBack())
+    assert (progress.text.provisional, progress.text.waiting) == ("y", (2,))
 
 
 def test_its_reason_is_the_devices_where_it_has_ended() -> None:
     progress = begun(ends=True)
-    tell(progress, Ended(Finish.END_OF_TEXT, provisional=True), provisional="Hi")
+    tell(progress, *ENDED)
     progress.give_up()
     assert progress.reason == "stop"
 
@@ -147,7 +151,7 @@ def test_an_answer_without_a_word_fails_in_any_case(ends: bool) -> None:
 
 def test_an_answer_that_may_not_end_unverified_fails() -> None:
     progress = begun()
-    tell(progress, Committed((1,)), "He")
+    tell(progress, Committed((1,), text="He"))
     progress.give_up()
     assert progress.failure is not None
     assert progress.reason is None
@@ -156,10 +160,10 @@ def test_an_answer_that_may_not_end_unverified_fails() -> None:
 @pytest.mark.parametrize("ends", [True, False])
 def test_what_the_server_refuses_to_verify_will_not_be(ends: bool) -> None:
     progress = begun(ends=ends)
-    tell(progress, Ended(Finish.END_OF_TEXT, provisional=True), provisional="Hi")
+    tell(progress, *ENDED)
     error = OverloadedError("No room.")
-    progress.apply(Update(Refused(error), 1), 0.0)
-    assert progress.provisional == "Hi"
+    tell(progress, Refused(error))
+    assert progress.text.provisional == "Hi"
     assert (progress.reason, progress.failure) == (("stop", None) if ends else (None, error))
 
 
@@ -190,7 +194,7 @@ def test_a_limit_before_an_answer_has_begun_is_the_requests_failure() -> None:
 
 def test_a_limit_in_an_answer_is_waited_for_however_long_it_takes() -> None:
     progress = begun()
-    tell(progress, Committed((1,)), "He")
+    tell(progress, Committed((1,), text="He"))
     for at in (1.0, 100.0):
         limit(progress, at)
         assert (progress.is_over, progress.deadline) == (False, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.conversation import Provenance
-from moa_client.history.records import Origin
+from moa_client.history.records import ConversationOrigin
 from moa_client.history.store import HistoryStore
 
 
@@ -28,7 +28,7 @@ class Writer:
 
     def steps(self) -> Iterator[None]:
         """Writes; yields after each step, when what it has stored may be shown."""
-        conversation = self._store.create(Origin("toy"), f"{self._number}")
+        conversation = self._store.create(ConversationOrigin("toy"), f"{self._number}")
         while True:
             answer = self._store.begin_answer(conversation, "question " * self._random.randrange(200), AnswerOptions())
             self.shown.append(("", ""))

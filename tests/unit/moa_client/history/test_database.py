@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Committed
 from moa_client.history import database, writers
 from moa_client.history.database import FILE
-from moa_client.history.recorder import Recorder
-from moa_client.history.records import Origin
+from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.records import ConversationOrigin
 from moa_client.history.schema import MIGRATIONS
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, HistoryError
@@ -26,7 +27,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from tests.support.messages import raises
 from tests.support.programs import environment
 
-ORIGIN = Origin("toy")
+ORIGIN = ConversationOrigin("toy")
 
 
 def mode(path: Path) -> int:
@@ -122,7 +123,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path)
     conversation, recorded = Conversation(100), store.create(ORIGIN)
-    recorder = Recorder(store, recorded, conversation)
+    recorder = HistoryRecorder(store, recorded, conversation)
     conversation.ask([1], AnswerSettings())
     recorder.begin("Why?", AnswerOptions())
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -136,7 +137,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     ):
         for _ in range(1000):
             conversation.keep([2], Finish.UNFINISHED)
-            recorder.on_event(Committed((2,)), "word " * 100)
+            recorder.on_event(Committed((2,), text="word " * 100), AnswerText(number=1))
             said += "word " * 100
     assert said
     store.close()
@@ -173,10 +174,10 @@ WRITER = """
 import sys
 from pathlib import Path
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.history.records import Origin
+from moa_client.history.records import ConversationOrigin
 from moa_client.history.store import HistoryStore
 store = HistoryStore(Path(sys.argv[1]))
-conversation = store.create(Origin("toy"))
+conversation = store.create(ConversationOrigin("toy"))
 for number in range(50):
     answer = store.begin_answer(conversation, f"{sys.argv[2]} {number}", AnswerOptions())
     for token in range(20):

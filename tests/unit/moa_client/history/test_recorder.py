@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,17 +12,27 @@ from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_queue import AnswerQueue
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.events import Committed, Corrected, Earlier, Event, Provisional, Refused, Settled
+from moa_client.conversation.events import (
+    AnswerEvent,
+    Committed,
+    Corrected,
+    Earlier,
+    Event,
+    Provisional,
+    Refused,
+    Settled,
+)
 from moa_client.conversation.jobs import Job, Turn
-from moa_client.history.recorder import Recorder
-from moa_client.history.records import Origin
+from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.records import ConversationOrigin, StoredAnswer
 from moa_client.history.restoring import restored
 from moa_client.history.store import HistoryStore
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask
 
-from tests.unit.moa_client.conversation.test_answer_queue import VOCAB, AnyOrder
+from tests.unit.moa_client.conversation.test_answer_queue import VOCAB, AnyOrder, Shown
 
 
 def words(tokens: Sequence[int]) -> str:
@@ -40,8 +50,8 @@ class AnyOrderKept(AnyOrder):
         super().__init__()
         self.folder = TemporaryDirectory()
         self.store = HistoryStore(Path(self.folder.name))
-        self.identifier = self.store.create(Origin("toy"))
-        self.recorder = Recorder(self.store, self.identifier, self.conversation)
+        self.identifier = self.store.create(ConversationOrigin("toy"))
+        self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation)
 
     def teardown(self) -> None:
         self.store.close()
@@ -59,15 +69,30 @@ class AnyOrderKept(AnyOrder):
         is_earlier = isinstance(event, Earlier | Settled | Refused)
         shown = self.earlier[0] if is_earlier else self.reading
         assert shown is not None
-        waiting, piece = shown.provisional, ""
-        match event.event if isinstance(event, Earlier) else event:
+        waiting = shown.provisional
+        taken = event.event if isinstance(event, Earlier) else event
+        assert isinstance(taken, AnswerEvent)
+        match taken:
             case Committed(tokens, confirmed):
-                waiting, piece = waiting[confirmed:], words(tokens)
+                waiting, taken = waiting[confirmed:], replace(taken, text=words(tokens))
             case Provisional(tokens):
                 waiting = [*waiting, *tokens]
             case Corrected() | Settled():
                 waiting = []
-        self.recorder.on_event(event, piece, words(waiting))
+        text = AnswerText(number=self.row_of(shown), provisional=words(waiting), waiting=tuple(waiting))
+        self.recorder.on_event(taken, text)
+
+    def row_of(self, shown: Shown) -> int:
+        """The number of the row that an open answer has in the history."""
+        rows = [number for number, row in enumerate(self.stored_answers(), 1) if row.standing.is_open]
+        return rows[self.open_answers.index(shown)]
+
+    @property
+    def open_answers(self) -> Sequence[Shown]:
+        return [*self.earlier, *([self.reading] if self.reading is not None else [])]
+
+    def stored_answers(self) -> Sequence[StoredAnswer]:
+        return self.store.load(self.identifier).answers
 
     def begin(self, turn: list[int], max_tokens: int) -> Ask | None:
         self.recorder.begin(words(turn), AnswerOptions(max_tokens=max_tokens, loop_guard=False))
@@ -80,11 +105,11 @@ class AnyOrderKept(AnyOrder):
     def begin_again(self) -> None:
         super().begin_again()
         self.store.rewind(self.identifier, 0)
-        self.recorder = Recorder(self.store, self.identifier, self.conversation)
+        self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation)
 
     def keep_answers(self, answers: int) -> bool:
         cropped = super().keep_answers(answers)
-        rows = self.store.load(self.identifier).answers
+        rows = self.stored_answers()
         parts = [place for place, row in enumerate(rows, 1) if row.is_part]
         self.recorder.rewind(parts[answers - 1] if answers else 0)
         return cropped
@@ -105,7 +130,7 @@ class AnyOrderKept(AnyOrder):
         self.conversation = Conversation(VOCAB)
         self.queue = AnswerQueue(self.conversation, self.queue.end_rule)
         self.queue.restore(restored(stored, turn_of))
-        self.recorder = Recorder(self.store, self.identifier, self.conversation, stored)
+        self.recorder = HistoryRecorder(self.store, self.identifier, self.conversation, stored)
         after = self.conversation
         assert (after.tokens, after.provenance, after.turns) == (before.tokens, before.provenance, before.turns)
         assert after.phase is before.phase
@@ -124,8 +149,7 @@ class AnyOrderKept(AnyOrder):
 
     @invariant()
     def all_that_was_shown_is_kept(self) -> None:
-        rows = [row for row in self.store.load(self.identifier).answers if row.standing.is_open]
-        shown = [*self.earlier, *([self.reading] if self.reading is not None else [])]
+        rows, shown = [row for row in self.stored_answers() if row.standing.is_open], self.open_answers
         assert [row.text for row in rows] == [words(each.committed) for each in shown]
         assert [row.provisional for row in rows] == [words(each.provisional) for each in shown]
         assert [row.waiting for row in rows] == [tuple(each.provisional) for each in shown]

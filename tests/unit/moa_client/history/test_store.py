@@ -19,7 +19,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.conversation import Provenance
 from moa_client.history.database import FILE
 from moa_client.history.reading import END, START
-from moa_client.history.records import AnswerStatus, Origin
+from moa_client.history.records import AnswerStatus, ConversationOrigin
 from moa_client.history.store import HistoryStore
 from moa_client.history.stored_values import pack_options, pack_tokens, unpack_options, unpack_tokens
 from moa_shared.errors import ConflictError, HistoryError, NotFoundError
@@ -27,7 +27,7 @@ from moa_shared.errors import ConflictError, HistoryError, NotFoundError
 from tests.support.messages import raises
 from tests.support.programs import environment
 
-ORIGIN = Origin("toy", b"t" * 32, b"k" * 32, "int8", "127.0.0.1:50051", "Be brief.")
+ORIGIN = ConversationOrigin("toy", b"t" * 32, b"k" * 32, "int8", "127.0.0.1:50051", "Be brief.")
 OPTIONS = AnswerOptions(temperature=0.7, seed=(1 << 64) - 1, stop=("\n\n", "x"))
 PROMPT, DRAFT, TARGET = Provenance.PROMPT, Provenance.DRAFT, Provenance.TARGET
 
@@ -269,7 +269,7 @@ def test_a_conversation_that_was_deleted_meanwhile_is_not_written(store: History
 
 
 def test_the_server_of_a_conversation_may_change(store: HistoryStore) -> None:
-    conversation = store.create(Origin("toy"))
+    conversation = store.create(ConversationOrigin("toy"))
     store.set_origin(conversation, ORIGIN)
     assert store.load(conversation).origin == ORIGIN
 

@@ -6,30 +6,39 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerEvent,
+    AnswerOutcome,
+    Asked,
     Committed,
+    Continued,
     Corrected,
     Earlier,
     Ended,
     Event,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
+    NotKept,
     Provisional,
     Refused,
+    Rewound,
     Settled,
+    SurfaceEvent,
+    Titled,
 )
-from moa_client.conversation.updates import Asked, Continued, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.conversation.updates import Update
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import MOST_WAITING, TextConversation
-from moa_client.surface.open_conversation import Facts
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import (
     CheckpointError,
     ConfigError,
@@ -49,11 +58,11 @@ from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
 
 OPTIONS = AnswerOptions(max_tokens=8, seed=3)
 DECIDED = OPTIONS.decided(CHAT_DEFAULTS)
-FACTS = Facts("id", "", "", "", online=False)
+FACTS = ConversationFacts("id", "", "", "", online=False)
 STOP = Ended(Finish.STOP)
 ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
 CORRECTED = (Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3,))))
-SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
+SETTLED = Settled((1, 3), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
 
 
 @dataclass
@@ -63,7 +72,7 @@ class Surface:
     open: LocalConversation
     updates: list[Update] = field(default_factory=list)
 
-    async def until(self, kind: type[Happening], times: int = 1) -> Update:
+    async def until(self, kind: type[SurfaceEvent], times: int = 1) -> Update:
         """Reads to an update of this kind."""
         async with aclosing(cast("Any", self.open.updates())) as updates:
             async for update in updates:
@@ -74,7 +83,7 @@ class Surface:
         raise AssertionError("The conversation was closed.")
 
     @property
-    def events(self) -> list[tuple[int, Happening]]:
+    def events(self) -> list[tuple[int, SurfaceEvent]]:
         return [(update.answer, update.event) for update in self.updates]
 
 
@@ -123,11 +132,11 @@ async def test_questions_are_answered_in_order() -> None:
         ended = await talk.surface.until(Ended)
         assert talk.surface.events == [
             (1, Asked("one", DECIDED)),
-            (1, Committed((0, 1))),
+            (1, Committed((0, 1), text="ab")),
             (1, STOP),
             (2, Asked("two", DECIDED)),
-            (2, Provisional((2,))),
-            (2, Committed((2,), 1)),
+            (2, Provisional((2,), added="c")),
+            (2, Committed((2,), 1, "c")),
             (2, STOP),
         ]
         assert (talk.texts, ended.figures) == (["ab", "c"], talk.engine.figures)
@@ -209,12 +218,12 @@ async def test_an_answer_that_a_limit_has_cut_goes_on() -> None:
         talk.engine.tell(Committed((2,)), STOP)
         await talk.surface.until(Ended)
         longer = replace(DECIDED, max_tokens=10)
-        assert talk.surface.events[-3:] == [(1, Continued(longer)), (1, Committed((2,))), (1, STOP)]
+        assert talk.surface.events[-3:] == [(1, Continued(longer)), (1, Committed((2,), text="c")), (1, STOP)]
         assert talk.texts == ["abc"]
         assert talk.engine.turns == ["[user]one", ""]
         assert talk.engine.settings[1] == longer.settings()
         assert talk.conversation.answers[0].options == longer
-        assert journal.notes[-3:] == [("continue", 10), ("Committed", "c", ""), ("Ended", "", "")]
+        assert journal.notes[-3:] == [("continue", 10), ("Committed", 1, "c", ""), ("Ended", 1, "", "")]
 
 
 async def test_an_answer_that_the_user_has_stopped_goes_on_as_the_context_allows() -> None:
@@ -272,8 +281,8 @@ async def test_all_surfaces_get_the_same() -> None:
         [text] = late.open.answers
         assert (text.committed, text.provisional, text.is_unsettled) == ("a", "bc", True)
         for update in late.updates:
-            text.apply(update)
-        assert vars(text) == vars(talk.conversation.answers[0])
+            text.apply(update.event)
+        assert asdict(text) == asdict(talk.conversation.answers[0])
         assert text.committed == "abd"
 
 
@@ -356,7 +365,7 @@ async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
         assert talk.texts == ["abc"]
         talk.surface.open.abandon()
         ended = await talk.surface.until(Ended)
-        assert (ended.event, ended.piece, ended.provisional) == (Ended(Finish.CANCELLED), "b", "")
+        assert ended.event == Ended(Finish.CANCELLED, text="b")
         assert (talk.texts, talk.engine.done) == (["ab"], ["broken off"])
         await talk.answer("two")
 
@@ -368,7 +377,7 @@ async def test_an_error_ends_one_answer_with_what_is_committed_of_it() -> None:
         talk.engine.tell(Committed((0, 1)), UnavailableError("Gone."))
         failed = await talk.surface.until(Failed)
         assert isinstance(failed.event, Failed)
-        assert (failed.answer, failed.piece, failed.event.taken_back) == (1, "b", False)
+        assert (failed.answer, failed.event.text, failed.event.taken_back) == (1, "b", False)
         assert str(failed.event.error).startswith("Gone.")
         assert await talk.answer("two")
         assert talk.texts == ["ab", "a"]
@@ -503,7 +512,8 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
         for _ in range(2):
             await talk.answer("one")
             failed = await talk.surface.until(Failed)
-            assert (failed.answer, failed.piece) == (0, "")
+            assert isinstance(failed.event, Failed)
+            assert (failed.answer, failed.event.text) == (0, "")
         assert after == ["a", "a"]
 
 
@@ -515,23 +525,23 @@ async def test_earlier_answers_are_decided_while_another_one_is_written() -> Non
         for question in ("one", "two"):
             await talk.answer(question, *ALONE)
         talk.surface.updates.clear()
-        kept = Settled((1, 2), Outcome.KEPT, Finish.MAX_TOKENS)
+        kept = Settled((1, 2), AnswerOutcome.KEPT, Finish.MAX_TOKENS)
         link = LinkChanged(LinkState.BACK)
         await talk.answer("three", link, Committed((4,)), *CORRECTED, SETTLED, kept, Committed((5,)), STOP)
         assert talk.surface.events == [
             (3, Asked("three", DECIDED)),
             (0, link),
-            (3, Committed((4,))),
-            *((1, event.event) for event in CORRECTED),
+            (3, Committed((4,), text="e")),
+            (1, Committed((1,), 1, "b")),
+            (1, Corrected(1)),
+            (1, Committed((3,), text="d")),
             (1, SETTLED),
-            (2, kept),
-            (3, Committed((5,))),
+            (2, replace(kept, text="bc")),
+            (3, Committed((5,), text="f")),
             (3, STOP),
         ]
         assert talk.texts == ["abd", "abc", "ef"]
         assert [answer.is_unsettled for answer in talk.conversation.answers] == [False] * 3
-        [settled] = [update for update in talk.surface.updates if update.event is SETTLED]
-        assert (settled.text, settled.piece) == ("abd", "")
 
 
 async def test_earlier_answers_are_decided_between_questions() -> None:
@@ -552,7 +562,7 @@ async def test_what_is_held_back_or_refused_leaves_the_text_as_it_is() -> None:
         assert talk.texts == ["abc"]
         talk.engine.tell(Refused(ContextLengthError("Too long.")))
         refused = await talk.surface.until(Refused)
-        assert (refused.answer, refused.provisional, talk.texts) == (1, "", ["abc"])
+        assert (refused.answer, talk.texts) == (1, ["abc"])
         assert not talk.conversation.answers[0].is_unsettled
 
 
@@ -666,8 +676,9 @@ class Journal:
     def continue_answer(self, options: AnswerOptions) -> None:
         self._note("continue", options.max_tokens)
 
-    def on_event(self, event: Event, piece: str = "", provisional: str = "", figures: object = None) -> None:
-        self._note(type(event).__name__, piece, provisional)
+    def on_event(self, event: AnswerEvent, text: AnswerText, figures: object = None) -> None:
+        added = event.text if isinstance(event, Committed | Ended | Settled) else ""
+        self._note(type(event).__name__, text.number, added, text.provisional)
 
     def fail(self, piece: str = "") -> None:
         self._note("fail", piece)
@@ -699,17 +710,17 @@ async def test_what_happens_is_kept_in_order() -> None:
     assert journal.notes == [
         ("title", "t"),
         ("begin", "one"),
-        ("Committed", "a", ""),
-        ("Provisional", "", "bc"),
-        ("Ended", "", "bc"),
-        ("Earlier", "b", "c"),
-        ("Earlier", "", ""),
-        ("Earlier", "d", ""),
-        ("Settled", "", ""),
+        ("Committed", 1, "a", ""),
+        ("Provisional", 1, "", "bc"),
+        ("Ended", 1, "", "bc"),
+        ("Committed", 1, "b", "c"),
+        ("Corrected", 1, "", ""),
+        ("Committed", 1, "d", ""),
+        ("Settled", 1, "", ""),
         ("begin", "two"),
         ("take back",),
         ("begin", "two"),
-        ("Committed", "a", ""),
+        ("Committed", 2, "a", ""),
         ("fail", ""),
         ("rewind", 1),
     ]

@@ -5,7 +5,8 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from inline_snapshot import snapshot
-from moa_client.conversation.updates import Rewound, Update
+from moa_client.conversation.events import Rewound
+from moa_client.conversation.updates import Update
 from moa_client.surface.subscription import Subscription
 from moa_shared.errors import OverloadedError
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.events import LinkState
-from moa_client.conversation.updates import Titled, Update
-from moa_client.surface.open_conversation import Facts
+from moa_client.conversation.events import LinkState, Titled
+from moa_client.conversation.updates import Update
+from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_client.surface.surface_session import serve_surface
 
@@ -18,7 +18,7 @@ from moa_client.surface.surface_session import serve_surface
 class Conversation:
     """One whose wishes fail by a defect."""
 
-    facts = Facts("id", "", "tiny", "host:1", online=True)
+    facts = ConversationFacts("id", "", "tiny", "host:1", online=True)
     status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, server="host:1")
     answers = ()
 

@@ -9,26 +9,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures, LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
+    AnswerOutcome,
+    Asked,
     Committed,
+    Continued,
     Corrected,
     DrafterChanged,
-    Earlier,
     Ended,
     ExecutionChanged,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
-    Outcome,
+    NotKept,
     Provisional,
     Refused,
+    Rewound,
     ServerChanged,
     Settled,
+    SurfaceEvent,
+    Titled,
 )
-from moa_client.conversation.updates import Asked, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.conversation.updates import Update
+from moa_client.surface.messages import encode_line
 from moa_client.surface.update_codec import fields_of, status_fields, status_of, update_of
 from moa_shared.errors import CATALOGUE, InternalError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
+
+from tests.support.told import Told
 
 COUNT = st.integers(0, 2**40)
 TEXT = st.text(max_size=8)
@@ -77,32 +87,29 @@ FIGURES = st.builds(
     ),
     **dict.fromkeys(("seconds", "first_token_seconds", "cpu_seconds"), decimals(4)),
 )
-PIECES = {"answer": st.integers(1, 9), "piece": TEXT}
-PROVISIONAL = {"provisional": TEXT, "waiting": COUNT}
-ENDED = st.builds(Ended, FINISH, st.booleans())
-SETTLED = st.builds(Settled, TOKENS, st.sampled_from(Outcome), FINISH, COUNT, COUNT)
+NUMBER = st.integers(1, 9)
+CHANCES = st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), max_size=5).map(tuple)
 OF_AN_ANSWER = st.one_of(
-    st.builds(Update, st.builds(Committed, TOKENS, COUNT), **PIECES, **PROVISIONAL),
     st.builds(
         Update,
-        st.builds(Provisional, TOKENS, st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), max_size=5).map(tuple)),
-        answer=PIECES["answer"],
-        **PROVISIONAL,
+        st.one_of(
+            st.builds(Committed, TOKENS, COUNT, TEXT),
+            st.builds(Provisional, TOKENS, CHANCES, TEXT),
+            st.builds(Corrected, COUNT),
+            st.builds(Settled, TOKENS, st.sampled_from(AnswerOutcome), FINISH, COUNT, COUNT, TEXT),
+            st.builds(Failed, ERRORS, st.booleans(), TEXT),
+            st.builds(HeldBack, st.booleans()),
+            st.builds(Refused, ERRORS),
+            st.builds(Asked, TEXT),
+            st.builds(Continued, st.just(AnswerOptions(temperature=0.5, stop=("a",), logit_bias=((3, -1.0),)))),
+        ),
+        NUMBER,
     ),
-    st.builds(Update, st.builds(Corrected, COUNT), answer=PIECES["answer"], **PROVISIONAL),
-    st.builds(Update, SETTLED, answer=PIECES["answer"], text=TEXT),
     st.builds(
-        lambda event, figures, **others: Update(event, figures=replace(figures, finish=event.finish), **others),
-        ENDED,
+        lambda event, figures, answer: Update(event, answer, figures=replace(figures, finish=event.finish)),
+        st.builds(Ended, FINISH, st.booleans(), TEXT, TEXT),
         FIGURES,
-        **PIECES,
-        **PROVISIONAL,
-    ),
-    st.builds(Update, st.builds(Failed, ERRORS, st.booleans()), **PIECES),
-    st.builds(
-        Update,
-        st.one_of(st.builds(HeldBack, st.booleans()), st.builds(Refused, ERRORS), st.builds(Asked, TEXT)),
-        answer=PIECES["answer"],
+        NUMBER,
     ),
 )
 OF_NONE = st.builds(
@@ -126,7 +133,7 @@ NO_ERROR = InternalError("none")
 
 def compared(update: Update) -> tuple[Update, object]:
     """An update and its error, which two processes cannot share, apart."""
-    event: Happening = update.event
+    event: SurfaceEvent = update.event
     if not isinstance(event, Failed | NotKept | Refused):
         return update, None
     error = event.error
@@ -158,9 +165,14 @@ def test_what_is_no_update_of_a_known_kind_is_not_read_as_another(update: Update
         assert type(read.event) is type(update.event)
 
 
-def test_of_an_earlier_answer_the_number_tells() -> None:
-    with pytest.raises(TypeError, match="Earlier is no event of an update"):
-        fields_of(Update(Earlier(Corrected(1)), 1))
+def test_what_is_sent_of_provisional_text_grows_with_what_is_new() -> None:
+    def sent(count: int) -> int:
+        told = Told()
+        written = [told.tell(Provisional((1,), (0.5,))) for _ in range(count)]
+        confirmed = [told.tell(Committed((1,), 1)) for _ in range(count)]
+        return sum(len(encode_line(fields_of(update))) for update in [*written, *confirmed])
+
+    assert sent(400) == 4 * sent(100)
 
 
 def test_an_unknown_error_is_a_defect_that_keeps_its_words() -> None:

@@ -23,6 +23,7 @@ export class Answer {
     this.question = question;
     this.committed = "";
     this.provisional = "";
+    this.waiting = 0; // provisional tokens
     this.finish = "unfinished";
     this.isRunning = true;
     this.isUnsettled = false; // it ended without the server, which has not decided it yet
@@ -50,6 +51,7 @@ export class Answer {
     const answer = new Answer(fields.number, fields.question);
     answer.committed = fields.committed;
     answer.provisional = answer.expected = fields.provisional;
+    answer.waiting = fields.waiting.length;
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
     answer.isUnsettled = fields.unsettled;
@@ -58,12 +60,77 @@ export class Answer {
   }
 
   /**
-   * @param {string} committed begins with all that was committed before
+   * Applies an event about it (docs/device.md).
+   * @param {any} message
+   * @param {number} now in milliseconds
+   */
+  apply(message, now) {
+    switch (message.event) {
+      case "continued":
+        Object.assign(this, { options: message.options, finish: "unfinished", isRunning: true, settled: null, failure: null });
+        break;
+      case "committed":
+        this.waiting -= message.confirmed;
+        this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", now);
+        this.heldBack = "";
+        break;
+      case "provisional":
+        this.waiting += message.tokens.length;
+        this.update("", this.provisional + message.added, now);
+        this.heldBack = "";
+        break;
+      case "corrected":
+        this.waiting = 0;
+        this.update("", "", now);
+        break;
+      case "held_back":
+        this.heldBack = message.unread ? "unread" : "unlikely";
+        break;
+      case "ended":
+        if (message.verified) this.decide(message.text, now);
+        else this.update("", this.provisional + message.added, now);
+        Object.assign(this, { finish: message.finish, figures: message.figures, isUnsettled: !message.verified });
+        this.end();
+        break;
+      case "settled":
+        this.decide(message.text, now);
+        Object.assign(this, { finish: message.finish, isUnsettled: false });
+        this.settled = { outcome: message.outcome, written: message.written_alone, kept: message.kept };
+        this.end();
+        break;
+      case "refused":
+        this.isUnsettled = false;
+        this.failure = { message: message.message, hint: message.hint, kind: "refused" };
+        break;
+      case "failed":
+        this.decide(message.text, now);
+        this.failure = { message: message.message, hint: message.hint, kind: "failed" };
+        this.end();
+        break;
+    }
+  }
+
+  /**
+   * Nothing of its text is provisional any more.
+   * @param {string} text the rest of the committed text
+   * @param {number} now in milliseconds
+   */
+  decide(text, now) {
+    this.waiting = 0;
+    this.update(text, "", now);
+  }
+
+  end() {
+    this.isRunning = false;
+    this.heldBack = "";
+  }
+
+  /**
+   * @param {string} piece is appended to the committed text
    * @param {string} provisional replaces the provisional text
    * @param {number} now in milliseconds
    */
-  update(committed, provisional, now) {
-    const piece = committed.slice(this.committed.length);
+  update(piece, provisional, now) {
     const whole = piece + provisional;
     const { expected } = this;
     const same = common(whole, expected);
@@ -73,7 +140,7 @@ export class Answer {
       this.corrected = this.committed.length + same;
       this.markedUntil = now + MARKED_MS;
     }
-    this.committed = committed;
+    this.committed += piece;
     this.provisional = provisional;
   }
 

@@ -66,9 +66,13 @@ export class Conversation {
   apply(message, now) {
     if (message.status) this.status = message.status;
     if (this.status && this.status.state !== "offline") this.otherModel = "";
-    const about = message.answer ? (this.answers[message.answer - 1] ?? null) : null;
-    const handler = HANDLERS[message.event];
-    return handler ? handler(this, message, about, now) : {};
+    const answer = this.answers[message.answer - 1];
+    const changes = CHANGES[message.event];
+    if (answer && changes) {
+      answer.apply(message, now);
+      return { answers: [answer.number], ...changes(message, answer) };
+    }
+    return HANDLERS[message.event]?.(this, message, now) ?? {};
   }
 
   /** @param {string} text a sentence after the newest answer */
@@ -78,7 +82,23 @@ export class Conversation {
   }
 }
 
-/** @type {Record<string, (all: Conversation, message: any, answer: Answer | null, now: number) => Change>} */
+/**
+ * What an event about an answer changes besides that answer.
+ * @type {Record<string, (message: any, answer: Answer) => Change>}
+ */
+const CHANGES = {
+  continued: () => ({ facts: true }),
+  committed: (message) => ({ spoken: message.text }),
+  provisional: () => ({}),
+  corrected: () => ({}),
+  held_back: () => ({ facts: true }),
+  ended: (message, answer) => ({ facts: true, spoken: message.text, ended: answer, list: true }),
+  settled: (_message, answer) => ({ facts: true, ended: answer, list: true }),
+  refused: (_message, answer) => ({ facts: true, ended: answer, list: true }),
+  failed: (_message, answer) => ({ facts: true, ended: answer, list: true }),
+};
+
+/** @type {Record<string, (all: Conversation, message: any, now: number) => Change>} */
 const HANDLERS = {
   opened(all, message) {
     all.id = message.conversation;
@@ -97,63 +117,11 @@ const HANDLERS = {
     all.failure = null;
     return { answers: "all", facts: true, list: true };
   },
-  continued(_all, message, answer) {
-    if (!answer) return {};
-    Object.assign(answer, { options: message.options, finish: "unfinished", isRunning: true, settled: null, failure: null });
-    return { answers: [answer.number], facts: true };
+  failed(all, message) {
+    all.failure = { message: message.message, hint: message.hint };
+    return { facts: true };
   },
-  committed(_all, message, answer, now) {
-    if (!answer) return {};
-    answer.update(answer.committed + message.text, message.provisional, now);
-    answer.heldBack = "";
-    return { answers: [answer.number], spoken: message.text };
-  },
-  provisional(_all, message, answer, now) {
-    if (!answer) return {};
-    answer.update(answer.committed, message.provisional, now);
-    answer.heldBack = "";
-    return { answers: [answer.number] };
-  },
-  corrected(_all, message, answer, now) {
-    answer?.update(answer.committed, message.provisional, now);
-    return answer ? { answers: [answer.number] } : {};
-  },
-  held_back(_all, message, answer) {
-    if (!answer) return {};
-    answer.heldBack = message.unread ? "unread" : "unlikely";
-    return { answers: [answer.number], facts: true };
-  },
-  ended(_all, message, answer, now) {
-    if (!answer) return {};
-    answer.update(answer.committed + message.text, message.provisional, now);
-    Object.assign(answer, { finish: message.finish, figures: message.figures, isRunning: false, heldBack: "" });
-    answer.isUnsettled = !message.verified;
-    return { answers: [answer.number], facts: true, spoken: message.text, ended: answer, list: true };
-  },
-  settled(_all, message, answer, now) {
-    if (!answer) return {};
-    answer.update(message.text, "", now);
-    Object.assign(answer, { finish: message.finish, isRunning: false, isUnsettled: false, heldBack: "" });
-    answer.settled = { outcome: message.outcome, written: message.written_alone, kept: message.kept };
-    return { answers: [answer.number], facts: true, ended: answer, list: true };
-  },
-  refused(_all, message, answer) {
-    if (!answer) return {};
-    answer.isUnsettled = false;
-    answer.failure = { message: message.message, hint: message.hint, kind: "refused" };
-    return { answers: [answer.number], facts: true, ended: answer, list: true };
-  },
-  failed(all, message, answer, now) {
-    const failure = { message: message.message, hint: message.hint };
-    if (!answer) {
-      all.failure = failure;
-      return { facts: true };
-    }
-    answer.update(answer.committed + message.text, "", now);
-    Object.assign(answer, { isRunning: false, heldBack: "", failure: { ...failure, kind: "failed" } });
-    return { answers: [answer.number], facts: true, ended: answer, list: true };
-  },
-  link(all, message, _answer, now) {
+  link(all, message, now) {
     all.reason = message.reason;
     all.waitUntil = now + 1000 * (message.retry_seconds ?? 0);
     if (message.state !== "offline") all.failure = null;

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Sequence
 
 from moa_client.chat.display.answer_block import MARKED_S
-from moa_client.chat.display.page import Page
+from moa_client.chat.display.page import TerminalPage
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.messages import first_cut_words
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Committed,
     Corrected,
     Earlier,
     Ended,
-    Outcome,
     Provisional,
     Refused,
     Settled,
@@ -28,8 +28,8 @@ from tests.support.told import Told
 
 SIZE = (70, 12)
 WORDS = ["sure ", "guessed ", "wrong ", "right ", "more"]
-CONFIRMED = Settled((1, 2), Outcome.CONFIRMED, Finish.STOP, 2, 2)
-CORRECTED = Settled((1, 3, 4), Outcome.CORRECTED, Finish.STOP, 2, 1)
+CONFIRMED = Settled((1, 2), AnswerOutcome.CONFIRMED, Finish.STOP, 2, 2)
+CORRECTED = Settled((1, 3, 4), AnswerOutcome.CORRECTED, Finish.STOP, 2, 1)
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -43,7 +43,7 @@ class Chat:
         self.display = Display(*SIZE)
         self.now = 0.0
         self.is_typed_into = False
-        self.page = Page(Screen(*SIZE, styled=True), lambda: SIZE, self.write, clock=lambda: self.now)
+        self.page = TerminalPage(Screen(*SIZE, styled=True), lambda: SIZE, self.write, clock=lambda: self.now)
         self.written = asyncio.Event()
         self.told = Told(decode, "why?")
 

@@ -1,0 +1,200 @@
+"""What is said in a conversation, on its way to those who are to know it: kept first, then told to all surfaces.
+
+State: the answers with their text, those of them that a server is still to decide, the surfaces, and the journal.
+Invariant: all surfaces get the same updates in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from moa_client.conversation.answer_decoder import AnswerDecoder
+from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText, apply_update
+from moa_client.conversation.events import (
+    AnswerEvent,
+    Asked,
+    Continued,
+    DrafterChanged,
+    Earlier,
+    Ended,
+    Event,
+    ExecutionChanged,
+    Failed,
+    LinkChanged,
+    LinkState,
+    NotKept,
+    Refused,
+    Rewound,
+    ServerChanged,
+    Settled,
+    SurfaceEvent,
+    Titled,
+)
+from moa_client.conversation.updates import Update
+from moa_client.engine.engine import ClientEngine
+from moa_client.failures import told
+from moa_client.history.records import StoredConversation
+from moa_client.host.journal import ConversationJournal
+from moa_client.host.reopening import reopened
+from moa_client.link.log import log_link_change
+from moa_client.surface.subscription import Subscription
+from moa_client.surface.update_codec import figures_fields
+
+
+class Publisher:
+    """Keeps what happens in one conversation and tells it.
+
+    Args:
+        engine: knows the link and what answers cost.
+        journal: keeps what is said, before anybody sees it; None: nothing is kept.
+    """
+
+    def __init__(self, engine: ClientEngine, journal: ConversationJournal | None) -> None:
+        self.answers: list[AnswerText] = []
+        self.link_reason = ""  # why the link is as it is; empty: it is there
+        self.subscriptions: list[Subscription] = []
+        self._engine = engine
+        self._journal = journal
+        self._unsettled: deque[AnswerDecoder] = deque()
+        self._gone: set[int] = set()  # numbers of answers that are not part of the conversation any more
+
+    # ------------------------------------------------------------ answers
+
+    def resume(self, stored: StoredConversation) -> None:
+        """Takes in the answers of a conversation that was kept."""
+        for number, answer in enumerate(stored.answers, 1):
+            decoder = reopened(answer, number, self._engine.device.decode)
+            self.answers.append(decoder.text)
+            if not answer.is_part:
+                self._gone.add(number)
+            elif answer.standing.is_open:
+                self._unsettled.append(decoder)
+
+    def begin(self, question: str, options: AnswerOptions) -> AnswerDecoder:
+        """An answer begins."""
+        self._keep(lambda journal: journal.begin(question, options))
+        self.publish(Asked(question, options), len(self.answers) + 1)
+        return AnswerDecoder(self.answers[-1], self._engine.device.decode)
+
+    def continue_newest(self, options: AnswerOptions) -> AnswerDecoder:
+        """The newest answer goes on from its committed text."""
+        text = self.answers[-1]
+        decoder = AnswerDecoder(text, self._engine.device.decode)
+        decoder.restore(self._engine.conversation.answer)
+        self._keep(lambda journal: journal.continue_answer(options))
+        self.publish(Continued(options), text.number)
+        return decoder
+
+    def is_part(self, text: AnswerText) -> bool:
+        """Whether an answer is part of the conversation."""
+        return text.number not in self._gone
+
+    def parts(self, answers: int) -> int:
+        """How many of the first `answers` answers are part of the conversation."""
+        return sum(map(self.is_part, self.answers[:answers]))
+
+    def rewind(self, answers: int) -> None:
+        """Keeps the first `answers` answers."""
+        self._unsettled = deque(decoder for decoder in self._unsettled if decoder.text.number <= answers)
+        self._gone = {number for number in self._gone if number <= answers}
+        self._keep(lambda journal: journal.rewind(answers))
+        self.publish(Rewound(min(answers, len(self.answers))))
+
+    # ------------------------------------------------------------ what happens
+
+    def on_event(self, event: Event, current: AnswerDecoder | None = None) -> None:
+        """Publishes an event of the engine.
+
+        Args:
+            current: the answer that is under way.
+        """
+        log_link_change(event)
+        match event:
+            case Earlier() | Settled() | Refused():
+                self._decide(event)
+            case Ended() if current is not None and not event.provisional and not current.text.tokens:
+                self.break_off(event, current)  # it was stopped before it began
+            case LinkChanged():
+                self.link_reason = event.reason if event.state is LinkState.OFFLINE else ""
+                self.publish(event)
+            case ExecutionChanged() | ServerChanged() | DrafterChanged():
+                self.publish(event)
+            case _ if current is not None:
+                if isinstance(event, Ended) and event.provisional:
+                    self._unsettled.append(current)
+                self._take(event, current)
+
+    def break_off(self, event: Failed | Ended, answer: AnswerDecoder) -> None:
+        """An answer is over with what is committed of it; without anything, its question is taken back."""
+        text = answer.text
+        if not text.is_running:
+            if isinstance(event, Failed):
+                self.publish(replace(event, taken_back=False))  # what fails after an answer's end is not about it
+            return
+        try:
+            event = answer.break_off(event)
+        except BaseException as error:  # noqa: BLE001 (a decoder that has failed once fails again)
+            told(error)
+            text.apply(event)
+        rest = event.text
+        self._keep(lambda journal: journal.fail(rest) if text.tokens else journal.take_back())
+        self._tell(Update(event, text.number, figures=self._figures(event)))
+        if not text.tokens:
+            self.answers.remove(text)
+            if isinstance(event, Ended):
+                self.publish(Rewound(len(self.answers)))
+
+    def set_title(self, title: str) -> None:
+        """The conversation has another title."""
+        self._keep(lambda journal: journal.set_title(title))
+        self.publish(Titled(title))
+
+    def publish(self, event: SurfaceEvent, answer: int = 0) -> None:
+        """Tells an event that is not kept.
+
+        Args:
+            answer: the number of the one that it is about; 0: none.
+        """
+        update = Update(event, answer)
+        apply_update(self.answers, update)
+        self._tell(update)
+
+    # ------------------------------------------------------------ inside
+
+    def _decide(self, event: Earlier | Settled | Refused) -> None:
+        """A server has decided something about the oldest answer that ended without it."""
+        if not self._unsettled:
+            return
+        answer = self._unsettled[0] if isinstance(event, Earlier) else self._unsettled.popleft()
+        if isinstance(event, Refused) and not answer.text.tokens:
+            self._gone.add(answer.text.number)
+        self._take(event, answer)
+
+    def _take(self, event: AnswerEvent | Earlier, answer: AnswerDecoder) -> None:
+        """Publishes an event of an answer, after it was kept."""
+        taken, text = answer.take(event), answer.text
+        figures = self._figures(taken)
+        self._keep(lambda journal: journal.on_event(taken, text, figures_fields(figures)))
+        self._tell(Update(taken, text.number, figures=figures))
+
+    def _figures(self, event: SurfaceEvent) -> Figures | None:
+        return self._engine.figures if isinstance(event, Ended) else None
+
+    def _tell(self, update: Update) -> None:
+        update = replace(update, status=self._engine.status)
+        for subscription in self.subscriptions:
+            subscription.push(update)
+
+    def _keep(self, write: Callable[[ConversationJournal], None]) -> None:
+        """Keeps what happens; if that fails, it is said once, and nothing more of the conversation is kept."""
+        if self._journal is None:
+            return
+        try:
+            write(self._journal)
+        except BaseException as error:  # noqa: BLE001
+            self._journal = None
+            self.publish(NotKept(told(error, "Keeping the conversation")))

@@ -1,0 +1,237 @@
+"""The text of an answer, whatever was provisional in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_client.conversation.answer_decoder import AnswerDecoder
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import (
+    AnswerEvent,
+    AnswerOutcome,
+    Committed,
+    Corrected,
+    Earlier,
+    Ended,
+    Provisional,
+    Settled,
+)
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.text.text_stream import TextStream
+
+from tests.support.answer_events import decode_bytes, events_of
+
+TOKEN = st.integers(0, 25)
+
+
+CANCELLED = Ended(Finish.CANCELLED)
+
+
+def begun(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...] = ()) -> AnswerDecoder:
+    return AnswerDecoder(AnswerText(options=AnswerOptions(stop=stop)), decode)
+
+
+def take(decoder: AnswerDecoder, event: AnswerEvent | Earlier) -> str:
+    """What an event adds to the committed text."""
+    before = len(decoder.text.committed)
+    decoder.take(event)
+    return decoder.text.committed[before:]
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def test_committed_text_is_before_provisional_text() -> None:
+    decoder = begun(decode)
+    assert take(decoder, Committed((0, 1))) == "ab"
+    assert take(decoder, Provisional((2, 3))) == ""
+    assert (decoder.text.committed, decoder.text.provisional) == ("ab", "cd")
+    assert take(decoder, Committed((2,), confirmed=1)) == "c"
+    assert (decoder.text.committed, decoder.text.provisional) == ("abc", "d")
+    decoder.take(Corrected(1))
+    assert take(decoder, Committed((4,))) == "e"
+    assert (decoder.text.committed, decoder.text.provisional, decoder.text.waiting) == ("abce", "", ())
+
+
+def test_an_answer_that_ended_standalone_is_settled_from_where_it_was_committed() -> None:
+    decoder = begun(decode, ("zz",))
+    decoder.take(Committed((0, 25)))  # a stop string may begin here
+    decoder.take(Provisional((2, 3)))
+    assert take(decoder, Ended(Finish.MAX_TOKENS, provisional=True)) == ""
+    assert (decoder.text.committed, decoder.text.provisional) == ("a", "zcd")
+    finishes = [decoder.text.finish]
+    assert take(decoder, Settled((2, 5), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT)) == "zcf"
+    assert [*finishes, decoder.text.finish] == [Finish.MAX_TOKENS, Finish.END_OF_TEXT]
+    assert (decoder.text.committed, decoder.text.provisional, decoder.text.waiting) == ("azcf", "", ())
+
+
+def test_what_is_decided_after_the_end_comes_piece_by_piece() -> None:
+    decoder = begun(decode)
+    decoder.take(Committed((0,)))
+    decoder.take(Provisional((2, 3)))
+    decoder.take(Ended(Finish.MAX_TOKENS, provisional=True))
+    assert take(decoder, Earlier(Committed((2,), 1))) == "c"
+    assert decoder.text.provisional == "d"
+    decoder.take(Earlier(Corrected(1)))
+    assert take(decoder, Earlier(Committed((5,)))) == "f"
+    assert (decoder.text.committed, decoder.text.provisional, decoder.text.ended) == ("acf", "", "acd")
+    assert take(decoder, Settled((2, 5, 6), AnswerOutcome.CORRECTED, Finish.STOP)) == "g"
+
+
+@given(st.lists(st.lists(st.sampled_from(list("aéz€".encode())), min_size=1)), st.lists(TOKEN), st.data())
+def test_a_kept_answer_continues_wherever_its_program_ended(
+    verdicts: list[list[int]], written: list[int], data: st.DataObject
+) -> None:
+    def decode(tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+    events = [Committed(tuple(tokens)) for tokens in verdicts]
+    at = data.draw(st.integers(0, len(events)))
+    decided_from = data.draw(st.integers(0, at))
+    whole, before, after = (begun(decode, ("zza",)) for _ in range(3))
+    for place, event in enumerate(events):
+        if place == decided_from:
+            whole.take(Provisional((0x61,)))
+            whole.take(Ended(Finish.UNFINISHED, provisional=True))
+            whole.take(Earlier(Corrected(1)))
+        whole.take(Earlier(event) if place >= decided_from else event)
+        if place < at:
+            before.take(event)
+    if decided_from == len(events):
+        whole.take(Ended(Finish.UNFINISHED, provisional=True))
+    committed = [token for tokens in verdicts[:at] for token in tokens]
+    count = sum(len(tokens) for tokens in verdicts[:decided_from])
+    after.text.committed, after.text.decided = before.text.committed, len(committed) - count
+    after.restore(committed, written)
+    assert after.text.committed == before.text.committed
+    assert after.text.waiting == tuple(written)
+    after.take(Earlier(Corrected(len(written))))
+    for event in events[at:]:
+        after.take(Earlier(event))
+    rest = tuple(token for tokens in verdicts[decided_from:] for token in tokens)
+    for decoder in (whole, after):
+        decoder.take(Settled((*rest, 0x61), AnswerOutcome.CORRECTED, Finish.MAX_TOKENS))
+    assert after.text.committed == whole.text.committed
+
+
+def test_a_settled_answer_ends_before_its_stop_string() -> None:
+    decoder = begun(decode, ("zz",))
+    decoder.take(Committed((0, 25)))
+    decoder.take(Provisional((2,)))
+    decoder.take(Ended(Finish.MAX_TOKENS, provisional=True))
+    decoder.take(Settled((25,), AnswerOutcome.CORRECTED, Finish.STOP))
+    assert decoder.text.committed == "a"
+
+
+def test_what_is_broken_off_shows_the_rest_of_the_committed_text() -> None:
+    decoder = begun(decode, ("zz",))
+    decoder.take(Committed((0, 25)))
+    assert decoder.break_off(CANCELLED).text == "z"
+    decoder = begun(decode, ("zz",))
+    decoder.take(Committed((0, 25)))
+    decoder.take(Provisional((1,)))
+    assert decoder.break_off(CANCELLED).text == "z"
+    assert (decoder.text.committed, decoder.text.provisional, decoder.text.waiting) == ("az", "", ())
+
+
+@given(st.lists(TOKEN, max_size=6), st.lists(TOKEN, max_size=6), st.lists(TOKEN, min_size=1, max_size=6))
+def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: list[int], then: list[int]) -> None:
+    decoder = begun(decode, ("ab",))
+    decoder.take(Committed(tuple(first)))
+    if alone:
+        decoder.take(Provisional(tuple(alone)))
+    decoder.take(Ended(Finish.CANCELLED, provisional=True))
+    decoder.take(Settled(tuple(then), AnswerOutcome.CORRECTED, Finish.CANCELLED))
+    assert decoder.text.committed == decode([*first, *then]).split("ab")[0]
+    assert decoder.text.tokens == len(first) + len(then)
+
+
+@given(st.text("añ€😀", max_size=12), st.data())
+def test_pieces_that_are_corrected_inside_a_character_join_to_the_whole_text(text: str, data: st.DataObject) -> None:
+    decoder = begun(decode_bytes)
+    pieces: list[str] = []
+    for event in data.draw(events_of(text)):
+        pieces.append(take(decoder, event))
+        assert "\ufffd" not in decoder.text.committed
+    assert "".join(pieces) == decoder.text.committed == text
+    assert decoder.text.tokens == len(text.encode())
+
+
+@pytest.mark.parametrize("finish", [Finish.UNFINISHED, Finish.MAX_TOKENS, Finish.CANCELLED])
+def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finish) -> None:
+    def cut() -> AnswerDecoder:
+        decoder = begun(decode_bytes)
+        decoder.take(Committed(tuple("né€".encode()[:-1])))
+        return decoder
+
+    broken, left, ended = cut(), cut(), cut()
+    broken.break_off(CANCELLED)
+    left.take(Ended(finish, provisional=True))
+    ended.take(Ended(finish))
+    assert broken.text.committed == left.text.committed + left.text.provisional == ended.text.committed == "né"
+    left.take(Settled(tuple("€".encode()[-1:]), AnswerOutcome.CORRECTED, Finish.END_OF_TEXT))
+    assert left.text.committed == "né€"
+
+
+def test_a_broken_character_that_the_target_has_written_is_shown() -> None:
+    decoder = begun(decode_bytes)
+    decoder.take(Committed(tuple("né€".encode()[:-1])))
+    decoder.take(Ended(Finish.END_OF_TEXT))
+    assert decoder.text.committed == "né\ufffd"
+
+
+def whole_text(tokens: Sequence[int], stop: Sequence[str]) -> str:
+    """Of tokens that are decoded from the first one on."""
+    stream = TextStream(decode_bytes, stop)
+    return "".join([stream.push((token,)) for token in tokens])
+
+
+@given(st.text("añ€😀z", max_size=12), st.sampled_from([(), ("zz",), ("a€", "zzz")]), st.data())
+def test_text_is_at_any_time_that_of_all_tokens_however_events_divide_them(
+    text: str, stop: tuple[str, ...], data: st.DataObject
+) -> None:
+    decoder = begun(decode_bytes, stop)
+    committed: list[int] = []
+    waiting: list[int] = []
+    for event in data.draw(events_of(text)):
+        decoder.take(event)
+        match event.event if isinstance(event, Earlier) else event:
+            case Committed(tokens, confirmed):
+                committed += tokens
+                del waiting[:confirmed]
+            case Provisional(tokens):
+                waiting += tokens
+            case Corrected():
+                waiting.clear()
+            case Ended() | Settled():
+                break  # after which the rest of the text is shown, finished or not
+        assert decoder.text.committed == whole_text(committed, stop)
+        assert decoder.text.committed + decoder.text.provisional == whole_text([*committed, *waiting], stop)
+        assert decoder.text.waiting == tuple(waiting)
+
+
+def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_again() -> None:
+    calls = 0
+
+    def counted(tokens: Sequence[int]) -> str:
+        nonlocal calls
+        calls += len(tokens)
+        return decode(tokens)
+
+    def cost(count: int) -> int:
+        nonlocal calls
+        calls, decoder = 0, begun(counted)
+        for _ in range(count):
+            decoder.take(Provisional((1,)))
+        for _ in range(count):
+            decoder.take(Committed((1,), 1))
+        assert decoder.text.committed == "b" * count
+        return calls
+
+    for count in (100, 400):
+        assert cost(count) <= 6 * count  # each time also as the token before, and before the next one
