@@ -27,7 +27,7 @@ async def write_on(stream: Stream) -> MoaError:
     """Writes until the stream ends; why it did."""
     while True:
         try:
-            await stream.send(beat=pb.Beat(stamp=1))
+            await stream.send(pb.ClientFrame(beat=pb.Beat(stamp=1)))
         except MoaError as error:
             return error
 

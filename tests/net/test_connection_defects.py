@@ -58,7 +58,7 @@ async def test_a_defect_of_the_writer_in_the_answer_ends_it(
     async def break_it(event: Event) -> None:
         if isinstance(event, Committed):
             monkeypatch.setattr(Stream, "send", fail)
-            engine.connection.send(draft=pb.Draft())
+            engine.connection.send(pb.ClientFrame(draft=pb.Draft()))
             await until(lambda: not engine.connection.is_up)
 
     async with asyncio.timeout(PATIENCE), talking(target, f"127.0.0.1:{server.port}", WAITING) as engine:

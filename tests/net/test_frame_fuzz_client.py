@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 import grpc.aio
@@ -22,7 +22,7 @@ from moa_client.conversation.events import Ended
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.link.stream import EOF
-from moa_client.link.transport import Transport
+from moa_client.link.transport import Calls, Transport
 from moa_server.target import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -189,7 +189,7 @@ class FuzzedLink(Link):
 
     def _make_transport(self, number: int) -> Transport:
         transport = super()._make_transport(number)
-        transport.stub = self
+        transport.stub = cast(Calls, self)
         return transport
 
     def Converse(self, metadata: object) -> FuzzedCall:

@@ -323,10 +323,10 @@ class Wire:
 
     # ------------------------------------------------------------ the client's end
 
-    async def send(self, **frame: Any) -> None:
+    async def send(self, frame: pb.ClientFrame) -> None:
         if self._broken:
             raise UnavailableError("The stream is broken.")
-        self.up.put(pb.ClientFrame(**frame).SerializeToString())
+        self.up.put(frame.SerializeToString())
 
     async def receive(self) -> pb.ServerFrame:
         item = await self._inbox.get()
@@ -335,7 +335,7 @@ class Wire:
         return item
 
     async def say_goodbye(self) -> None:
-        await self.send(bye=pb.Bye())
+        await self.send(pb.ClientFrame(bye=pb.Bye()))
 
     def cancel(self) -> None:
         """The client leaves; the server learns of it when the network says so."""
@@ -422,7 +422,7 @@ class SimulatedLink:
         wire = Wire(self._world)
         try:
             async with asyncio.timeout(seconds or 5.0):
-                await wire.send(open=message)
+                await wire.send(pb.ClientFrame(open=message))
                 frame = await wire.receive()
         except asyncio.CancelledError:
             wire.cancel()

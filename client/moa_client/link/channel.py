@@ -30,7 +30,7 @@ from moa_shared.tracing.spans import TRACEPARENT
 from moa_client.link.cancellation import heeded_cancellation
 from moa_client.link.dialer import SESSION, Dialer
 from moa_client.link.security import PLAIN, Security, open_channel
-from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, Stream, Traffic
+from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, Traffic
 from moa_client.link.tls.handshake import find_reason
 from moa_client.link.transport import Transport
 
@@ -220,7 +220,7 @@ class Link:
             request = pb.DescribeRequest.FromString(padding)
             request.prefix_hashes.extend(prefix_hashes)
             with heeded_cancellation(), self._current().used() as stub:
-                response: pb.DescribeResponse = await stub.Describe(
+                response = await stub.Describe(
                     request,
                     timeout=seconds or self.connect_seconds,
                     wait_for_ready=False,
@@ -249,7 +249,7 @@ class Link:
                 with heeded_cancellation():
                     async with asyncio.timeout(self.silence_seconds):
                         message = await call.read()
-                if message is EOF:
+                if not isinstance(message, pb.FetchDrafterResponse):  # gRPC's end of the stream
                     return
                 self.traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
                 yield message
@@ -288,7 +288,7 @@ class Link:
         )
         try:
             async with asyncio.timeout(seconds or self.connect_seconds):
-                await stream.send(open=message)
+                await stream.send(pb.ClientFrame(open=message))
                 frame = await stream.receive()
             if frame.WhichOneof("frame") != "opened":
                 raise ProtocolError("Opened as the first frame", str(frame.WhichOneof("frame")))

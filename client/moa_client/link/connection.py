@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
@@ -108,7 +107,7 @@ class Connection:
         self._backoff = backoff or Backoff()
         self._task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
-        self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WRITE_AHEAD)
+        self._outgoing: asyncio.Queue[pb.ClientFrame] = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
         self._was_useful = False  # the stream of this attempt
         self._lost_before = False  # then the next attempt is a shorter one
@@ -133,7 +132,7 @@ class Connection:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep())
 
-    def send(self, **frame: Any) -> None:
+    def send(self, frame: pb.ClientFrame) -> None:
         """Queues a frame for the open stream; without one it is dropped, since Open will say what matters."""
         if self._stream is None:
             return
@@ -176,7 +175,7 @@ class Connection:
         if self._task is not None and self._stream is not None:
             self._leaving = True
             self._room.release()  # what arrives is read and discarded, so that the server can end the stream
-            self.send(bye=pb.Bye())
+            self.send(pb.ClientFrame(bye=pb.Bye()))
             await asyncio.wait((self._task,), timeout=GOODBYE_SECONDS)
         await self.drop()
 
@@ -275,14 +274,14 @@ class Connection:
             stream.cancel()
 
     @staticmethod
-    async def _write(stream: Stream, outgoing: asyncio.Queue[dict[str, Any]]) -> None:
+    async def _write(stream: Stream, outgoing: asyncio.Queue[pb.ClientFrame]) -> None:
         while True:
             frame = await outgoing.get()
             try:
-                if "bye" in frame:
+                if frame.HasField("bye"):
                     await stream.say_goodbye()
                     return
-                await stream.send(**frame)
+                await stream.send(frame)
             except MoaError:
                 stream.cancel()  # its reader posts the end, with the reason
                 return

@@ -9,10 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 import grpc.aio
+from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+
+from moa_client.link.stream import ConverseCall
+
+
+class Calls(Protocol):
+    """The calls of a server that this program makes: the types that the generated stub lacks."""
+
+    Describe: grpc.aio.UnaryUnaryMultiCallable[pb.DescribeRequest, pb.DescribeResponse]
+    FetchDrafter: grpc.aio.UnaryStreamMultiCallable[pb.FetchDrafterRequest, pb.FetchDrafterResponse]
+
+    def Converse(self, *, metadata: tuple[tuple[str, str], ...] | None) -> ConverseCall: ...
 
 
 class Transport:
@@ -25,7 +37,7 @@ class Transport:
 
     def __init__(self, channel: grpc.aio.Channel, number: int) -> None:
         self.number = number
-        self.stub: Any = moa_pb2_grpc.MoaStub(channel)
+        self.stub: Calls = moa_pb2_grpc.MoaStub(channel)
         self._channel = channel
         self._users = 0
         self._is_replaced = False
@@ -41,7 +53,7 @@ class Transport:
         self._close_unused()
 
     @contextmanager
-    def used(self) -> Iterator[Any]:
+    def used(self) -> Iterator[Calls]:
         """The stub for one call."""
         self.enter()
         try:
