@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import Committed, Event
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 from moa_client.link.stream import Stream
 from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
@@ -28,7 +28,7 @@ async def fail(*_: Any, **__: Any) -> None:
     raise ValueError("a defect")
 
 
-@pytest.mark.parametrize("place", [(Link, "open"), (Stream, "receive")], ids=["opening", "reading"])
+@pytest.mark.parametrize("place", [(Server, "open"), (Stream, "receive")], ids=["opening", "reading"])
 async def test_a_defect_before_the_answer_ends_it(
     target: Target,
     server: RunningServer,

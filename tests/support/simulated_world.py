@@ -9,6 +9,7 @@ waits for ever.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import selectors
 from collections import deque
@@ -27,8 +28,6 @@ from moa_client.drafting.drafters import Growth
 from moa_client.engine import engine as client_engine
 from moa_client.engine import exchange
 from moa_client.link import connection
-from moa_client.link.channel import Link
-from moa_client.link.dialer import Dialer, OneServerDialer
 from moa_client.link.stream import Traffic
 from moa_server.access.caller import Caller
 from moa_server.engine import engine
@@ -41,7 +40,6 @@ from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol import loop_guard
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -395,20 +393,18 @@ class Wire:
             self.down.put(UnavailableError("The server ended the conversation."))
 
 
-class SimulatedLink:
-    """Opens wires."""
+class SimulatedServer:
+    """A server as the client knows it: opens wires."""
 
     address = "simulated"
     label = "simulated"
     silence_seconds = 60.0
     channel_number = 0
+    named = ()
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.traffic = Traffic()
-
-    def dialer(self, text: PrefixHashes) -> Dialer:
-        return OneServerDialer(cast(Link, self))
+        self.described_at = math.inf  # so that nobody asks it
 
     def renew(self, lost: int) -> None:
         """There is no channel here."""

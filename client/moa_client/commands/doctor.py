@@ -63,7 +63,7 @@ async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
     from moa_client.doctor.checks import checks_json
     from moa_client.doctor.examination import Examination
     from moa_client.servers.book import read_book
-    from moa_client.servers.connecting import make_links
+    from moa_client.servers.connecting import make_servers
     from moa_client.servers.finding import at_addresses, find_servers
 
     line, found = StartLine(), dict[str, list[Check]]()
@@ -72,14 +72,14 @@ async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
         if not as_json:
             write_output(f"{entry.name} ({entry.address})\n" if entry.name else f"{entry.address}\n")
         try:
-            [link] = make_links([entry], settings)
+            [server] = make_servers([entry], settings)
         except MoaError as error:  # its key or its certificates; others may be well
             checks.append(Check("protection", "fail", error.message.rstrip("."), error.hint, error.exit_code))
             if not as_json:
                 write_output(check_line(checks[-1]))
             continue
         try:
-            examination = Examination(at_addresses(settings, (entry,)), link, SilentProgress(), line.show)
+            examination = Examination(at_addresses(settings, (entry,)), server, SilentProgress(), line.show)
             async for check in examination.run():
                 line.clear()
                 checks.append(check)
@@ -87,7 +87,7 @@ async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
                     write_output(check_line(check))
         finally:
             line.clear()
-            await link.close()
+            await server.close()
     if as_json:
         write_output(checks_json(dict(found)))
     return exit_code([check for checks in found.values() for check in checks])

@@ -30,7 +30,7 @@ from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
 from moa_client.device.fetching import Wanted, fetch, find_fetched
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
 FILELESS = ("lookup", "random", "none")  # --drafter: what no file is read for
@@ -71,7 +71,7 @@ def means_served(settings: ClientSettings) -> bool:
 
 
 async def find_sources(
-    settings: ClientSettings, link: AnyLink, served: pb.DescribeResponse, progress: Progress
+    settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
 ) -> Sources:
     """Everything for this server's target; what is missing is fetched from it.
 
@@ -86,7 +86,7 @@ async def find_sources(
     wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
     if files is None or wanted.drafters:
         digest = served.manifest_sha256
-        parts = find_fetched(root, digest, wanted) or await fetch(link, root, wanted, progress, digest)
+        parts = find_fetched(root, digest, wanted) or await fetch(fleet, root, wanted, progress, digest)
         if parts.manifest_sha256 != digest:  # the server had not reported it yet
             served.manifest_sha256 = parts.manifest_sha256
             _remember(root, settings.server, served)

@@ -39,7 +39,7 @@ from moa_client.engine.replaced_server import (
 )
 from moa_client.link.availability import Availability, GiveUp, SendBeat, Step, Steps
 from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
@@ -60,7 +60,7 @@ class ClientEngine:
 
     def __init__(
         self,
-        link: AnyLink,
+        link: Fleet,
         device: Device,
         vocab_size: int,
         codec: Codec,

@@ -27,7 +27,7 @@ from moa_client.host.frame_tap import FrameTap
 from moa_client.host.journal import Journal
 from moa_client.host.starting import Started
 from moa_client.host.text_conversation import TextConversation
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import Facts
 
@@ -41,7 +41,7 @@ class Host:
         started: what this device holds.
     """
 
-    def __init__(self, settings: ClientSettings, link: AnyLink, started: Started) -> None:
+    def __init__(self, settings: ClientSettings, link: Fleet, started: Started) -> None:
         self.settings = settings
         self.link = link
         self.device = started.device

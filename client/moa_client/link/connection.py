@@ -20,8 +20,8 @@ from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.link.backoff import Backoff
-from moa_client.link.dialer import MakeOpen
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.dialer import Dialer, MakeOpen
+from moa_client.link.fleet import Fleet
 from moa_client.link.stream import Stream, Traffic
 
 READ_AHEAD = 256  # frames not yet handled; a prompt of 8,000 tokens comes in about 60
@@ -86,7 +86,7 @@ class Connection:
     """Keeps a stream open, to one server or to the best of several.
 
     Args:
-        link: to them.
+        fleet: one or several.
         make_open: makes the Open frame for the server at an address when an attempt begins.
         post: takes what happens.
         text: of the conversation, as it is at any time.
@@ -94,13 +94,13 @@ class Connection:
 
     def __init__(
         self,
-        link: AnyLink,
+        fleet: Fleet,
         make_open: MakeOpen,
         post: Post,
         text: PrefixHashes,
         backoff: Backoff | None = None,
     ) -> None:
-        self.dialer = link.dialer(text)
+        self.dialer = Dialer(fleet, text)
         self.traffic = Traffic()  # of this conversation's streams
         self._make_open = make_open
         self._post = post

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from moa_shared.errors import MoaError
 from moa_shared.programs.table import table
 
-from moa_client.link.routing.known_server import KnownServer
 from moa_client.servers.book import ServerBook
-from moa_client.servers.connecting import make_links
+from moa_client.servers.connecting import make_servers
 from moa_client.servers.entry import ServerEntry
 from moa_client.settings import ClientSettings
 
@@ -43,16 +42,15 @@ async def ask_servers(entries: Sequence[ServerEntry], settings: ClientSettings) 
 
 async def _ask(entry: ServerEntry, settings: ClientSettings) -> Asked:
     try:
-        [link] = make_links([entry], settings)
+        [server] = make_servers([entry], settings)
     except MoaError as error:
         return Asked(entry, error=error.message)
-    server = KnownServer(link)
     try:
         await server.measure(ASK_SECONDS)
     except MoaError as error:
         return Asked(entry, error=error.message)
     finally:
-        await link.close()
+        await server.close()
     served = server.served
     return Asked(
         entry,
