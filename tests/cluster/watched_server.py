@@ -10,7 +10,7 @@ from moa_client.link.server import Server
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
-    from moa_client.link.stream import Stream, Traffic
+    from moa_client.link.stream import Stream, StreamTraffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class WatchedServer(Server):
         return WatchedServer(address, self.connect_seconds, self.silence_seconds, self._note)
 
     async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Stream, pb.Opened]:
         stream, opened = await super().open(message, seconds, traffic, session)
         text = max(len(message.tokens), message.ask.base + len(message.ask.tokens))

@@ -16,7 +16,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import fetching
-from moa_client.device.fetching import Wanted, fetch, find_fetched
+from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.device.loading import load_device
 from moa_client.device.refitting import refit
 from moa_client.device.sources import find_local_sources, find_sources
@@ -66,9 +66,9 @@ async def served(source: Source, tmp_path: Path, **changes: Any) -> AsyncIterato
         yield link
 
 
-def everything(source: Source) -> Wanted:
+def everything(source: Source) -> WantedParts:
     fingerprint = hashlib.sha256(source.drafter.read_bytes()).digest()
-    return Wanted(target=True, drafters=frozenset({fingerprint}), precision="bf16")
+    return WantedParts(target=True, drafters=frozenset({fingerprint}), precision="bf16")
 
 
 def here(tmp_path: Path) -> Path:
@@ -360,7 +360,9 @@ async def test_a_full_disk_is_seen_before_the_download(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(source, tmp_path) as link:
-        await fetch(link, tmp_path / "another", Wanted(target=False, drafters=frozenset(), precision="bf16"), QUIET)
+        await fetch(
+            link, tmp_path / "another", WantedParts(target=False, drafters=frozenset(), precision="bf16"), QUIET
+        )
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
         with raises(

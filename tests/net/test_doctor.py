@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.doctor.examination import Examination
+from moa_client.doctor.examination import ServerExamination
 from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
@@ -32,7 +32,7 @@ async def examine(address: str, cache: Path, security: Security | None = None) -
     link = Server(address, settings.connect_seconds, 1.0, security or Security(insecure=True))
     waited: list[str] = []
     try:
-        return [each async for each in Examination(settings, link, SilentProgress(), waited.append).run()], waited
+        return [each async for each in ServerExamination(settings, link, SilentProgress(), waited.append).run()], waited
     finally:
         await link.close()
 
@@ -165,7 +165,7 @@ async def test_a_link_that_is_cut_after_the_first_answer(target: Target, tmp_pat
         link = Server(network.target, settings.connect_seconds, 1.0)
         try:
             checks = []
-            async for check in Examination(settings, link, SilentProgress(), lambda text: None).run():
+            async for check in ServerExamination(settings, link, SilentProgress(), lambda text: None).run():
                 checks.append(check)
                 if check.name == "server":
                     await network.cut("both")

@@ -8,7 +8,7 @@ import random
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.backoff import Backoff
-from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
+from moa_client.link.connection import FrameReceived, ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_server.target import Target
@@ -48,7 +48,7 @@ class LightClient:
         self._leaving: asyncio.Task[None] | None = None
         self._hashes = PrefixHashes()
         self._hashes.extend(PROMPT)
-        self.connection = Connection(
+        self.connection = ServerConnection(
             self.fleet, self._make_open, self._take, self._hashes, Backoff(random.Random(number))
         )
 

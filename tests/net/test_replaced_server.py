@@ -19,7 +19,7 @@ from moa_client.conversation.events import (
     Provisional,
     ServerChanged,
 )
-from moa_client.device.drafter_choice import Choice
+from moa_client.device.drafter_choice import DrafterChoice
 from moa_client.device.loading import Device
 from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
@@ -27,7 +27,7 @@ from moa_client.engine import replaced_server
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.stream import Stream, StreamTraffic
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
@@ -182,7 +182,7 @@ async def test_the_other_drafter_is_fetched_while_the_answer_goes_on_and_drafts_
     async def refit(served: pb.DescribeResponse, held: Device, rtt_ms: float) -> Device:
         assert [each.name for each in served.drafters] == [SECOND.name]
         await may_arrive.wait()
-        return replace(device_of_both(target, SECOND.name), choice=Choice(SECOND.name, "why"))
+        return replace(device_of_both(target, SECOND.name), choice=DrafterChoice(SECOND.name, "why"))
 
     async with talking(target, place.address, PATIENT, held=first_device(target), refit=refit) as engine:
         await watch(engine, screen, on_event=Replacing(place, screen, SECOND).on_event)
@@ -260,7 +260,7 @@ class CountingServer(Server):
         return await super().describe(seconds, padding, prefix_hashes)
 
     async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Stream, pb.Opened]:
         self.opened += 1
         return await super().open(message, seconds, traffic, session)

@@ -16,7 +16,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.dialer import Dialer
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
-from moa_client.link.stream import Traffic
+from moa_client.link.stream import StreamTraffic
 from moa_server.target import Target
 from moa_shared.errors import OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -305,7 +305,7 @@ async def test_servers_that_do_not_answer_in_time_are_not_said_to_serve_another_
             UnavailableError,
             snapshot("No server has answered in time. Check --server HOST:PORT, and that moa-server runs there."),
         ):
-            await dialer.dial(lambda _: pb.Open(), 0.05, Traffic())
+            await dialer.dial(lambda _: pb.Open(), 0.05, StreamTraffic())
 
 
 async def test_two_conversations_share_what_is_known(target: Target, servers: Servers) -> None:

@@ -28,7 +28,7 @@ from moa_client.drafting.drafters import Growth
 from moa_client.engine import engine as client_engine
 from moa_client.engine import exchange
 from moa_client.link import connection
-from moa_client.link.stream import Traffic
+from moa_client.link.stream import StreamTraffic
 from moa_server.access.caller import Caller
 from moa_server.engine import engine
 from moa_server.engine.stepper import Stepper
@@ -410,7 +410,7 @@ class SimulatedServer:
         """There is no channel here."""
 
     async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Wire, pb.Opened]:
         if self._world.stalled and self._world.chance.random() < 0.3:
             await asyncio.sleep(self._world.delay())

@@ -46,7 +46,7 @@ TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedParts:
     """Which of a server's files a client needs, besides configuration and tokenizer.
 
     Args:
@@ -77,7 +77,7 @@ class Fetched:
     manifest_sha256: bytes
 
 
-def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
+def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | None:
     """What was fetched before, if it is complete.
 
     Args:
@@ -101,7 +101,7 @@ def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
         return None  # then it is fetched again
 
 
-async def fetch(fleet: Fleet, root: Path, wanted: Wanted, progress: Progress, described: bytes = b"") -> Fetched:
+async def fetch(fleet: Fleet, root: Path, wanted: WantedParts, progress: Progress, described: bytes = b"") -> Fetched:
     """Fetches what is missing, over a separate connection.
 
     Args:
@@ -121,7 +121,7 @@ async def fetch(fleet: Fleet, root: Path, wanted: Wanted, progress: Progress, de
         await server.close()
 
 
-async def _fetch(server: Server, root: Path, wanted: Wanted, progress: Progress, described: bytes) -> Fetched:
+async def _fetch(server: Server, root: Path, wanted: WantedParts, progress: Progress, described: bytes) -> Fetched:
     manifest = await fetch_manifest(server)
     digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
     if described and digest != described:
@@ -183,12 +183,12 @@ def _check_manifest(manifest: pb.PartManifest) -> None:
             raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
 
 
-def bytes_of(manifest: pb.PartManifest, wanted: Wanted) -> int:
+def bytes_of(manifest: pb.PartManifest, wanted: WantedParts) -> int:
     """How much of a server's files is wanted, in bytes."""
     return sum(entry.size for entry in _choose(manifest, wanted))
 
 
-def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
+def _choose(manifest: pb.PartManifest, wanted: WantedParts) -> list[pb.PartFile]:
     """The files to fetch."""
     return [
         entry
@@ -197,7 +197,7 @@ def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
     ]
 
 
-def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
+def _lacking(chosen: Sequence[pb.PartFile], wanted: WantedParts) -> str:
     """What is wanted but not among the chosen files; empty if nothing."""
     kinds = {entry.kind for entry in chosen}
     if wanted.drafters - {entry.sha256 for entry in chosen}:

@@ -29,7 +29,7 @@ from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, re
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
-from moa_client.device.fetching import Wanted, fetch, find_fetched
+from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
@@ -114,7 +114,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
 
 def find_present(
     settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
-) -> tuple[Sources | None, Wanted]:
+) -> tuple[Sources | None, WantedParts]:
     """What is here for this server; None if something must be fetched. And what is not in the package.
 
     Raises:
@@ -125,7 +125,7 @@ def find_present(
 
 def _find_present(
     settings: ClientSettings, served: pb.DescribeResponse, files: ModelFiles | None
-) -> tuple[Sources | None, Wanted]:
+) -> tuple[Sources | None, WantedParts]:
     root = cache_root(settings.cache_dir)
     files = files or _find_whole(root, served.identity.target_fingerprint.hex())
     drafters = _shipped(settings, served)
@@ -174,10 +174,10 @@ def _shipped(settings: ClientSettings, served: pb.DescribeResponse) -> dict[byte
 
 def _wanted(
     settings: ClientSettings, served: pb.DescribeResponse, *, have_files: bool, have: dict[bytes, Path]
-) -> Wanted:
+) -> WantedParts:
     meant = {each.fingerprint for each in meant_drafters(settings, served)}
     drafts_itself = bool(meant) if means_served(settings) else settings.drafter not in ("lookup", "none")
-    return Wanted(
+    return WantedParts(
         target=drafts_itself and not have_files, drafters=frozenset(meant - have.keys()), precision=settings.parts
     )
 

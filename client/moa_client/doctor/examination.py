@@ -13,7 +13,7 @@ from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.checks import Check
 from moa_shared.programs.progress import Progress
 
-from moa_client.device.drafter_choice import Candidate, ServerPace
+from moa_client.device.drafter_choice import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
 from moa_client.doctor.drafting import find_drafters, measure_drafters
 from moa_client.doctor.judgements import judge_expectation, judge_speed
@@ -31,7 +31,7 @@ from moa_client.settings import ClientSettings
 NEEDED = ("name", "connection", "TLS", "server", "round trip")  # a failure of one ends the examination
 
 
-class Examination:
+class ServerExamination:
     """All steps for one server.
 
     Args:
@@ -50,7 +50,7 @@ class Examination:
         self._rtt_ms = 0.0
         self._manifest: pb.PartManifest | None = None
         self._sources: Sources | None = None
-        self._candidates: tuple[Candidate, ...] = ()
+        self._candidates: tuple[DrafterCandidate, ...] = ()
 
     async def run(self) -> AsyncIterator[Check]:
         """Yields each step as it ends."""

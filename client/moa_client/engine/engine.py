@@ -37,8 +37,8 @@ from moa_client.engine.replaced_server import (
     ReplacedServer,
     SameModel,
 )
-from moa_client.link.availability import Availability, GiveUp, SendBeat, Step, Steps
-from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
+from moa_client.link.availability import Availability, GiveUp, LinkStep, SendBeat, Steps
+from moa_client.link.connection import FrameReceived, ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ClientEngine:
         self._silence_ms = 1e3 * link.silence_seconds
         self.presence = Availability(self._silence_ms, settings.alone.end_ms, offline=offline)
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
-        self.connection = Connection(link, self._make_open, self._inbox.put_nowait, self.conversation.hashes)
+        self.connection = ServerConnection(link, self._make_open, self._inbox.put_nowait, self.conversation.hashes)
         self._exchange = Exchange(
             self.answers,
             self.presence,
@@ -410,11 +410,11 @@ class ClientEngine:
             patience_ms=self._patience_ms,
             has_other=presence.monitor.is_stuck(now) and connection.dialer.has_other,
         )
-        if Step.LEAVE in steps:
+        if LinkStep.LEAVE in steps:
             self._replaced.stop_asking()
             await connection.drop()
         self._follow(steps)
-        if Step.REOPEN in steps:
+        if LinkStep.REOPEN in steps:
             connection.rtt_ms = self.rtt_ms or 0.0
             if presence.monitor.is_stuck(now):
                 connection.dialer.on_stalled()
@@ -445,7 +445,7 @@ class ClientEngine:
                     self._exchange.beat(step.stamp)
                 case GiveUp():
                     self._exchange.failure = step.error
-                case Step.GO_STANDALONE:
+                case LinkStep.GO_STANDALONE:
                     self._drafting.restart()
                     if not self._is_stopping:
                         self._drafting.standalone.begin()

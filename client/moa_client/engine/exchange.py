@@ -27,8 +27,8 @@ from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.link.availability import Availability, Step, Steps
-from moa_client.link.connection import Connection, StreamLost, StreamOpened
+from moa_client.link.availability import Availability, LinkStep, Steps
+from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
 from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat, make_open
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Exchange:
         self,
         answers: AnswerQueue,
         presence: Availability,
-        connection: Connection,
+        connection: ServerConnection,
         device: Device,
         settings: DraftingSettings,
         codec: Codec,
@@ -220,7 +220,7 @@ class Exchange:
             self._send_ask(conversation.repeat(), job)  # the question is newer than this stream's Open
             sent = len(job.written)
         steps = self._presence.on_return(is_answering=job is not None)
-        if Step.RETURN in steps:
+        if LinkStep.RETURN in steps:
             standalone.renew()
             standalone.asked_for = False
             if job is not None and job.written:

@@ -20,7 +20,7 @@ from moa_client.device.loading import Device
 from moa_client.engine.exchange import Exchange
 from moa_client.link.availability import Availability, Steps
 from moa_client.link.backoff import Backoff
-from moa_client.link.connection import Connection, StreamLost
+from moa_client.link.connection import ServerConnection, StreamLost
 
 STRANGER_SECONDS = 10.0  # between questions to another model's server; whoever asks or says /online need not wait
 Refit = Callable[[pb.DescribeResponse, Device, float], Awaitable[Device | None]]
@@ -77,7 +77,7 @@ class ReplacedServer:
         self,
         exchange: Exchange,
         presence: Availability,
-        connection: Connection,
+        connection: ServerConnection,
         post: Callable[[Told], None],
         use_next: Callable[[Device | None], None],
         refit: Refit | None,

@@ -16,7 +16,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, LinkState
-from moa_client.device.drafter_choice import Choice, ServerPace
+from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.device.refitting import refit
 from moa_client.drafting.alone import READING_SPEED, AloneRule
@@ -160,7 +160,7 @@ class Host:
         alone = changed.choice.alone if changed.choice is not None else ""
         conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
 
-    def _load(self, device: Device, choice: Choice) -> asyncio.Task[Device]:
+    def _load(self, device: Device, choice: DrafterChoice) -> asyncio.Task[Device]:
         """Loads a drafter once for all conversations, even if the one that wants it is over before it is there."""
         loading = self._loaded.get(choice.name)
         if loading is None or (loading.done() and loading.exception() is not None):

@@ -26,13 +26,13 @@ class Mode(Enum):
     """Who decides the text."""
 
     SERVED = auto()  # the server, as far as is known
-    SILENT = auto()  # nobody: a stream is open, but has been silent for too long; any frame ends this
-    STALLED = auto()  # nobody: the server answers beats, but does not advance; only progress ends this
-    OFFLINE = auto()  # nobody: no stream is open
-    OFFLINE_BY_WISH = auto()  # nobody, until `go_online`
+    SILENT = auto()  # no server: a stream is open, but has been silent for too long; any frame ends this
+    STALLED = auto()  # no server: the one there answers beats, but does not advance; only progress ends this
+    OFFLINE = auto()  # no server: no stream is open
+    OFFLINE_BY_WISH = auto()  # no server, until `go_online`
 
 
-class Step(Enum):
+class LinkStep(Enum):
     """Something for the engine to do."""
 
     LEAVE = auto()  # leave the stream, and open no other
@@ -55,7 +55,7 @@ class GiveUp:
     error: MoaError
 
 
-Steps = list[Step | SendBeat | GiveUp | LinkChanged]
+Steps = list[LinkStep | SendBeat | GiveUp | LinkChanged]
 
 
 class Availability:
@@ -142,8 +142,8 @@ class Availability:
         """
         was_served, self.mode = self.is_served, Mode.SERVED
         if not was_served:
-            is_back = is_answering and self.state is not LinkState.WAITING  # from which nobody was away
-            return [Step.RETURN, *self._change(LinkState.BACK if is_back else LinkState.GOOD)]
+            is_back = is_answering and self.state is not LinkState.WAITING  # then the server was there all along
+            return [LinkStep.RETURN, *self._change(LinkState.BACK if is_back else LinkState.GOOD)]
         return self._change(LinkState.GOOD) if self.state in (LinkState.OFFLINE, LinkState.WAITING) else []
 
     def replace_stream(self) -> None:
@@ -171,7 +171,7 @@ class Availability:
         self.error, self._told_until = error, now + wait_ms
         was_served, self.mode, self.state = self.is_served, Mode.OFFLINE, LinkState.WAITING
         change = LinkChanged(LinkState.WAITING, error.message, wait_ms / 1e3)
-        return [Step.GO_STANDALONE, change] if was_served else [change]
+        return [LinkStep.GO_STANDALONE, change] if was_served else [change]
 
     def on_idle(self, reason: str) -> Steps:
         """No stream is open, and none is wanted before the next question."""
@@ -207,7 +207,7 @@ class Availability:
         steps = self._tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
         stalled = is_up and not self.wants_offline and self.monitor.is_stuck(now)
         if self._must_reopen or (stalled and has_other) or self._is_long_silent(now, is_up=is_up):
-            steps.append(Step.REOPEN)
+            steps.append(LinkStep.REOPEN)
             self._must_reopen = stalled = False
             self.mode = Mode.OFFLINE
         steps += self._check_patience(now, patience_ms, stalled=stalled)
@@ -217,7 +217,7 @@ class Availability:
     def _tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool) -> Steps:
         steps: Steps = []
         if self.wants_offline and (is_up or is_trying or self.mode is not Mode.OFFLINE_BY_WISH):
-            steps += [Step.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as requested")]
+            steps += [LinkStep.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as requested")]
             is_up = False
         monitor = self.monitor
         if is_expected:
@@ -298,7 +298,7 @@ class Availability:
     def _lose(self, mode: Mode, reason: str) -> Steps:
         was_served, self.mode = self.is_served, mode
         change = self._change(LinkState.OFFLINE, reason)
-        return [Step.GO_STANDALONE, *change] if was_served else change
+        return [LinkStep.GO_STANDALONE, *change] if was_served else change
 
     def _change(self, state: LinkState, reason: str = "") -> Steps:
         if state is self.state:

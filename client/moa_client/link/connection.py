@@ -22,7 +22,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_client.link.backoff import Backoff
 from moa_client.link.dialer import Dialer, MakeOpen
 from moa_client.link.fleet import Fleet
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.stream import Stream, StreamTraffic
 
 READ_AHEAD = 256  # frames not yet handled; a prompt of 8,000 tokens comes in about 60
 WRITE_AHEAD = 1024  # frames not yet accepted by gRPC: a transport that accepts so few is dead
@@ -82,7 +82,7 @@ class StreamLost:
 Post = Callable[[FrameReceived | StreamOpened | StreamLost], None]
 
 
-class Connection:
+class ServerConnection:
     """Keeps a stream open, to one server or to the best of several.
 
     Args:
@@ -101,7 +101,7 @@ class Connection:
         backoff: Backoff | None = None,
     ) -> None:
         self.dialer = Dialer(fleet, text)
-        self.traffic = Traffic()  # of this conversation's streams
+        self.traffic = StreamTraffic()  # of this conversation's streams
         self._make_open = make_open
         self._post = post
         self._backoff = backoff or Backoff()

@@ -3,7 +3,7 @@
 State: the server of the newest attempt, and what became of it. A conversation begins at the server that the user named,
 if it is the only one, and looks at the others of its fleet once that one is lost, full or going. Invariants: while a
 server serves the conversation, it is not changed; between answers it is only for a clearly better one. A connection is
-replaced only by whoever has lost a stream on it, so conversations that share one do not harm each other.
+replaced only by a conversation that has lost a stream on it, so those that share one do not harm each other.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.search import Search, attempt_seconds
 from moa_client.link.server import Server
 from moa_client.link.server_choice import ServerChoice
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.stream import Stream, StreamTraffic
 
 REFUSALS = (OverloadedError, MismatchError, DeniedError)  # which show that the connection works
 FAILED_SECONDS = 3.0  # that a server is the last resort after an attempt that brought nothing
 LEAVING_SECONDS = 10.0  # after it has said that it goes away: a restart takes five
-DENIED_SECONDS = 300.0  # after it has refused the key: somebody must give it another one
-STALLED_SECONDS = 60.0  # after it has answered beats and nothing else: somebody must restart it
+DENIED_SECONDS = 300.0  # after it has refused the key: the user needs another one
+STALLED_SECONDS = 60.0  # after it has answered beats and nothing else: its operator must restart it
 STAY_SECONDS = 60.0  # after a change, before another one for the better
 MakeOpen = Callable[[str], pb.Open]  # for the server at this address
 
@@ -94,7 +94,9 @@ class Dialer:
 
     # ------------------------------------------------------------ streams
 
-    async def dial(self, make_open: MakeOpen, seconds: float | None, traffic: Traffic) -> tuple[Stream, pb.Opened]:
+    async def dial(
+        self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
+    ) -> tuple[Stream, pb.Opened]:
         """Opens a stream.
 
         Args:
@@ -120,7 +122,7 @@ class Dialer:
         return opened
 
     async def _dial_best(
-        self, make_open: MakeOpen, seconds: float | None, traffic: Traffic
+        self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
     ) -> tuple[Stream, pb.Opened]:
         if self._server not in self._fleet.servers:  # another conversation has found it gone
             self._is_lost, self._must_renew = True, False
@@ -134,7 +136,7 @@ class Dialer:
         return await self._open(self._server, make_open, seconds, traffic)
 
     async def _open(
-        self, server: Server, make_open: MakeOpen, seconds: float | None, traffic: Traffic
+        self, server: Server, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
     ) -> tuple[Stream, pb.Opened]:
         self._channel, self._is_lost = server.channel_number, False
         message = make_open(server.address)
@@ -187,7 +189,7 @@ class Dialer:
         """The server of the newest stream will end it soon.
 
         Args:
-            servers: HOST:PORT of those that go on in its place, as it says.
+            servers: HOST:PORT of those that continue in its place, as it says.
         """
         if self._is_home:
             if not servers:

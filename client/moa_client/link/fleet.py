@@ -41,7 +41,7 @@ class Fleet:
 
     def __init__(self, members: Sequence[Server | ServerName]) -> None:
         self._name_of: dict[Server, ServerName] = {}
-        self._named: list[Server] = []  # by another server, not by the user
+        self._followed: list[Server] = []  # by another server, not by the user
         self._names = [each for each in members if isinstance(each, ServerName)]
         self.servers: list[Server] = []
         for each in members:
@@ -50,13 +50,13 @@ class Fleet:
                     self._add_at(each, address)
             else:
                 self.servers.append(each)
-        # The one server that the user has named: a conversation begins there. None: there are several.
+        # The one server that the user has named, where conversations begin; None: the user has named several.
         self.home = self.servers[0] if len(members) == 1 and not self._names else None
         self.silence_seconds = self.servers[0].silence_seconds
         self.model: pb.Identity | None = None
         self.newest = self.servers[0]  # that was described last, or has opened a stream last
         self._working: set[asyncio.Task[None]] = set()
-        self._hearing: asyncio.Task[None] | None = None  # whom the user's server names now
+        self._hearing: asyncio.Task[None] | None = None  # asks which others the user's server names now
         self._told: set[str] = set()  # lines of the log that say who is left out
 
     @property
@@ -186,7 +186,7 @@ class Fleet:
     # ------------------------------------------------------------ who belongs to it
 
     def hear_names(self) -> None:
-        """Asks the user's one server in the background whom it names now, if that was long ago."""
+        """Asks the user's one server in the background which others it names now, if that was long ago."""
         home = self.home
         if home is not None and self._hearing is None and time.monotonic() > home.described_at + LOOK_SECONDS:
             self._hearing = self._in_background(self._hear(home))
@@ -201,7 +201,7 @@ class Fleet:
             self._hearing = None
 
     def follow(self, named: Sequence[str], namer: Server) -> None:
-        """Takes in the servers that one of these has named to go on in its place, protected as it is.
+        """Takes in the servers that one of these has named to continue in its place, protected as it is.
 
         No server leads a client to programs of the client's own machine unless it runs there itself.
 
@@ -227,12 +227,12 @@ class Fleet:
                 self._log_once(f"{namer.label} names {address}: not followed. {error.message}")
                 continue
             self.servers.append(server)
-            self._named.append(server)
+            self._followed.append(server)
             log.info("%s names %s", namer.label, address)
 
     def _has_room(self) -> bool:
         """Whether one more named server may be taken in, perhaps in the place of one that does not answer."""
-        named = [each for each in self.servers if each in self._named]
+        named = [each for each in self.servers if each in self._followed]
         if len(named) < MOST_SUCCESSORS:
             return True
         gone = next((each for each in named if each.error is not None), None)
@@ -257,7 +257,7 @@ class Fleet:
                     self._add_at(name, address)
                 except MoaError as error:  # half of a renewed certificate: the next look-up tries again
                     self._log_once(f"{address} is left out for now: {error.message}")
-        for each in before:  # whom the name has no longer, and who is gone indeed
+        for each in before:  # those that the name no longer has, if they are gone indeed
             if each.address not in name.addresses and each.error is not None and len(self.servers) > 1:
                 self._remove(each)
 
@@ -290,7 +290,7 @@ async def _as_member(server: Server) -> Server | ServerName:
     name = await several_behind(server)
     if name is None:
         return server
-    await server.close()  # which nobody has used
+    await server.close()  # unused
     return name
 
 

@@ -12,7 +12,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
 from moa_shared.protocol.protobuf_messages import ask_to_proto, memory_from_proto
 
-from moa_client.link.connection import Connection
+from moa_client.link.connection import ServerConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def make_open(
 class FrameSender:
     """Sends messages on the open stream; without one they are dropped, since the next Open says what matters."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._send = connection.send
         self._drafts = DraftWriter()

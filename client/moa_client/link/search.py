@@ -1,4 +1,4 @@
-"""The search for a server after a loss: all are asked at once, and whoever answers continues the conversation.
+"""The search for a server after a loss: all are asked at once, and one that answers continues the conversation.
 
 State: who has answered, who has not, and until when they may. The former server, which has the text in its cache, is
 given a moment to answer, since most streams are lost with the network and not with the server.
@@ -77,11 +77,11 @@ class Search:
 
     @property
     def _alike(self) -> list[Server]:
-        """Those on which the text goes on to the letter."""
+        """Those on which the text continues to the letter."""
         return [each for each in self._willing if self._choice.rank(each).has_execution]
 
     def _is_decided(self) -> bool:
-        """Whether nobody need be waited for: not the former server either."""
+        """Whether no answer is worth waiting for, not even that of the former server."""
         is_former_out = self._choice.is_avoided(self._former) or self._former not in self._pending.values()
         return bool(self._alike) and is_former_out
 

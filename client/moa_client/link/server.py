@@ -31,7 +31,7 @@ from moa_client.link.cancellation import heeded_cancellation
 from moa_client.link.channel import ServerChannel
 from moa_client.link.security import PLAIN, Security
 from moa_client.link.server_rank import ServerRank
-from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, Traffic
+from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic
 from moa_client.link.unreachable import why_unreachable
 
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
@@ -68,7 +68,7 @@ class Server:
         self.connect_seconds = connect_seconds
         self.silence_seconds = silence_seconds
         self.security = security
-        self.traffic = Traffic()  # of downloads, and of streams that are not counted by themselves
+        self.traffic = StreamTraffic()  # of downloads, and of streams that are not counted by themselves
         self.served: pb.DescribeResponse | None = None  # the newest description
         self.error: MoaError | None = None  # why the newest attempt to ask it has failed
         self.described_at = time.monotonic()  # or made
@@ -87,8 +87,8 @@ class Server:
     def peer(self, address: str) -> Server:
         """Another server, protected as this one is.
 
-        One that is named by its number must have a certificate for the name that this one has: nobody makes
-        certificates for the numbers of pods, and whoever has one for the name is as good as this server.
+        One that is named by its number must have a certificate for the name that this one has: pods have none for
+        their numbers, and a server with one for the name is as good as this one.
 
         Raises:
             ConfigError: the key, or what is said, could be read on the way.
@@ -256,7 +256,7 @@ class Server:
             transport.leave()
 
     async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Stream, pb.Opened]:
         """Opens a conversation.
 
@@ -299,7 +299,7 @@ def serves(served: pb.DescribeResponse, needs: pb.Identity) -> bool:
 
 
 def computes_alike(served: pb.DescribeResponse, needs: pb.Identity) -> bool:
-    """Whether it decides with the same arithmetic, so that a text goes on to the letter."""
+    """Whether it decides with the same arithmetic, so that a text continues to the letter."""
     return not needs.execution or served.identity.execution == needs.execution
 
 

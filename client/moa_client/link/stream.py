@@ -27,11 +27,11 @@ STATUS_SECONDS = 1.0  # after such a write, for the status that the call ended w
 
 
 @dataclass(slots=True)
-class Traffic:
+class StreamTraffic:
     """Bytes of messages, including their gRPC headers but not HTTP/2, TCP and IP.
 
     Args:
-        observe: is told each message that is sent or has arrived.
+        observe: called with each message that is sent or has arrived.
     """
 
     up_bytes: int = 0
@@ -75,7 +75,7 @@ class Stream:
     def __init__(
         self,
         call: ConverseCall,
-        traffic: Traffic,
+        traffic: StreamTraffic,
         on_end: Callable[[], None] = lambda: None,
         advised: Callable[[MoaError], MoaError] = lambda error: error,
     ) -> None:

@@ -1,7 +1,7 @@
 """One gRPC channel of a link, which several streams and calls may share.
 
 State: how many use it, and whether it was replaced. Invariant: a channel that was replaced is closed when the last of
-its streams and calls has ended, so that whoever replaces one harms nobody else.
+its streams and calls has ended, so replacing one harms no other conversation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Transport:
     """A channel and its users.
 
     Args:
-        channel: nobody else closes it.
+        channel: owned, and closed here.
         number: counts the channels of one link.
     """
 
@@ -62,12 +62,12 @@ class Transport:
             self.leave()
 
     def replace(self) -> None:
-        """Nobody new will use it."""
+        """No new stream or call will use it."""
         self._is_replaced = True
         self._close_unused()
 
     async def close(self) -> None:
-        """Closes it now, whoever uses it."""
+        """Closes it now, with what runs on it."""
         self._is_replaced = True
         if self._closing is None:
             self._closing = asyncio.create_task(self._channel.close(None))

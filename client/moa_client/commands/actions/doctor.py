@@ -10,7 +10,7 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.programs.start_line import StartLine
 
 from moa_client.doctor.checks import checks_json
-from moa_client.doctor.examination import Examination
+from moa_client.doctor.examination import ServerExamination
 from moa_client.in_process import use_threads
 from moa_client.servers.book import read_book
 from moa_client.servers.connecting import make_servers
@@ -39,7 +39,7 @@ async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
                 write_output(check_line(checks[-1]))
             continue
         try:
-            examination = Examination(at_addresses(settings, (entry,)), server, SilentProgress(), line.show)
+            examination = ServerExamination(at_addresses(settings, (entry,)), server, SilentProgress(), line.show)
             async for check in examination.run():
                 line.clear()
                 checks.append(check)

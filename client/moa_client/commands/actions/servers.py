@@ -128,7 +128,7 @@ def _listed(name: str, book: ServerBook) -> str:
 
 
 def _asked_invitation() -> str:
-    """The line from whoever pastes it, or from a pipe.
+    """The line that the user pastes, or that comes through a pipe.
 
     A terminal by itself would take 4095 characters at most, and 1023 on some systems: an editor of lines takes all.
     """
@@ -155,7 +155,7 @@ def _read_text(file: Path) -> str:
 
 
 def _asked_key() -> str:
-    """The key from whoever types it, unseen, or from a pipe."""
+    """The key that the user types, unseen, or that comes through a pipe."""
     if sys.stdin.isatty():
         return str(click.prompt("API key (not shown)", hide_input=True, err=True))
     return sys.stdin.read()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from moa_client.conversation.events import LinkChanged, LinkState
-from moa_client.link.availability import SILENT_STREAM_MS, Availability, GiveUp, Mode, SendBeat, Step, Steps
+from moa_client.link.availability import SILENT_STREAM_MS, Availability, GiveUp, LinkStep, Mode, SendBeat, Steps
 from moa_client.link.monitor import LEAST_TIMEOUT_MS
 from moa_shared.errors import ProtocolError, RateLimitError, UnavailableError
 
@@ -57,12 +57,12 @@ def presence_in(mode: Mode) -> Availability:
     ("mode", "seconds", "then", "steps"),
     [
         (Mode.SERVED, 0.1, Mode.SERVED, []),
-        (Mode.SERVED, 0.15, Mode.SILENT, [Step.GO_STANDALONE, SILENT]),
+        (Mode.SERVED, 0.15, Mode.SILENT, [LinkStep.GO_STANDALONE, SILENT]),
         (Mode.SILENT, 0.6, Mode.SILENT, []),
-        (Mode.SILENT, 0.65, Mode.OFFLINE, [Step.REOPEN]),
+        (Mode.SILENT, 0.65, Mode.OFFLINE, [LinkStep.REOPEN]),
         (Mode.STALLED, 60.1, Mode.STALLED, []),
-        (Mode.STALLED, 60.65, Mode.OFFLINE, [Step.REOPEN]),
-        (Mode.OFFLINE_BY_WISH, 10.0, Mode.OFFLINE_BY_WISH, [Step.LEAVE]),
+        (Mode.STALLED, 60.65, Mode.OFFLINE, [LinkStep.REOPEN]),
+        (Mode.OFFLINE_BY_WISH, 10.0, Mode.OFFLINE_BY_WISH, [LinkStep.LEAVE]),
     ],
 )
 def test_time_passes_with_a_silent_stream(mode: Mode, seconds: float, then: Mode, steps: Steps) -> None:
@@ -81,7 +81,7 @@ def test_nothing_is_due_without_a_stream(mode: Mode) -> None:
 def test_a_stream_that_was_never_opened_is_lost_by_the_same_timer() -> None:
     presence = Availability(SILENCE_MS)
     tick(presence, 0.0, is_up=False, is_trying=True)
-    assert tick(presence, 5000.0, is_up=False, is_trying=True) == [Step.GO_STANDALONE, SILENT]
+    assert tick(presence, 5000.0, is_up=False, is_trying=True) == [LinkStep.GO_STANDALONE, SILENT]
     assert presence.mode is Mode.OFFLINE
 
 
@@ -89,7 +89,7 @@ def test_a_stream_that_has_broken_before_the_timer_ran_out_is_lost_for_that_reas
     presence = presence_in(Mode.SERVED)
     assert presence.on_down(GONE, broke=True, is_expected=True) == []
     steps = tick(presence, 1000.0 + LEAST_TIMEOUT_MS, is_up=False, is_trying=True)
-    assert steps == [Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, GONE.message)]
+    assert steps == [LinkStep.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, GONE.message)]
 
 
 def test_nothing_is_lost_while_nothing_is_expected() -> None:
@@ -119,7 +119,7 @@ def test_a_frame_shows_that_the_server_is_back(mode: Mode, is_progress: bool, is
 @pytest.mark.parametrize(("is_answering", "state"), [(True, LinkState.BACK), (False, LinkState.GOOD)])
 def test_the_server_decides_again_when_it_returns(mode: Mode, is_answering: bool, state: LinkState) -> None:
     presence = presence_in(mode)
-    assert presence.on_return(is_answering=is_answering) == [Step.RETURN, LinkChanged(state)]
+    assert presence.on_return(is_answering=is_answering) == [LinkStep.RETURN, LinkChanged(state)]
     assert presence.is_served
 
 
@@ -133,7 +133,13 @@ def test_a_return_that_was_no_loss_only_updates_the_state() -> None:
 @pytest.mark.parametrize(
     ("mode", "broke", "is_expected", "then", "steps"),
     [
-        (Mode.SERVED, False, True, Mode.OFFLINE, [Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, GONE.message)]),
+        (
+            Mode.SERVED,
+            False,
+            True,
+            Mode.OFFLINE,
+            [LinkStep.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, GONE.message)],
+        ),
         (Mode.SERVED, True, True, Mode.SERVED, []),
         (Mode.SERVED, False, False, Mode.SERVED, [LinkChanged(LinkState.OFFLINE, GONE.message)]),
         (Mode.SILENT, True, True, Mode.OFFLINE, []),
@@ -153,8 +159,8 @@ def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
     presence = presence_in(mode)
     presence.go_offline()
     steps = without_beats(tick(presence, 1500.0))
-    expected = [Step.LEAVE, Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, "as requested")]
-    assert steps == (expected if mode is Mode.SERVED else [Step.LEAVE])
+    expected = [LinkStep.LEAVE, LinkStep.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, "as requested")]
+    assert steps == (expected if mode is Mode.SERVED else [LinkStep.LEAVE])
     assert presence.mode is Mode.OFFLINE_BY_WISH
     presence.go_online()
     assert presence.mode.name == "OFFLINE"
@@ -172,8 +178,8 @@ def test_going_offline_and_online_at_once_changes_nothing() -> None:
 
 def test_a_server_that_violates_the_protocol_is_left_until_the_user_connects_again() -> None:
     presence = presence_in(Mode.SERVED)
-    assert presence.distrust(WRONG) == [Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, WRONG.message)]
-    assert tick(presence, 1001.0) == [Step.LEAVE]
+    assert presence.distrust(WRONG) == [LinkStep.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, WRONG.message)]
+    assert tick(presence, 1001.0) == [LinkStep.LEAVE]
     assert presence.mode is Mode.OFFLINE_BY_WISH
     assert presence.error is WRONG
 
@@ -181,7 +187,7 @@ def test_a_server_that_violates_the_protocol_is_left_until_the_user_connects_aga
 def test_another_stream_can_be_asked_for() -> None:
     presence = presence_in(Mode.SILENT)
     presence.replace_stream()
-    assert without_beats(tick(presence, 1200.0)) == [Step.REOPEN]
+    assert without_beats(tick(presence, 1200.0)) == [LinkStep.REOPEN]
     assert without_beats(tick(presence, 1201.0, is_up=False, is_trying=True)) == []
 
 
@@ -288,7 +294,7 @@ class TestWaking:
             wake = presence.wake_ms(is_up=True, patience_ms=None)
             assert wake is not None
             now = max(now, wake)
-            if Step.REOPEN in tick(presence, now):
+            if LinkStep.REOPEN in tick(presence, now):
                 break
         assert now <= 1000.0 + LEAST_TIMEOUT_MS + 2 * SILENT_STREAM_MS
 
@@ -336,13 +342,13 @@ SAID = LinkChanged(LinkState.WAITING, LIMITED.message, 12.0)
 
 def test_a_server_that_lets_the_client_wait_is_not_lost() -> None:
     presence = presence_in(Mode.SERVED)
-    assert presence.on_told_to_wait(2000.0, LIMITED, 12_000.0) == [Step.GO_STANDALONE, SAID]
+    assert presence.on_told_to_wait(2000.0, LIMITED, 12_000.0) == [LinkStep.GO_STANDALONE, SAID]
     for now in (3000.0, 13_900.0):
         assert tick(presence, now, is_up=False, is_trying=True) == []
         assert not presence.may_end_answers(now)
     assert presence.on_told_to_wait(14_000.0, LIMITED, 12_000.0) == [SAID]  # another time: the countdown begins again
     presence.on_opened(26_000.0, ROUND_TRIP_MS)
-    assert presence.on_return(is_answering=True) == [Step.RETURN, LinkChanged(LinkState.GOOD)]
+    assert presence.on_return(is_answering=True) == [LinkStep.RETURN, LinkChanged(LinkState.GOOD)]
     assert presence.is_served
 
 
@@ -370,4 +376,4 @@ def test_a_wish_to_be_offline_ends_the_wait() -> None:
     presence.on_told_to_wait(2000.0, LIMITED, 12_000.0)
     presence.go_offline()
     steps = tick(presence, 2500.0, is_up=False, is_trying=True)
-    assert steps == [Step.LEAVE, LinkChanged(LinkState.OFFLINE, "as requested")]
+    assert steps == [LinkStep.LEAVE, LinkChanged(LinkState.OFFLINE, "as requested")]

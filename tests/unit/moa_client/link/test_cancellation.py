@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.cancellation import heeded_cancellation
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.stream import Stream, StreamTraffic
 from moa_shared.errors import OverloadedError
 
 
@@ -64,7 +64,7 @@ async def send(stream: Stream) -> None:
 
 @pytest.mark.parametrize("wait", [Stream.receive, send, Stream.say_goodbye])
 async def test_a_stream_that_waits_heeds_it(wait: Callable[[Stream], Coroutine[Any, Any, object]]) -> None:
-    stream = Stream(Call(), Traffic())
+    stream = Stream(Call(), StreamTraffic())
     task = asyncio.create_task(wait(stream))
     await asyncio.sleep(0)
     task.cancel()
@@ -75,12 +75,12 @@ async def test_a_stream_that_waits_heeds_it(wait: Callable[[Stream], Coroutine[A
 async def test_a_deadline_around_it_is_one() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await Stream(Call(), Traffic()).receive()
+            await Stream(Call(), StreamTraffic()).receive()
 
 
 async def test_without_one_the_status_is_raised() -> None:
     call = Call()
-    task = asyncio.create_task(Stream(call, Traffic()).receive())
+    task = asyncio.create_task(Stream(call, StreamTraffic()).receive())
     await asyncio.sleep(0)
     call.begin()
     with pytest.raises(OverloadedError):

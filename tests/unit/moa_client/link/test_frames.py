@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.connection import Connection
+from moa_client.link.connection import ServerConnection
 from moa_client.link.frames import FrameReader, FrameSender
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
@@ -29,7 +29,7 @@ class Wire:
 
 
 def sender(wire: Wire) -> FrameSender:
-    return FrameSender(cast(Connection, wire))
+    return FrameSender(cast(ServerConnection, wire))
 
 
 def test_a_draft_that_continues_has_only_its_tokens() -> None:
