@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
@@ -199,37 +200,62 @@ class ServerConnection:
             try:
                 await self._run_stream()
             except MoaError as error:
-                if self._leaving:
-                    return
-                if self._rests:
-                    self._post(StreamLost(self.stream_number, error, retrying=False, broke=False, rests=True))
-                    return
-                self._log_loss(error)
-                self.dialer.on_lost(error, was_useful=self._was_useful)
-                goes_on = isinstance(error, DeniedError) and self.dialer.has_other
-                retrying = isinstance(error, PASSING) or goes_on
-                must_wait = isinstance(error, OverloadedError) and not self.dialer.has_other
-                if isinstance(error, OverloadedError) and must_wait:
-                    self._backoff.not_before(error.retry_after_ms / 1e3)
-                seconds = self._backoff.next_seconds() if retrying else 0.0
-                waits = seconds if must_wait else 0.0
-                self._post(StreamLost(self.stream_number, error, retrying, broke=self._was_useful, wait_seconds=waits))
-                if not retrying:
-                    return
+                seconds = self._on_end(error)
+            if seconds is None:
+                return
             self._lost_before = True
             await asyncio.sleep(seconds)
+
+    def _on_end(self, error: MoaError) -> float | None:
+        """Posts why a stream has ended, or was not opened; seconds until the next attempt, None: there is none."""
+        if self._leaving:
+            return None
+        if self._rests:
+            self._post(StreamLost(self.stream_number, error, retrying=False, broke=False, rests=True))
+            return None
+        self._log_loss(error)
+        self.dialer.on_lost(error, was_useful=self._was_useful)
+        has_other = self.dialer.has_other
+        retrying = isinstance(error, PASSING) or (isinstance(error, DeniedError) and has_other)
+        wait_seconds = 0.0
+        seconds = None
+        if isinstance(error, OverloadedError) and not has_other:
+            self._backoff.not_before(error.retry_after_ms / 1e3)
+            seconds = wait_seconds = self._backoff.next_seconds()
+        elif retrying:
+            seconds = self._backoff.next_seconds()
+        self._post(StreamLost(self.stream_number, error, retrying, self._was_useful, wait_seconds))
+        return seconds
 
     def _log_loss(self, error: MoaError) -> None:
         level = logging.WARNING if self._was_useful else logging.INFO
         what = "lost" if self._was_useful else "not opened"
         log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
 
-    async def _run_stream(self) -> None:
+    async def _run_stream(self) -> NoReturn:
         """Opens a stream and reads it to its end.
 
         Raises:
             MoaError: why it ended, or could not be opened.
         """
+        stream = await self._open()
+        opened_at = time.monotonic()
+        writer = asyncio.create_task(self._write(stream, self._outgoing))
+        try:
+            await self._read(stream, self.stream_number)
+        except MoaError:
+            if writer.done():
+                writer.result()  # its defect is why the stream ended
+            raise
+        finally:
+            self._was_useful |= time.monotonic() - opened_at > USEFUL_SECONDS
+            if self._was_useful:
+                self._backoff.reset()
+            self._stream = None
+            writer.cancel()
+            stream.cancel()
+
+    async def _open(self) -> Stream:
         is_short = self._lost_before or self.dialer.has_other  # what does not answer is soon tried again, or elsewhere
         seconds = max(RETRY_SECONDS, RETRY_ROUND_TRIPS * self.rtt_ms / 1e3) if is_short else None
         began = time.monotonic()
@@ -242,36 +268,25 @@ class ServerConnection:
         self.stream_number += 1
         number, dialer = self.stream_number, self.dialer
         stream, opened = await dialer.dial(make_open, seconds, self.traffic)
-        opened_at = time.monotonic()
+        took_ms = 1e3 * (time.monotonic() - began)
         self._stream = stream
         self._outgoing = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
-        took_ms = 1e3 * (opened_at - began)
         level = logging.WARNING if self._lost_before else logging.INFO
         log.log(level, "stream %d to %s opened in %.0f ms", number, dialer.label, took_ms)
         self._post(StreamOpened(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
-        writer = asyncio.create_task(self._write(stream, self._outgoing))
-        try:
-            while True:
-                frame = await stream.receive()
-                self._rests = frame.HasField("go_away") and frame.go_away.reason == IDLE
-                self._was_useful |= not self._rests
-                if frame.HasField("go_away") and not self._rests:
-                    self.dialer.on_go_away(frame.go_away.servers)
-                if not self._leaving:
-                    await self._room.acquire()
-                    self._post(FrameReceived(number, frame))
-        except MoaError:
-            if writer.done():
-                writer.result()  # its defect is why the stream ended
-            raise
-        finally:
-            self._was_useful |= time.monotonic() - opened_at > USEFUL_SECONDS
-            if self._was_useful:
-                self._backoff.reset()
-            self._stream = None
-            writer.cancel()
-            stream.cancel()
+        return stream
+
+    async def _read(self, stream: Stream, number: int) -> NoReturn:
+        while True:
+            frame = await stream.receive()
+            self._rests = frame.HasField("go_away") and frame.go_away.reason == IDLE
+            self._was_useful |= not self._rests
+            if frame.HasField("go_away") and not self._rests:
+                self.dialer.on_go_away(frame.go_away.servers)
+            if not self._leaving:
+                await self._room.acquire()
+                self._post(FrameReceived(number, frame))
 
     @staticmethod
     async def _write(stream: Stream, outgoing: asyncio.Queue[pb.ClientFrame]) -> None:

@@ -109,7 +109,7 @@ class Dialer:
             if len(self._fleet.servers) > 1:
                 self._server.refresh()  # it may be back
             self._renew()
-            return await self._open(self._server, make_open, seconds, traffic)
+            return await self._open(make_open, seconds, traffic)
         if seconds is not None:
             seconds = max(seconds, self._patience_seconds)
         try:
@@ -133,11 +133,12 @@ class Dialer:
             self._server = self._better or self._serving or await self._choice.first()
         self._better = None
         seconds = seconds and max(seconds, attempt_seconds(self._server))
-        return await self._open(self._server, make_open, seconds, traffic)
+        return await self._open(make_open, seconds, traffic)
 
     async def _open(
-        self, server: Server, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
+        self, make_open: MakeOpen, seconds: float | None, traffic: StreamTraffic
     ) -> tuple[Stream, pb.Opened]:
+        server = self._server
         self._channel, self._is_lost = server.channel_number, False
         message = make_open(server.address)
         self._choice.needs = message.identity

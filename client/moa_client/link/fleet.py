@@ -123,25 +123,25 @@ class Fleet:
 
     # ------------------------------------------------------------ what they serve
 
-    async def describe(self, seconds: float | None = None) -> pb.DescribeResponse:
+    async def describe(self) -> pb.DescribeResponse:
         """What the best of the servers serves: several are asked at once.
 
         Raises:
             MoaError: none answers; why, for each.
         """
         if self.home is not None:
-            return await self.home.describe(seconds)
-        answered = await self._ask_all(seconds)
+            return await self.home.describe()
+        answered = await self._ask_all()
         if not answered:
             raise refusal(self.servers)
         self.model = self._model_of(answered)
         self.newest = self.best(list(answered), self.model)
         return answered[self.newest]
 
-    async def _ask_all(self, seconds: float | None) -> dict[Server, pb.DescribeResponse]:
+    async def _ask_all(self) -> dict[Server, pb.DescribeResponse]:
         """What those serve that answer; once one has, the others have a little time, and are waited for no longer."""
         began, deadline = time.monotonic(), math.inf
-        pending = {self._measure(server, seconds) for server in self.servers}
+        pending = {self._measure(server) for server in self.servers}
         answered: dict[Server, pb.DescribeResponse] = {}
         while pending and (now := time.monotonic()) < deadline:
             rest = deadline - now if answered else None
@@ -176,10 +176,10 @@ class Fleet:
             if server.measured_at + MEASURE_SECONDS < time.monotonic():
                 self._measure(server)
 
-    def _measure(self, server: Server, seconds: float | None = None) -> asyncio.Task[None]:
+    def _measure(self, server: Server) -> asyncio.Task[None]:
         async def measure() -> None:
             with suppress(MoaError):  # the server remembers it
-                await server.measure(seconds)
+                await server.measure()
 
         return self._in_background(measure())
 

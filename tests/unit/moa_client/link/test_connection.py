@@ -104,7 +104,7 @@ class NoWait(Backoff):
         return 0.0
 
 
-class Peer:
+class Harness:
     """A connection, its server, and its inbox."""
 
     def __init__(self) -> None:
@@ -130,8 +130,8 @@ class Peer:
 
 
 @pytest.fixture
-async def peer() -> AsyncIterator[Peer]:
-    made = Peer()
+async def harness() -> AsyncIterator[Harness]:
+    made = Harness()
     async with asyncio.timeout(20.0):
         yield made
         await made.connection.drop()
@@ -143,121 +143,121 @@ async def settled(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_frames_come_after_the_opening_in_order_and_numbered(peer: Peer) -> None:
-    stream = await peer.opened()
+async def test_frames_come_after_the_opening_in_order_and_numbered(harness: Harness) -> None:
+    stream = await harness.opened()
     for number in range(3):
         stream.incoming.put_nowait(verdict(number))
-    assert [await peer.next() for _ in range(3)] == [FrameReceived(1, verdict(number)) for number in range(3)]
+    assert [await harness.next() for _ in range(3)] == [FrameReceived(1, verdict(number)) for number in range(3)]
 
 
-async def test_frames_are_written_in_order_and_without_a_stream_dropped(peer: Peer) -> None:
-    peer.connection.send(beat(0))
-    stream = await peer.opened()
-    peer.connection.send(beat(1))
-    peer.connection.send(beat(2))
+async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness: Harness) -> None:
+    harness.connection.send(beat(0))
+    stream = await harness.opened()
+    harness.connection.send(beat(1))
+    harness.connection.send(beat(2))
     await settled(lambda: len(stream.sent) == 2)
     assert stream.sent == [beat(1), beat(2)]
 
 
-async def test_a_stream_that_breaks_is_opened_again_under_the_next_number(peer: Peer) -> None:
-    stream = await peer.opened()
+async def test_a_stream_that_breaks_is_opened_again_under_the_next_number(harness: Harness) -> None:
+    stream = await harness.opened()
     stream.incoming.put_nowait(verdict(0))
     stream.incoming.put_nowait(LOST)
-    assert isinstance(await peer.next(), FrameReceived)
-    assert await peer.next() == StreamLost(1, LOST, retrying=True, broke=True)
-    again = await peer.next()
+    assert isinstance(await harness.next(), FrameReceived)
+    assert await harness.next() == StreamLost(1, LOST, retrying=True, broke=True)
+    again = await harness.next()
     assert isinstance(again, StreamOpened)
     assert again.stream == 2
     assert stream.is_cancelled
 
 
-async def test_a_stream_that_has_brought_nothing_was_a_failed_attempt(peer: Peer) -> None:
-    (await peer.opened()).incoming.put_nowait(LOST)
-    assert await peer.next() == StreamLost(1, LOST, retrying=True, broke=False)
+async def test_a_stream_that_has_brought_nothing_was_a_failed_attempt(harness: Harness) -> None:
+    (await harness.opened()).incoming.put_nowait(LOST)
+    assert await harness.next() == StreamLost(1, LOST, retrying=True, broke=False)
 
 
-async def test_what_no_attempt_can_fix_is_not_tried_again(peer: Peer) -> None:
+async def test_what_no_attempt_can_fix_is_not_tried_again(harness: Harness) -> None:
     denied = DeniedError("The key is refused.")
-    peer.server.refusals = [denied]
-    peer.connection.start()
-    assert await peer.next() == StreamLost(1, denied, retrying=False, broke=False)
-    await settled(lambda: not peer.connection.is_trying)
-    assert peer.inbox.empty()
+    harness.server.refusals = [denied]
+    harness.connection.start()
+    assert await harness.next() == StreamLost(1, denied, retrying=False, broke=False)
+    await settled(lambda: not harness.connection.is_trying)
+    assert harness.inbox.empty()
 
 
-async def test_a_server_that_is_full_is_left_alone_for_as_long_as_it_says(peer: Peer) -> None:
+async def test_a_server_that_is_full_is_left_alone_for_as_long_as_it_says(harness: Harness) -> None:
     full = OverloadedError("There is no room.")
     full.retry_after_ms = 4000
-    peer.server.refusals = [full]
-    peer.connection.start()
-    lost = await peer.next()
+    harness.server.refusals = [full]
+    harness.connection.start()
+    lost = await harness.next()
     assert isinstance(lost, StreamLost)
-    assert (lost.retrying, peer.backoff.asked_for) == (True, [4.0])
+    assert (lost.retrying, harness.backoff.asked_for) == (True, [4.0])
 
 
-async def test_a_stream_that_the_server_ends_for_want_of_questions_is_not_opened_again(peer: Peer) -> None:
-    stream = await peer.opened()
+async def test_a_stream_that_the_server_ends_for_want_of_questions_is_not_opened_again(harness: Harness) -> None:
+    stream = await harness.opened()
     stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason=IDLE)))
     stream.incoming.put_nowait(LOST)
-    assert isinstance(await peer.next(), FrameReceived)
-    assert await peer.next() == StreamLost(1, LOST, retrying=False, broke=False, rests=True)
-    await settled(lambda: not peer.connection.is_trying)
-    await peer.opened()  # with the next question
+    assert isinstance(await harness.next(), FrameReceived)
+    assert await harness.next() == StreamLost(1, LOST, retrying=False, broke=False, rests=True)
+    await settled(lambda: not harness.connection.is_trying)
+    await harness.opened()  # with the next question
 
 
-async def test_a_defect_is_told_and_ends_the_attempts(peer: Peer) -> None:
-    peer.server.refusals = [ValueError("a defect")]
-    peer.connection.start()
-    lost = await peer.next()
+async def test_a_defect_is_told_and_ends_the_attempts(harness: Harness) -> None:
+    harness.server.refusals = [ValueError("a defect")]
+    harness.connection.start()
+    lost = await harness.next()
     assert isinstance(lost, StreamLost)
     assert isinstance(lost.error, InternalError)
     assert lost.error.message == snapshot("The connection has failed (ValueError).")
     assert not lost.retrying
 
 
-async def test_what_a_stream_that_was_left_has_posted_is_not_accepted(peer: Peer) -> None:
-    stream = await peer.opened()
+async def test_what_a_stream_that_was_left_has_posted_is_not_accepted(harness: Harness) -> None:
+    stream = await harness.opened()
     stream.incoming.put_nowait(verdict(0))
-    await settled(lambda: not peer.inbox.empty())
-    await peer.connection.drop()
-    assert not peer.connection.accept(peer.inbox.get_nowait())
-    assert not peer.connection.accept(StreamLost(1, LOST, retrying=True, broke=True))
+    await settled(lambda: not harness.inbox.empty())
+    await harness.connection.drop()
+    assert not harness.connection.accept(harness.inbox.get_nowait())
+    assert not harness.connection.accept(StreamLost(1, LOST, retrying=True, broke=True))
     assert stream.is_cancelled
-    await peer.opened()
+    await harness.opened()
 
 
-async def test_a_stream_is_read_ahead_of_its_reader_by_so_many_frames(peer: Peer) -> None:
-    stream = await peer.opened()
+async def test_a_stream_is_read_ahead_of_its_reader_by_so_many_frames(harness: Harness) -> None:
+    stream = await harness.opened()
     for number in range(READ_AHEAD + 2):
         stream.incoming.put_nowait(verdict(number))
     await settled(lambda: stream.incoming.qsize() == 1)
-    assert peer.inbox.qsize() == READ_AHEAD  # one more was read, and waits
-    await peer.next()
-    await settled(lambda: peer.inbox.qsize() == READ_AHEAD)
+    assert harness.inbox.qsize() == READ_AHEAD  # one more was read, and waits
+    await harness.next()
+    await settled(lambda: harness.inbox.qsize() == READ_AHEAD)
 
 
-async def test_a_transport_that_accepts_nothing_is_given_up(peer: Peer) -> None:
-    stream = await peer.opened()
+async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) -> None:
+    stream = await harness.opened()
     stream.is_stuck = True
-    peer.connection.send(beat(0))
+    harness.connection.send(beat(0))
     await asyncio.sleep(0)
     for number in range(WRITE_AHEAD + 1):
-        peer.connection.send(beat(number))
+        harness.connection.send(beat(number))
     assert stream.is_cancelled
-    assert isinstance(await peer.next(), StreamLost)
+    assert isinstance(await harness.next(), StreamLost)
 
 
-async def test_who_leaves_says_goodbye_and_hears_nothing_more(peer: Peer) -> None:
-    stream = await peer.opened()
-    await peer.connection.leave()
+async def test_who_leaves_says_goodbye_and_hears_nothing_more(harness: Harness) -> None:
+    stream = await harness.opened()
+    await harness.connection.leave()
     assert stream.has_said_goodbye
-    assert peer.inbox.empty()
-    assert not peer.connection.is_up
+    assert harness.inbox.empty()
+    assert not harness.connection.is_up
 
 
-async def test_a_stream_given_up_as_lost_is_opened_again_though_it_never_ended(peer: Peer) -> None:
-    stream = await peer.opened()
-    await peer.connection.lose()
+async def test_a_stream_given_up_as_lost_is_opened_again_though_it_never_ended(harness: Harness) -> None:
+    stream = await harness.opened()
+    await harness.connection.lose()
     assert stream.is_cancelled
-    assert isinstance(await peer.next(), StreamOpened)
-    assert len(peer.server.streams) == 2
+    assert isinstance(await harness.next(), StreamOpened)
+    assert len(harness.server.streams) == 2

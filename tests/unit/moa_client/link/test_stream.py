@@ -20,13 +20,13 @@ VERDICT = pb.ServerFrame(verdict=pb.Verdict(tokens=[1, 2]))
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-class Call:
+class ScriptedCall:
     """One that brings what it is given, and then ends."""
 
     def __init__(self, *frames: object) -> None:
         self._frames = list(frames)
         self._status = grpc.StatusCode.OK, ""
-        self._on_status: Callable[[Call], None] = lambda _: None
+        self._on_status: Callable[[ScriptedCall], None] = lambda _: None
         self.written: list[pb.ClientFrame] = []
         self.is_half_closed = self.is_cancelled = False
         self.is_over = False
@@ -35,7 +35,7 @@ class Call:
         self._status, self.is_over = (status, details), True
         self._on_status(self)
 
-    def add_done_callback(self, callback: Callable[[Call], None]) -> None:
+    def add_done_callback(self, callback: Callable[[ScriptedCall], None]) -> None:
         self._on_status = callback
 
     async def write(self, request: pb.ClientFrame) -> None:
@@ -73,7 +73,7 @@ class Call:
 async def test_messages_are_counted_with_their_headers_and_shown_to_who_observes() -> None:
     seen: list[tuple[Literal["up", "down"], object]] = []
     traffic = StreamTraffic(observe=lambda way, message: seen.append((way, message)))
-    stream = Stream(Call(VERDICT), traffic)
+    stream = Stream(ScriptedCall(VERDICT), traffic)
     await stream.send(BEAT)
     assert await stream.receive() == VERDICT
     assert traffic.up_bytes == BEAT.ByteSize() + FRAME_OVERHEAD_BYTES
@@ -83,12 +83,12 @@ async def test_messages_are_counted_with_their_headers_and_shown_to_who_observes
 
 async def test_a_stream_that_the_server_ends_says_so() -> None:
     with raises(UnavailableError, snapshot("The server ended the conversation. Ask again to open a new one.")):
-        await Stream(Call(), StreamTraffic()).receive()
+        await Stream(ScriptedCall(), StreamTraffic()).receive()
 
 
 @pytest.mark.parametrize("wait", [Stream.receive, lambda stream: stream.send(BEAT)], ids=["reading", "writing"])
 async def test_the_status_of_the_call_is_the_error(wait: Callable[[Stream], object]) -> None:
-    call = Call()
+    call = ScriptedCall()
     stream = Stream(call, StreamTraffic())
     call.end(FULL, "full")
     with pytest.raises(OverloadedError):
@@ -96,7 +96,7 @@ async def test_the_status_of_the_call_is_the_error(wait: Callable[[Stream], obje
 
 
 async def test_that_a_write_failed_does_not_replace_why_the_call_ended() -> None:
-    call = Call()
+    call = ScriptedCall()
     stream = Stream(call, StreamTraffic())
     call.end(FULL, "full")
     call.end(grpc.StatusCode.INTERNAL, WRITE_FAILED)
@@ -109,7 +109,7 @@ async def test_an_error_is_given_what_the_user_of_this_device_can_do() -> None:
         error.hint = "Ask the operator for another key."
         return error
 
-    call = Call()
+    call = ScriptedCall()
     stream = Stream(call, StreamTraffic(), advised=advised)
     call.end(grpc.StatusCode.UNAUTHENTICATED, "no key")
     with pytest.raises(AuthenticationError) as caught:
@@ -119,16 +119,16 @@ async def test_an_error_is_given_what_the_user_of_this_device_can_do() -> None:
 
 async def test_what_is_not_a_frame_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        await Stream(Call(pb.Opened()), StreamTraffic()).receive()
+        await Stream(ScriptedCall(pb.Opened()), StreamTraffic()).receive()
 
 
 async def test_the_text_of_a_goodbye_has_no_controls() -> None:
-    frame = await Stream(Call(pb.ServerFrame(go_away=pb.GoAway(reason="a\x1b[2Jb"))), StreamTraffic()).receive()
+    frame = await Stream(ScriptedCall(pb.ServerFrame(go_away=pb.GoAway(reason="a\x1b[2Jb"))), StreamTraffic()).receive()
     assert "\x1b" not in frame.go_away.reason
 
 
 async def test_a_goodbye_ends_what_is_written() -> None:
-    call = Call()
+    call = ScriptedCall()
     await Stream(call, StreamTraffic()).say_goodbye()
     assert call.written == [pb.ClientFrame(bye=pb.Bye())]
     assert call.is_half_closed
@@ -136,7 +136,7 @@ async def test_a_goodbye_ends_what_is_written() -> None:
 
 
 async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
-    call, ended = Call(), list[bool]()
+    call, ended = ScriptedCall(), list[bool]()
     stream = Stream(call, StreamTraffic(), on_end=lambda: ended.append(True))
     call.end(grpc.StatusCode.UNAVAILABLE, "gone")
     await stream.say_goodbye()
@@ -146,7 +146,7 @@ async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
 
 async def test_the_end_is_told_once() -> None:
     ended = list[bool]()
-    stream = Stream(Call(), StreamTraffic(), on_end=lambda: ended.append(True))
+    stream = Stream(ScriptedCall(), StreamTraffic(), on_end=lambda: ended.append(True))
     stream.cancel()
     stream.cancel()
     assert ended == [True]
