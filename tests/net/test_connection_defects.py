@@ -61,7 +61,8 @@ async def test_a_defect_of_the_writer_in_the_answer_ends_it(
             engine.connection.send(pb.ClientFrame(draft=pb.Draft()))
             await until(lambda: not engine.connection.is_up)
 
-    async with asyncio.timeout(PATIENCE), talking(target, f"127.0.0.1:{server.port}", WAITING) as engine:
+    address, held = f"127.0.0.1:{server.port}", device(target, "none")
+    async with asyncio.timeout(PATIENCE), talking(target, address, WAITING, held=held) as engine:
         with raises(
             InternalError,
             snapshot("The connection has failed (ValueError). This is a defect of moa: please report it with the log."),
