@@ -41,19 +41,19 @@ async def begin(
     """
     use_threads(settings)
     progress = make_progress()
-    settings, link = await stack.enter_async_context(connect_servers(settings))
+    settings, fleet = await stack.enter_async_context(connect_servers(settings))
     if not settings.offline:
         line.show(f"Connecting to {settings.server} ...")
-    reached = await reach(settings, link)
+    reached = await reach(settings, fleet)
     line.clear()
-    for left_out in link.skipped:
+    for left_out in fleet.skipped:
         remark(left_out)
     with interruptible_work():
-        sources = await find(settings, link, reached, progress)
+        sources = await find(settings, fleet, reached, progress)
         line.show("Loading the drafter ...")
         started = load(settings, reached, sources, progress)
     line.clear()
-    host = Host(settings, link, started)
+    host = Host(settings, fleet, started)
     stack.push_async_callback(host.close)
     store = HistoryStore(settings.history_dir) if settings.history and not single else None
     library = Library(host, store)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from moa_client.device.loading import Device, load_device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import AnyLink, connect_any
+from moa_client.link.fleet import Fleet, connect
+from moa_client.link.server import Server
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.config import load_settings
@@ -47,21 +47,21 @@ async def texts(
         broken: takes what each client had of an answer when no server was left, after which it asks again; None: that
             does not happen.
     """
-    async with connect_any([Link(address, 5.0, 20.0) for address in addresses]) as link:
-        device = load_device(program(model), await link.describe(), SilentProgress())
-        asking = [_ask_on(link, device, seed, is_over, broken) for seed in range(clients)]
+    async with connect([Server(address, 5.0, 20.0) for address in addresses]) as fleet:
+        device = load_device(program(model), await fleet.describe(), SilentProgress())
+        asking = [_ask_on(fleet, device, seed, is_over, broken) for seed in range(clients)]
         return list(await asyncio.gather(*asking))
 
 
-async def one_text(model: Path, link: Link, seed: int) -> list[int]:
+async def one_text(model: Path, server: Server, seed: int) -> list[int]:
     """One answer of one replica."""
-    async with connect_any([link]) as connected:
-        device = load_device(program(model), await connected.describe(), SilentProgress())
-        return (await _ask_on(connected, device, seed, lambda: True))[0]
+    async with connect([server]) as fleet:
+        device = load_device(program(model), await fleet.describe(), SilentProgress())
+        return (await _ask_on(fleet, device, seed, lambda: True))[0]
 
 
 async def _ask_on(
-    link: AnyLink,
+    fleet: Fleet,
     device: Device,
     seed: int,
     is_over: Callable[[], bool],
@@ -70,7 +70,7 @@ async def _ask_on(
     answers: list[list[int]] = []
     while True:
         was_over = is_over()
-        engine = ClientEngine(link, device, SIZES["vocab_size"], Codec.INT4)
+        engine = ClientEngine(fleet, device, SIZES["vocab_size"], Codec.INT4)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 async for _ in engine.ask(PROMPT, sampled(seed)):

@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 from inline_snapshot import snapshot
-from moa_client.link.channel import Link
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_server.access.api_key import KeyBook, KeyEntry, hash_of, new_key
 from moa_server.access.caller import CallerLimits
 from moa_server.access.key_file import changing
@@ -57,10 +57,10 @@ class Guarded:
     def addresses(self) -> list[str]:
         return [each["address"] for each in self.fleet.status()["replicas"]]
 
-    def link(self, address: str) -> Link:
+    def server(self, address: str) -> Server:
         """As the program makes it with --tls-ca and --key-file."""
         security = Security(tls=True, authorities=self.authority, key=self.keys["other"])
-        return Link(address, 5.0, 20.0, security)
+        return Server(address, 5.0, 20.0, security)
 
     @asynccontextmanager
     async def holders(self, *names: str) -> AsyncIterator[list[list[Holder]]]:
@@ -91,7 +91,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 async def test_a_client_with_a_key_and_the_authority_gets_the_same_text_from_both(guarded: Guarded) -> None:
     first, second = [
-        await one_text(guarded.fleet.model, guarded.link(address), seed=1) for address in guarded.addresses
+        await one_text(guarded.fleet.model, guarded.server(address), seed=1) for address in guarded.addresses
     ]
     assert first == second
     assert len(first) == 400

@@ -8,13 +8,13 @@ import pytest
 from moa_client.conversation.events import Committed
 from moa_client.device.loading import load_device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.routing.route import connect_any
+from moa_client.link.fleet import connect
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.memory_codec import Codec
 
 from tests.cluster.asking import PROMPT, program, sampled
 from tests.cluster.conftest import Fleet
-from tests.cluster.watched_link import Opening, WatchedLink
+from tests.cluster.watched_server import Opening, WatchedServer
 from tests.support.tiny_models import SIZES
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
@@ -36,7 +36,7 @@ async def test_conversations_whose_streams_are_cut_come_back_to_their_replica_an
 async def _cut_twice(fleet: Fleet, addresses: Sequence[str], seed: int) -> list[Opening]:
     """The streams of one answer, two of which are cut."""
     openings: list[Opening] = []
-    async with connect_any([WatchedLink(each, 5.0, 20.0, openings.append) for each in addresses]) as link:
+    async with connect([WatchedServer(each, 5.0, 20.0, openings.append) for each in addresses]) as link:
         device = load_device(program(fleet.model), await link.describe(), SilentProgress())
         engine = ClientEngine(link, device, SIZES["vocab_size"], Codec.INT4)
         try:

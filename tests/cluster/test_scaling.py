@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 import pytest
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 from moa_shared.errors import MoaError
 
 from tests.cluster.asking import texts
@@ -60,7 +60,7 @@ async def _until(known: Sequence[str], replicas: int) -> list[str]:
     while True:
         answering, named = [], list(known)
         for address in known:
-            link = Link(address, 5.0, 20.0)
+            link = Server(address, 5.0, 20.0)
             try:
                 named += (await link.describe()).servers
                 answering.append(address)

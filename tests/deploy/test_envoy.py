@@ -17,9 +17,10 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Committed, Ended, Event
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
-from moa_client.link.dialer import SESSION, new_session
+from moa_client.link import fleet as client_fleet
+from moa_client.link.dialer import new_session
 from moa_client.link.security import Security
+from moa_client.link.server import SESSION, Server
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import UnavailableError
@@ -76,8 +77,8 @@ class Fleet(Servers):
     def ports(self) -> list[int]:
         return list(self._ports.values())
 
-    def link(self, proxy: Proxy) -> Link:
-        return Link(proxy.address, 5.0, 20.0, Security(tls=True, authorities=self.folder / "servers-ca.pem"))
+    def server(self, proxy: Proxy) -> Server:
+        return Server(proxy.address, 5.0, 20.0, Security(tls=True, authorities=self.folder / "servers-ca.pem"))
 
     def channel(self, proxy: Proxy) -> grpc.aio.Channel:
         """With a connection of its own."""
@@ -112,7 +113,7 @@ async def talking(
     target: TorchTarget, servers: Fleet, proxy: Proxy, *, drafts: bool = True
 ) -> AsyncIterator[ClientEngine]:
     """A client's engine with a link of its own."""
-    link = servers.link(proxy)
+    link = client_fleet.Fleet([servers.server(proxy)])
     engine = ClientEngine(link, slow_device(target) if drafts else device(target, "none"), VOCAB, Codec.INT4, WAITING)
     try:
         yield engine
@@ -371,11 +372,11 @@ async def test_an_answer_and_a_silence_of_twenty_seconds(target: TorchTarget, tm
 
 
 async def reason_through(servers: Fleet, proxy: Proxy, security: Security | None = None) -> None:
-    link = servers.link(proxy) if security is None else Link(proxy.address, 5.0, 5.0, security)
+    server = servers.server(proxy) if security is None else Server(proxy.address, 5.0, 5.0, security)
     try:
-        await link.describe()
+        await server.describe()
     finally:
-        await link.close()
+        await server.close()
 
 
 async def test_errors_of_tls_stay_readable(target: TorchTarget, tmp_path: Path) -> None:

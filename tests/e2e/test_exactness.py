@@ -18,7 +18,8 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.device.loading import Device, load_device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -57,7 +58,7 @@ ALONE: dict[tuple[str, AnswerSettings], list[int]] = {}  # what the exact server
 @asynccontextmanager
 async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
     settings = ClientSettings(server=address, **DRAFTS[name])  # type: ignore[arg-type]
-    async with connect(address, 10.0, 60.0) as link:
+    async with connect([Server(address, 10.0, 60.0)]) as link:
         served = await link.describe()
         if (address, name) not in DEVICES:
             DEVICES[address, name] = load_device(settings, served, SilentProgress())

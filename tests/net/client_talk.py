@@ -25,7 +25,8 @@ from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.engine.replaced_server import Refit
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
@@ -114,7 +115,7 @@ async def talking(
         name: of a slow device's drafter; `held`: another device instead.
     """
     held = held or slow_device(target, name)
-    async with connect(address, 5.0, 20.0) as link:
+    async with connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings, offline=offline, refit=refit)
         try:
             yield engine

@@ -5,7 +5,8 @@ from __future__ import annotations
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_server.service.host import Host
 from moa_server.verifier.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -18,7 +19,7 @@ from tests.net.test_client_engine import PROMPT, ask
 
 async def check_texts(host: Host, device: Device, target: Target, *, rounds: bool) -> None:
     """Asks greedily and sampled, and compares with what the target writes by itself."""
-    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(rounds=rounds))
         try:
             for temperature in (0.0, 0.7):

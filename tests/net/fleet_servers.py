@@ -8,7 +8,7 @@ from moa_client.conversation.events import ServerChanged
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
@@ -61,9 +61,9 @@ class Servers:
     async def stop(self, name: str) -> None:
         await self.running.pop(name).stop(0.0)
 
-    def links(self, silence_seconds: float = 20.0) -> list[Link]:
+    def links(self, silence_seconds: float = 20.0) -> list[Server]:
         """To all, in the order in which they were started."""
-        return [Link(f"127.0.0.1:{port}", 5.0, silence_seconds, name=name) for name, port in self._ports.items()]
+        return [Server(f"127.0.0.1:{port}", 5.0, silence_seconds, name=name) for name, port in self._ports.items()]
 
     def sessions(self, name: str) -> int:
         return len(self.running[name].host.services.registry)

@@ -16,7 +16,8 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import ClientDrafter, MoaDrafter
 from moa_client.host.host import Host
 from moa_client.host.starting import Reached, Started
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
@@ -120,7 +121,7 @@ async def hosting_at(target: Target, drafters: Drafters, address: str, **setting
         new_drafter=drafters.make,
     )
     sources = cast("Any", SimpleNamespace(served=pb.DescribeResponse()))
-    async with connect(address, 5.0, 20.0) as link:
+    async with connect([Server(address, 5.0, 20.0)]) as link:
         started = Started(held, Reached(await link.describe(), 1.0), sources)
         host = Host(ClientSettings(server=address, **settings), link, started)
         try:

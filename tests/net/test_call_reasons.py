@@ -16,8 +16,9 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.doctor.reaching import check_connection, check_name
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_server.cluster.connection import connected
 from moa_shared.errors import MoaError
 
@@ -29,14 +30,15 @@ PLAIN = Security(insecure=True)
 
 async def said(address: str, security: Security = PLAIN, seconds: float = 5.0) -> list[str]:
     """What a description, a download and a conversation say that fail."""
-    async with connect(address, seconds, seconds, security) as link:
+    async with connect([Server(address, seconds, seconds, security)]) as fleet:
+        [server] = fleet.servers
 
         async def fetch() -> None:
-            async for _ in link.fetch(pb.FetchDrafterRequest()):
+            async for _ in server.fetch(pb.FetchDrafterRequest()):
                 pass
 
         lines = []
-        for call in (link.describe(), fetch(), link.open(pb.Open())):
+        for call in (server.describe(), fetch(), server.open(pb.Open())):
             with pytest.raises(MoaError) as caught:
                 await call
             lines.append(steady(caught.value.message))

@@ -22,7 +22,8 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.errors import (
     ContextLengthError,
@@ -121,7 +122,7 @@ async def refusal(
     rule: StandaloneRule | None = None,
 ) -> tuple[MoaError, ClientEngine]:
     """The error with which a question ends on a device that cannot go on alone, and the talk after it."""
-    async with saying(frames) as (address, _), connect(address, 5.0, silence_seconds) as link:
+    async with saying(frames) as (address, _), connect([Server(address, 5.0, silence_seconds)]) as link:
         settings = DraftingSettings(standalone=rule or StandaloneRule())
         engine = ClientEngine(link, device(target, name), VOCAB, Codec.INT4, settings)
         try:
@@ -138,7 +139,7 @@ async def alone(
     target: Target, frames: Sequence[pb.ServerFrame], name: str = "chain"
 ) -> tuple[list[Event], ClientEngine]:
     """What happens on a device that continues standalone."""
-    async with saying(frames) as (address, _), connect(address, 5.0, 20.0) as link:
+    async with saying(frames) as (address, _), connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, name), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
         await engine.close()
@@ -223,7 +224,7 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
         verdict([], finish=pb.FINISH_CANCELLED),
     ]
     frames += [verdict([9], base=5, before=[*PROMPT, 7, 8], finish=pb.FINISH_END_OF_TEXT)]
-    async with saying(frames) as (address, heard), connect(address, 5.0, 20.0) as link:
+    async with saying(frames) as (address, heard), connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, "lookup"), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings())]
         await engine.close()
@@ -236,7 +237,7 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
 
 async def test_without_progress_the_device_continues_standalone_though_beats_are_answered(target: Target) -> None:
     frames = [OPENED_BARE, verdict([7])]
-    async with saying(frames, beats=True) as (address, heard), connect(address, 5.0, 0.5) as link:
+    async with saying(frames, beats=True) as (address, heard), connect([Server(address, 5.0, 0.5)]) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
         reasons = [event.reason for event in events if isinstance(event, LinkChanged)]
@@ -279,7 +280,7 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
     for last in (verdict([7], finish=pb.FINISH_DRAINING), verdict([7])):
         _, engine = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
         assert engine.conversation.tokens == [*PROMPT, 7]
-    async with saying([], version=99) as (address, _), connect(address, 5.0, 5.0) as link:
+    async with saying([], version=99) as (address, _), connect([Server(address, 5.0, 5.0)]) as link:
         with raises(
             MismatchError,
             snapshot(
@@ -299,14 +300,14 @@ async def test_words_of_a_server_are_lines_on_which_no_terminal_acts(target: Tar
     )
     assert str(error).isprintable()
     served = pb.Identity(target_id=evil), [pb.Drafter(name=evil)]
-    async with saying([], served=served) as (address, _), connect(address, 5.0, 5.0) as link:
+    async with saying([], served=served) as (address, _), connect([Server(address, 5.0, 5.0)]) as link:
         described = await link.describe()
         assert described.identity.target_id.isprintable()
         assert described.drafters[0].name.isprintable()
 
 
 async def test_a_signal_in_an_answer_says_goodbye_first(target: Target) -> None:
-    async with saying([OPENED_BARE, verdict([7])]) as (address, heard), connect(address, 5.0, 20.0) as link:
+    async with saying([OPENED_BARE, verdict([7])]) as (address, heard), connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
 
         async def converse() -> None:
@@ -354,7 +355,7 @@ async def refusing_the_first() -> AsyncIterator[tuple[str, asyncio.Event]]:
 
 
 async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and_is_over(target: Target) -> None:
-    async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
+    async with refusing_the_first() as (address, is_there), connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         first = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
         assert isinstance(first[-1], Ended)
@@ -371,7 +372,7 @@ async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and
 
 
 async def test_a_question_asked_meanwhile_is_answered_all_the_same(target: Target) -> None:
-    async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
+    async with refusing_the_first() as (address, is_there), connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
             pass
@@ -387,7 +388,7 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
     target: Target,
 ) -> None:
     began = time.monotonic()
-    async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 1.0) as link:
+    async with saying([OPENED_BARE], closes=True) as (address, heard), connect([Server(address, 5.0, 1.0)]) as link:
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
         with raises(UnavailableError, snapshot("The server ended the conversation. Ask again to open a new one.")):
             async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
@@ -398,7 +399,7 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
 
 
 async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_standalone(target: Target) -> None:
-    async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 20.0) as link:
+    async with saying([OPENED_BARE], closes=True) as (address, heard), connect([Server(address, 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
         await engine.close()
@@ -409,7 +410,10 @@ async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write
 
 async def test_a_server_that_takes_every_stream_for_idle_is_asked_less_and_less_often(target: Target) -> None:
     idle = pb.ServerFrame(go_away=pb.GoAway(reason=IDLE))
-    async with saying([OPENED_BARE, idle], closes=True) as (address, heard), connect(address, 5.0, 20.0) as link:
+    async with (
+        saying([OPENED_BARE, idle], closes=True) as (address, heard),
+        connect([Server(address, 5.0, 20.0)]) as link,
+    ):
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
 
         async def ask() -> None:

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_shared.errors import UnavailableError
 
 FIRST_SECONDS, SECOND_SECONDS = 0.3, 1.5  # less than gRPC waits for an attempt that is not answered
@@ -22,11 +23,11 @@ async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() 
 
     server = await asyncio.start_server(take, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with connect(f"127.0.0.1:{port}", 5.0, 20.0) as link:
+    async with connect([Server(f"127.0.0.1:{port}", 5.0, 20.0)]) as link:
         for seconds in (FIRST_SECONDS, SECOND_SECONDS):
             with pytest.raises(UnavailableError):
-                await link.open(pb.Open(), seconds)
-            link.renew(link.channel_number)
+                await link.servers[0].open(pb.Open(), seconds)
+            link.servers[0].renew(link.servers[0].channel_number)
     assert len(taken) >= 2
     server.close()
     for writer in taken:

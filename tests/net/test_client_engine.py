@@ -13,7 +13,8 @@ from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Settled
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link, connect
+from moa_client.link.fleet import Fleet, connect
+from moa_client.link.server import Server
 from moa_server.app import start
 from moa_server.verifier import Target
 from moa_shared.errors import ContextLengthError, UnavailableError
@@ -37,7 +38,7 @@ async def talking(
 ) -> AsyncIterator[ClientEngine]:
     reused_layers = 1 if name.endswith("N = 1") else 0
     host = make_host(target, stepper=stepper(target, reused_layers))
-    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, name), VOCAB, codec, settings)
         try:
             yield engine
@@ -154,7 +155,7 @@ async def test_a_device_may_hold_one_conversation_after_another(target: Target, 
     held = device(target, "chain")
     async with serving(make_host(target, stepper=stepper(target, 0))) as running:
         for prompt in (PROMPT, [9, 9, 4]):
-            async with connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+            async with connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as link:
                 engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings)
                 await ask(engine, prompt, AnswerSettings(max_tokens=12))
                 await engine.close()
@@ -179,7 +180,7 @@ async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(
     settings = AnswerSettings(max_tokens=6)
     async with serving(make_host(target, stepper=stepper(target, 0))) as running:
         port = running.port
-        link = Link(f"127.0.0.1:{port}", 5.0, 20.0)
+        link = Fleet([Server(f"127.0.0.1:{port}", 5.0, 20.0)])
         engine = ClientEngine(link, device(target, "tree"), VOCAB, Codec.INT4)
         first = await ask(engine, PROMPT, settings)
     async with serving(make_host(target, stepper=stepper(target, 0), port=port)):
@@ -193,7 +194,7 @@ async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    async with connect("127.0.0.1:1", 2.0, 5.0) as link:
+    async with connect([Server("127.0.0.1:1", 2.0, 5.0)]) as link:
         with raises(
             UnavailableError,
             snapshot(
@@ -210,7 +211,7 @@ async def test_a_server_that_is_restarted_in_an_answer_is_not_noticed_in_the_tex
     tokens: list[int] = []
     running = await start(make_host(target, stepper=stepper(target, 0)))
     port = running.port
-    async with connect(f"127.0.0.1:{port}", 5.0, 20.0) as link:
+    async with connect([Server(f"127.0.0.1:{port}", 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
         async for event in engine.ask(PROMPT, settings):
             before = len(tokens)
@@ -226,7 +227,7 @@ async def test_a_server_that_is_restarted_in_an_answer_is_not_noticed_in_the_tex
 async def test_a_device_without_a_drafter_gives_up_in_the_end_and_keeps_the_text(target: Target) -> None:
     tokens: list[int] = []
     async with serving(make_host(target, stepper=stepper(target, 0))) as running:
-        link = Link(f"127.0.0.1:{running.port}", 5.0, 0.5)
+        link = Fleet([Server(f"127.0.0.1:{running.port}", 5.0, 0.5)])
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
 
         async def stop_the_server_on_the_way() -> None:
@@ -248,7 +249,7 @@ async def test_another_drafter_in_the_middle_of_a_conversation_changes_no_word(t
     settings = AnswerSettings(Sampling(0.8, seed=4), max_tokens=24)
     after = "tree of N = 1" if before == "tree" else "tree"
     host = make_host(target, stepper=stepper_of_both(target), drafters=DRAFTERS_OF_BOTH)
-    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as link:
         engine = ClientEngine(link, device_of_both(target, before), VOCAB, Codec.INT4, STREAMED)
         try:
             first = await ask(engine, PROMPT, settings)

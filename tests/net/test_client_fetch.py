@@ -16,11 +16,12 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import fetching
-from moa_client.device.fetching import Wanted, fetch, find_fetched
+from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.device.loading import load_device
 from moa_client.device.refitting import refit
 from moa_client.device.sources import find_local_sources, find_sources
-from moa_client.link.channel import Link, connect
+from moa_client.link.fleet import Fleet, connect
+from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.service.fetching import fetch as drafter_files
@@ -59,15 +60,15 @@ def host_of(source: Source, cache: Path, **changes: Any) -> Host:
 
 
 @asynccontextmanager
-async def served(source: Source, tmp_path: Path, **changes: Any) -> AsyncIterator[Link]:
+async def served(source: Source, tmp_path: Path, **changes: Any) -> AsyncIterator[Fleet]:
     host = host_of(source, tmp_path / "server", **changes)
-    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 10.0) as link:
+    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 5.0, 10.0)]) as link:
         yield link
 
 
-def everything(source: Source) -> Wanted:
+def everything(source: Source) -> WantedParts:
     fingerprint = hashlib.sha256(source.drafter.read_bytes()).digest()
-    return Wanted(target=True, drafters=frozenset({fingerprint}), precision="bf16")
+    return WantedParts(target=True, drafters=frozenset({fingerprint}), precision="bf16")
 
 
 def here(tmp_path: Path) -> Path:
@@ -118,9 +119,9 @@ async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(sourc
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
         described = await link.describe()
         first = await find_sources(settings, link, described, QUIET)
-        before = link.traffic.down_bytes
+        before = link.servers[0].traffic.down_bytes
         assert await find_sources(settings, link, described, QUIET) == first
-        assert link.traffic.down_bytes == before
+        assert link.servers[0].traffic.down_bytes == before
     alone = find_local_sources(settings, QUIET)
     assert alone == first
     elsewhere = ClientSettings(server="127.0.0.1:1", cache_dir=here(tmp_path))
@@ -160,7 +161,7 @@ async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_
         assert fitted.identity == described.identity != device.identity
         assert fitted.drafter is not device.drafter
         assert device.with_drafter_of(fitted).identity == described.identity
-        assert link.traffic.down_bytes < other.drafter.stat().st_size + 5_000
+        assert link.servers[0].traffic.down_bytes < other.drafter.stat().st_size + 5_000
         own = replace(settings, drafter=str(source.drafter))
         assert await refit(own, link, described, device, 0.0) is None
     async with served(source, tmp_path, drafter="none") as link:
@@ -177,7 +178,7 @@ async def test_no_drafter_is_taken_from_a_server_of_another_model(source: Source
             await refit(settings, link, described, device, 0.0)
 
 
-class Cut(Link):
+class Cut(Server):
     """Breaks each call after some messages."""
 
     after = 2
@@ -198,7 +199,7 @@ async def test_a_download_continues_where_it_broke(
     monkeypatch.setattr(fetching, "Backoff", Impatient)
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
-        parts = await fetch(link, here(tmp_path), everything(source), QUIET)
+        parts = await fetch(Fleet([link]), here(tmp_path), everything(source), QUIET)
         total = sum(path.stat().st_size for path in parts.files.folder.iterdir())
         assert link.traffic.down_bytes < 1.7 * total  # each break repeats one message of three
         await link.close()
@@ -220,15 +221,15 @@ async def test_a_download_that_was_given_up_continues_at_the_next_start(
                 "The server cannot be reached (cut). Start again when the server is available: what has been received is kept."
             ),
         ):
-            await fetch(link, here(tmp_path), everything(source), QUIET)
+            await fetch(Fleet([link]), here(tmp_path), everything(source), QUIET)
         await link.close()
         [partial] = here(tmp_path).glob("fetched/*/*.partial")
         assert partial.stat().st_size == 2000
         assert find_fetched(here(tmp_path), b"t" * 32, everything(source)) is None
-        async with connect(f"127.0.0.1:{running.port}", 5.0, 10.0) as whole:
+        async with connect([Server(f"127.0.0.1:{running.port}", 5.0, 10.0)]) as whole:
             parts = await fetch(whole, here(tmp_path), everything(source), QUIET)
             sizes = sum(path.stat().st_size for path in parts.files.folder.iterdir())
-            assert whole.traffic.down_bytes < sizes + 2000
+            assert whole.servers[0].traffic.down_bytes < sizes + 2000
     assert not list(here(tmp_path).glob("fetched/*/*.partial"))
 
 
@@ -242,7 +243,7 @@ class Impatient:
         """There is nothing to reset."""
 
 
-class Liar(Link):
+class Liar(Server):
     """Changes what the server says."""
 
     change: Callable[[pb.FetchDrafterResponse], None]
@@ -311,7 +312,7 @@ async def test_what_a_server_must_not_send(
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = type("AnyLiar", (Liar,), {"change": staticmethod(change)})(f"127.0.0.1:{running.port}", 5.0, 10.0)
         with pytest.raises(error):
-            await fetch(link, here(tmp_path), everything(source), QUIET)
+            await fetch(Fleet([link]), here(tmp_path), everything(source), QUIET)
         await link.close()
     assert not (tmp_path / "outside.json").exists()
 
@@ -334,7 +335,7 @@ async def test_text_files_alone_are_fetched_where_nothing_else_is_needed(source:
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="lookup")
         sources = await find_sources(settings, link, await link.describe(), QUIET)
         assert sources.files.weights == ()
-        assert link.traffic.down_bytes < 50_000
+        assert link.servers[0].traffic.down_bytes < 50_000
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
         assert (await find_sources(settings, link, await link.describe(), QUIET)).files.weights
 
@@ -359,7 +360,9 @@ async def test_a_full_disk_is_seen_before_the_download(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(source, tmp_path) as link:
-        await fetch(link, tmp_path / "another", Wanted(target=False, drafters=frozenset(), precision="bf16"), QUIET)
+        await fetch(
+            link, tmp_path / "another", WantedParts(target=False, drafters=frozenset(), precision="bf16"), QUIET
+        )
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
         with raises(
@@ -402,7 +405,7 @@ async def test_two_clients_at_once_fetch_whole_files(source: Source, tmp_path: P
 EVIL = "{% for m in messages %}w9 {{ m.content }} {% endfor %}"
 
 
-class Impostor(Link):
+class Impostor(Server):
     """A server that claims to be another one, and has a chat template of its own."""
 
     async def describe(
@@ -433,7 +436,7 @@ async def test_what_an_impostor_gave_is_never_used_with_the_honest_server(source
             cheated = ClientSettings(server=impostor.address, cache_dir=here(tmp_path), drafter="lookup")
             described = await impostor.describe()
             described.manifest_sha256 = b""
-            got = await find_sources(cheated, impostor, described, QUIET)
+            got = await find_sources(cheated, Fleet([impostor]), described, QUIET)
             assert load_tokenizer(got.files).chat_template == EVIL
             await impostor.close()
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="lookup")
@@ -477,7 +480,7 @@ async def test_files_that_came_from_another_server_are_not_fetched_twice(source:
     (source.model / "chat_template.jinja").write_text(EVIL)
     async with served(source, tmp_path) as link:
         second = await fetch(link, here(tmp_path), everything(source), QUIET)
-        assert link.traffic.down_bytes < 5_000  # the list and the template
+        assert link.servers[0].traffic.down_bytes < 5_000  # the list and the template
     assert first.files.folder != second.files.folder
     assert load_tokenizer(second.files).chat_template == EVIL
     assert load_tokenizer(first.files).chat_template != EVIL

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.stream import Stream, StreamTraffic
 from moa_shared.errors import MoaError, OverloadedError
 from moa_shared.protocol.handshake_checks import error_status
 
@@ -27,7 +27,7 @@ async def write_on(stream: Stream) -> MoaError:
     """Writes until the stream ends; why it did."""
     while True:
         try:
-            await stream.send(beat=pb.Beat(stamp=1))
+            await stream.send(pb.ClientFrame(beat=pb.Beat(stamp=1)))
         except MoaError as error:
             return error
 
@@ -44,7 +44,7 @@ async def test_a_write_that_meets_the_end_does_not_hide_the_servers_reason() -> 
                 "/moa.Test/Refuse", pb.ClientFrame.SerializeToString, pb.ServerFrame.FromString
             )
             for _ in range(TRIES):
-                stream = Stream(method(), Traffic())
+                stream = Stream(method(), StreamTraffic())
                 writing = asyncio.create_task(write_on(stream))
                 try:
                     await stream.receive()

@@ -16,8 +16,8 @@ from grpc.aio import _utils
 from moa_client.conversation.events import Committed, Ended, Event
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import Route, connect_any
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -85,8 +85,7 @@ async def test_an_answer_that_moves_to_another_server_is_whole_whatever_the_cloc
     monkeypatch.setattr(time, "time_ns", clock.time_ns)
     clock.fast_seconds = next(turns) * HOURS
     screen = Screen()
-    async with connect_any([Link(address, PATIENCE, PATIENCE) for address in addresses]) as link:
-        assert isinstance(link, Route)
+    async with connect([Server(address, PATIENCE, PATIENCE) for address in addresses]) as link:
         served = await link.describe()
         held = Device(cast(Any, None), cast(Any, None), served.identity, None, 0, 0)
         engine = ClientEngine(link, held, VOCAB, Codec.INT4, WAITING)

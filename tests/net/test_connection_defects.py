@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import Committed, Event
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 from moa_client.link.stream import Stream
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
@@ -28,7 +28,7 @@ async def fail(*_: Any, **__: Any) -> None:
     raise ValueError("a defect")
 
 
-@pytest.mark.parametrize("place", [(Link, "open"), (Stream, "receive")], ids=["opening", "reading"])
+@pytest.mark.parametrize("place", [(Server, "open"), (Stream, "receive")], ids=["opening", "reading"])
 async def test_a_defect_before_the_answer_ends_it(
     target: Target,
     server: RunningServer,
@@ -58,10 +58,11 @@ async def test_a_defect_of_the_writer_in_the_answer_ends_it(
     async def break_it(event: Event) -> None:
         if isinstance(event, Committed):
             monkeypatch.setattr(Stream, "send", fail)
-            engine.connection.send(draft=pb.Draft())
+            engine.connection.send(pb.ClientFrame(draft=pb.Draft()))
             await until(lambda: not engine.connection.is_up)
 
-    async with asyncio.timeout(PATIENCE), talking(target, f"127.0.0.1:{server.port}", WAITING) as engine:
+    address, held = f"127.0.0.1:{server.port}", device(target, "none")
+    async with asyncio.timeout(PATIENCE), talking(target, address, WAITING, held=held) as engine:
         with raises(
             InternalError,
             snapshot("The connection has failed (ValueError). This is a defect of moa: please report it with the log."),

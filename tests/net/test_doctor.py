@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.doctor.examination import Examination
-from moa_client.link.channel import Link
+from moa_client.doctor.examination import ServerExamination
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.verifier import Target
 from moa_shared.programs.checks import Check, check_line, exit_code
@@ -29,10 +29,10 @@ NUMBER = re.compile(r"\b\d+(?:\.\d+)?(?:e[+-]\d+)?(?= (?:ms|more|B|kB|MB|s\b))")
 async def examine(address: str, cache: Path, security: Security | None = None) -> tuple[list[Check], list[str]]:
     """All steps, and what was waited for."""
     settings = ClientSettings(server=address, connect_seconds=0.5, cache_dir=cache)
-    link = Link(address, settings.connect_seconds, 1.0, security or Security(insecure=True))
+    link = Server(address, settings.connect_seconds, 1.0, security or Security(insecure=True))
     waited: list[str] = []
     try:
-        return [each async for each in Examination(settings, link, SilentProgress(), waited.append).run()], waited
+        return [each async for each in ServerExamination(settings, link, SilentProgress(), waited.append).run()], waited
     finally:
         await link.close()
 
@@ -162,10 +162,10 @@ async def test_a_link_that_is_cut_after_the_first_answer(target: Target, tmp_pat
         open_link("perfect", upstream=f"127.0.0.1:{running.port}") as network,
     ):
         settings = ClientSettings(server=network.target, connect_seconds=0.5, cache_dir=tmp_path)
-        link = Link(network.target, settings.connect_seconds, 1.0)
+        link = Server(network.target, settings.connect_seconds, 1.0)
         try:
             checks = []
-            async for check in Examination(settings, link, SilentProgress(), lambda text: None).run():
+            async for check in ServerExamination(settings, link, SilentProgress(), lambda text: None).run():
                 checks.append(check)
                 if check.name == "server":
                     await network.cut("both")

@@ -6,10 +6,10 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Committed, Event
 from moa_client.engine.engine import ClientEngine
-from moa_client.link import channel
-from moa_client.link.channel import Link, connect
-from moa_client.link.routing.route import connect_any
+from moa_client.link import fleet
+from moa_client.link.fleet import connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.errors import OverloadedError
 
@@ -43,7 +43,7 @@ async def killed_in_the_answer(engine: ClientEngine, servers: Servers, name: str
 async def test_an_answer_goes_on_at_a_replica_that_a_killed_server_had_named(target: Target, servers: Servers) -> None:
     await servers.start("two")
     await servers.start("one", peers=address(servers, "two"))
-    async with connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link:
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
             before = Screen()
@@ -65,7 +65,7 @@ async def test_an_answer_goes_on_elsewhere_when_the_way_to_its_server_is_cut(tar
     screen = Screen()
     async with (
         open_link("perfect", upstream=f"127.0.0.1:{one.port}") as wire,
-        connect_any([Link(wire.target, 5.0, 20.0)]) as link,
+        connect([Server(wire.target, 5.0, 20.0)]) as link,
     ):
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
@@ -84,7 +84,7 @@ async def test_a_full_server_sends_an_answer_to_a_replica_that_it_had_named(targ
     await servers.start("two")
     one = await servers.start("one", peers=address(servers, "two"))
     screen = Screen()
-    async with connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link:
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
 
@@ -104,20 +104,20 @@ async def test_a_full_server_sends_an_answer_to_a_replica_that_it_had_named(targ
 async def test_a_client_hears_of_replicas_that_come_later(
     target: Target, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(fleet, "LOOK_SECONDS", 0.0)
     one = await servers.start("one")
     await servers.start("two")
-    async with connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link:
-        assert isinstance(link, Link)
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
+        [server] = link.servers
         await link.describe()
-        assert link.named == ()
+        assert server.named == ()
         one.host.lifecycle.fleet.update([address(servers, "two")])
         async with talking_to(link, slow_device(target)) as engine:
             await watch(engine, Screen(), PROMPT, SAMPLED)
-            await until(lambda: link.named == (address(servers, "two"),))
+            await until(lambda: server.named == (address(servers, "two"),))
             rtt_ms = link.rtt_ms
-            link.look_around()
-            await until(lambda: link._looking is None)
+            link.hear_names()
+            await until(lambda: link._hearing is None)
             assert link.rtt_ms == rtt_ms  # of the description that opened the connection
 
 
@@ -126,7 +126,7 @@ async def test_a_replica_of_the_same_execution_goes_before_one_of_another(target
     await servers.start("odd", execution=b"o" * 32, level="bf16")
     await servers.start("two")
     await servers.start("one", peers=f"{address(servers, 'odd')},{address(servers, 'two')}")
-    async with connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link:
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
             screen = await killed_in_the_answer(engine, servers, "one")
@@ -140,7 +140,7 @@ async def test_a_replica_of_another_execution_is_the_last_resort_and_said_by_nam
 ) -> None:
     await servers.start("odd", execution=b"o" * 32, level="bf16")
     await servers.start("one", peers=address(servers, "odd"))
-    async with connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link:
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
             screen = await killed_in_the_answer(engine, servers, "one")
@@ -154,10 +154,10 @@ async def test_a_replica_of_another_execution_is_the_last_resort_and_said_by_nam
 
 async def test_a_replica_that_is_named_by_its_number_has_its_server_s_certificate() -> None:
     tls = Security(tls=True)
-    async with connect("gpu.example:5", 1.0, 1.0, tls) as named, connect("198.51.100.1:5", 1.0, 1.0, tls) as numbered:
-        by_number, by_name = named.towards("198.51.100.2:6"), named.towards("two.example:6")
-        others = [by_number, by_name, by_number.towards("198.51.100.3:6"), numbered.towards("198.51.100.2:6")]
-        names = [each.security.server_name for each in others]
-        for each in others:
-            await each.close()
+    named, numbered = Server("gpu.example:5", 1.0, 1.0, tls), Server("198.51.100.1:5", 1.0, 1.0, tls)
+    by_number, by_name = named.peer("198.51.100.2:6"), named.peer("two.example:6")
+    others = [by_number, by_name, by_number.peer("198.51.100.3:6"), numbered.peer("198.51.100.2:6")]
+    names = [each.security.server_name for each in others]
+    for each in (named, numbered, *others):
+        await each.close()
     assert names == ["gpu.example", "", "gpu.example", ""]

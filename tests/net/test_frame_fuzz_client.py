@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 import grpc.aio
@@ -20,9 +20,12 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Ended
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
+from moa_client.link.channel import ServerChannel
+from moa_client.link.fleet import Fleet
+from moa_client.link.security import PLAIN
+from moa_client.link.server import Server
 from moa_client.link.stream import EOF
-from moa_client.link.transport import Transport
+from moa_client.link.transport import Calls, Transport
 from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -180,16 +183,16 @@ class FuzzedCall:
             self._end(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
 
 
-class FuzzedLink(Link):
-    """A link whose channel is a plan."""
+class FuzzedChannel(ServerChannel):
+    """A channel that is a plan."""
 
     def __init__(self, server: FuzzedServer) -> None:
         self._server = server
-        super().__init__("localhost:1", 1.0, 0.05)
+        super().__init__("localhost:1", PLAIN, "localhost:1")
 
     def _make_transport(self, number: int) -> Transport:
         transport = super()._make_transport(number)
-        transport.stub = self
+        transport.stub = cast(Calls, self)
         return transport
 
     def Converse(self, metadata: object) -> FuzzedCall:
@@ -199,11 +202,17 @@ class FuzzedLink(Link):
         pass
 
 
+def fuzzed(server: FuzzedServer) -> Fleet:
+    known = Server("localhost:1", 1.0, 0.05)
+    known._channel = FuzzedChannel(server)
+    return Fleet([known])
+
+
 async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int]:
     """How one question ended, and how many frames came."""
     rng = random.Random(plan[0][1])
     server = FuzzedServer(plan, rng)
-    engine = ClientEngine(FuzzedLink(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4)
+    engine = ClientEngine(fuzzed(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4)
     end = "nothing"
     try:
         async with asyncio.timeout(TALK_SECONDS):

@@ -12,7 +12,7 @@ import pytest
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import Committed, LinkState
 from moa_client.device.drafter_catalog import DrafterCatalog
-from moa_client.device.drafter_choice import Choice, ServerPace
+from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.loading import Device
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
@@ -91,18 +91,18 @@ async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_ove
     loads: list[str] = []
     may_end = threading.Event()
 
-    def load(device: Device, choice: Choice, settings: ClientSettings) -> Device:
+    def load(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
         loads.append(choice.name)
         assert may_end.wait(60)
         return replace(device, choice=choice)
 
     class Shelf:
-        def choose(self, server: ServerPace | None, current: str | None = None) -> Choice:
-            return Choice("faster", "so it is")
+        def choose(self, server: ServerPace | None, current: str | None = None) -> DrafterChoice:
+            return DrafterChoice("faster", "so it is")
 
     monkeypatch.setattr("moa_client.host.host.change_drafter", load)
     async with hosting(target, Drafters(target)) as host:
-        host.device = replace(host.device, catalog=cast("DrafterCatalog", Shelf()), choice=Choice("first", ""))
+        host.device = replace(host.device, catalog=cast("DrafterCatalog", Shelf()), choice=DrafterChoice("first", ""))
 
         async def ask_once() -> None:
             conversation = host.converse(is_read=False, lasts=False)

@@ -14,7 +14,8 @@ from moa_client.device.loading import load_device
 from moa_client.device.sources import find_sources
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import connect
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
@@ -51,7 +52,7 @@ async def test_the_text_is_that_of_plain_streaming(
     model, drafter = str(save_llama3(tmp_path / "tiny-llama3")), str(make(tmp_path / "published-drafter"))
     settings = ServerSettings(model=model, drafter=drafter, execution="int8", threads=1, drafting=drafting, port=0)
     host = load_host(settings, SilentProgress())
-    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 10.0, 60.0) as link:
+    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 10.0, 60.0)]) as link:
         address = f"127.0.0.1:{running.port}"
         served = await link.describe()
         assert [each.name for each in served.drafters] == ["published-drafter"]

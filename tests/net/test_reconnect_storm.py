@@ -8,8 +8,9 @@ import random
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.backoff import Backoff
-from moa_client.link.channel import Link
-from moa_client.link.connection import Connection, FrameReceived, StreamLost, StreamOpened
+from moa_client.link.connection import FrameReceived, ServerConnection, StreamLost, StreamOpened
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError, OverloadedError
 from moa_shared.protocol.continued_frames import VerdictReader
@@ -36,7 +37,7 @@ class LightClient:
     """
 
     def __init__(self, address: str, number: int) -> None:
-        self.link = Link(address, 10.0, 60.0)
+        self.fleet = Fleet([Server(address, 10.0, 60.0)])
         self.answer: list[int] = []
         self.dials = 0
         self.refused = 0
@@ -47,8 +48,8 @@ class LightClient:
         self._leaving: asyncio.Task[None] | None = None
         self._hashes = PrefixHashes()
         self._hashes.extend(PROMPT)
-        self.connection = Connection(
-            self.link, self._make_open, self._take, self._hashes, Backoff(random.Random(number))
+        self.connection = ServerConnection(
+            self.fleet, self._make_open, self._take, self._hashes, Backoff(random.Random(number))
         )
 
     def _make_open(self, _: str) -> pb.Open:
@@ -95,7 +96,7 @@ class LightClient:
         if self._leaving is not None:
             await self._leaving
         await self.connection.drop()
-        await self.link.close()
+        await self.fleet.close()
 
 
 @pytest.mark.parametrize("goes_to", ["two replicas", "the same server"])
@@ -110,7 +111,7 @@ async def test_a_crowd_that_loses_its_server_finishes_every_answer(
     one = await servers.start("one", max_streams=CLIENTS, peers=peers)
     crowd = [LightClient(address(servers, "one"), number) for number in range(CLIENTS)]
     try:
-        await asyncio.gather(*(client.link.describe() for client in crowd))
+        await asyncio.gather(*(client.fleet.describe() for client in crowd))
         for client in crowd:
             client.connection.start()
         await until(lambda: all(client.answer for client in crowd))

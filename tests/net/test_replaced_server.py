@@ -19,14 +19,15 @@ from moa_client.conversation.events import (
     Provisional,
     ServerChanged,
 )
-from moa_client.device.drafter_choice import Choice
+from moa_client.device.drafter_choice import DrafterChoice
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine import replaced_server
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
+from moa_client.link.stream import Stream, StreamTraffic
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
@@ -181,7 +182,7 @@ async def test_the_other_drafter_is_fetched_while_the_answer_goes_on_and_drafts_
     async def refit(served: pb.DescribeResponse, held: Device, rtt_ms: float) -> Device:
         assert [each.name for each in served.drafters] == [SECOND.name]
         await may_arrive.wait()
-        return replace(device_of_both(target, SECOND.name), choice=Choice(SECOND.name, "why"))
+        return replace(device_of_both(target, SECOND.name), choice=DrafterChoice(SECOND.name, "why"))
 
     async with talking(target, place.address, PATIENT, held=first_device(target), refit=refit) as engine:
         await watch(engine, screen, on_event=Replacing(place, screen, SECOND).on_event)
@@ -247,7 +248,7 @@ async def test_another_model_makes_the_answer_wait_for_the_old_one(
         assert engine.device.identity.drafter_fingerprint == FIRST.fingerprint
 
 
-class CountingLink(Link):
+class CountingServer(Server):
     """Counts what is asked of the server."""
 
     described = opened = 0
@@ -259,7 +260,7 @@ class CountingLink(Link):
         return await super().describe(seconds, padding, prefix_hashes)
 
     async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Stream, pb.Opened]:
         self.opened += 1
         return await super().open(message, seconds, traffic, session)
@@ -268,14 +269,14 @@ class CountingLink(Link):
 @asynccontextmanager
 async def counted(
     place: Place, held: Device, settings: DraftingSettings
-) -> AsyncIterator[tuple[CountingLink, ClientEngine]]:
-    link = CountingLink(place.address, 5.0, 0.5)
-    engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings)
+) -> AsyncIterator[tuple[CountingServer, ClientEngine]]:
+    server = CountingServer(place.address, 5.0, 0.5)
+    engine = ClientEngine(Fleet([server]), held, VOCAB, Codec.INT4, settings)
     try:
-        yield link, engine
+        yield server, engine
     finally:
         await engine.close()
-        await link.close()
+        await server.close()
 
 
 async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_left_in_peace(
@@ -284,14 +285,14 @@ async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_
     short = replace(SETTINGS, max_tokens=20)
     at_once = DraftingSettings(standalone=StandaloneRule(end_ms=0.0))
     first, second = Screen(), Screen()
-    async with counted(place, first_device(target), at_once) as (link, engine):
+    async with counted(place, first_device(target), at_once) as (server, engine):
         await watch(engine, first, settings=short)
         await place.serve(FIRST, model="other")
         await attend_until(engine, first, lambda: bool(first.notices))
-        opened = link.opened
-        assert link.described == 1
+        opened = server.opened
+        assert server.described == 1
         await watch(engine, second, [9, 9, 4], short)  # who asks does not wait for the next attempt
-        assert (link.opened, link.described) == (opened + 1, 2)
+        assert (server.opened, server.described) == (opened + 1, 2)
         assert told(first) == told(second) == [OTHER_MODEL]
         assert second.end == Ended(Finish.MAX_TOKENS, provisional=True)
         assert engine.unsettled == 1
@@ -304,7 +305,7 @@ async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_
 async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(target: Target, place: Place) -> None:
     screen = Screen()
     held = device(target, "none")
-    async with counted(place, held, PATIENT) as (link, engine):
+    async with counted(place, held, PATIENT) as (server, engine):
         with raises(MismatchError, OTHER_MODEL):
             async for event in engine.ask(PROMPT, SETTINGS):
                 screen.take(event)
@@ -312,8 +313,8 @@ async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(tar
                     screen.cuts += 1
                     await place.serve(model="other")
         assert told(screen) == [OTHER_MODEL]
-        assert link.opened >= 2  # more, where an attempt falls between the two servers
-        assert link.described == 1
+        assert server.opened >= 2  # more, where an attempt falls between the two servers
+        assert server.described == 1
         assert list(engine.conversation.answer) == screen.committed
 
 
@@ -326,8 +327,8 @@ async def test_a_server_that_refuses_without_a_reason_is_tried_twice(
         raise MismatchError("Not you.", hint="Go away.")
 
     monkeypatch.setattr(Host, "check_open", refuse)
-    async with counted(place, first_device(target), PATIENT) as (link, engine):
+    async with counted(place, first_device(target), PATIENT) as (server, engine):
         with raises(MismatchError, snapshot("Not you. Go away.")):
             async for _ in engine.ask(PROMPT, SETTINGS):
                 pass
-        assert (link.opened, link.described) == (2, 2)
+        assert (server.opened, server.described) == (2, 2)

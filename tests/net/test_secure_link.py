@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link, connect
+from moa_client.link.fleet import connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -27,7 +28,7 @@ SETTINGS = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
 async def test_a_conversation_over_tls_with_a_key(target: Target, trusted: Path, host: str) -> None:
     async with (
         secured(make_host(target), key="abc") as port,
-        connect(f"{host}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted, key="abc")) as link,
+        connect([Server(f"{host}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted, key="abc"))]) as link,
     ):
         assert (await link.describe()).identity.target_id == "tiny"
         engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
@@ -41,7 +42,7 @@ async def test_a_conversation_over_tls_with_a_key(target: Target, trusted: Path,
 async def test_a_certificate_of_a_stranger_is_refused(target: Target) -> None:
     async with (
         secured(make_host(target)) as port,
-        connect(f"127.0.0.1:{port}", 5.0, 20.0, Security(tls=True)) as link,
+        connect([Server(f"127.0.0.1:{port}", 5.0, 20.0, Security(tls=True))]) as link,
     ):
         with raises(
             UnavailableError,
@@ -55,7 +56,7 @@ async def test_a_certificate_of_a_stranger_is_refused(target: Target) -> None:
 async def test_a_server_without_tls_is_refused(target: Target, trusted: Path) -> None:
     async with (
         serving(make_host(target)) as running,
-        connect(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted)) as link,
+        connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link,
     ):
         with raises(
             UnavailableError,
@@ -67,7 +68,7 @@ async def test_a_server_without_tls_is_refused(target: Target, trusted: Path) ->
 
 
 async def test_a_server_of_tls_is_refused_without_it(target: Target) -> None:
-    async with secured(make_host(target)) as port, connect(f"127.0.0.1:{port}", 5.0, 20.0) as link:
+    async with secured(make_host(target)) as port, connect([Server(f"127.0.0.1:{port}", 5.0, 20.0)]) as link:
         with raises(
             UnavailableError,
             snapshot(
@@ -82,7 +83,7 @@ async def test_a_key_that_is_missing_or_wrong_ends_the_question(target: Target, 
     """It is not tried again and again."""
     async with (
         secured(make_host(target), key="abc") as port,
-        connect(f"127.0.0.1:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted, key=key)) as link,
+        connect([Server(f"127.0.0.1:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted, key=key))]) as link,
     ):
         words = snapshot(
             "The server does not accept this client's API key, or wants one. Add the server again with its key: moa-client servers add NAME ADDRESS --tls --key-file FILE."
@@ -104,4 +105,4 @@ async def test_a_key_is_not_sent_in_the_clear() -> None:
             "The API key for gpu.example:50051 would be sent without encryption. Add the server with --tls or --tls-ca FILE, or without a key."
         ),
     ):
-        Link("gpu.example:50051", 5.0, 20.0, Security(key="abc"))
+        Server("gpu.example:50051", 5.0, 20.0, Security(key="abc"))

@@ -16,9 +16,9 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link, connect
-from moa_client.link.routing.route import connect_any
+from moa_client.link.fleet import connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_server.access.api_key import KeyEntry, hash_of, new_key
 from moa_server.access.authentication import Gate
 from moa_server.access.caller import CallerLimits, Right
@@ -152,7 +152,7 @@ async def test_a_key_that_ends_in_the_middle_of_an_answer(target: Target, keys: 
     screen = Screen()
     async with (
         serving(host) as running,
-        connect(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(key=key)) as link,
+        connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(key=key))]) as link,
     ):
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
 
@@ -180,10 +180,10 @@ async def test_a_server_that_refuses_the_key_is_left_for_one_that_takes_it(targe
     key = keys.add("laptop")
     async with guarded(target, keys) as first, guarded(target, keys) as second:
         links = [
-            Link(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(key=given), name)
+            Server(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(key=given), name)
             for running, given, name in ((first, new_key(), "first"), (second, key, "second"))
         ]
-        async with connect_any(links) as link:
+        async with connect(links) as link:
             engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
             try:
                 await watch(engine, screen, PROMPT, SETTINGS)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Committed, Event
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import Route, connect_any
-from moa_client.link.routing.server_name import ServerName
+from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
+from moa_client.link.server_name import ServerName
 from moa_server.verifier import Target
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS
@@ -50,9 +50,8 @@ def dns(monkeypatch: pytest.MonkeyPatch) -> Say:
     return say
 
 
-def hosts(link: object) -> list[str]:
-    assert isinstance(link, Route)
-    return [each.link.address.partition(":")[0] for each in link.servers]
+def hosts(link: Fleet) -> list[str]:
+    return [each.address.partition(":")[0] for each in link.servers]
 
 
 async def start_two(servers: Servers, **settings: Any) -> int:
@@ -65,7 +64,7 @@ async def test_an_answer_goes_on_at_another_address_of_the_name(target: Target, 
     port = await start_two(servers)
     dns("127.0.0.1", "127.0.0.2")
     screen = Screen()
-    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
         assert hosts(link) == ["127.0.0.1", "127.0.0.2"]
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
@@ -87,7 +86,7 @@ async def test_when_servers_are_lost_the_name_is_looked_up_again(target: Target,
     port = await start_two(servers)
     dns("127.0.0.1", "127.0.0.2")
     screen = Screen()
-    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
 
@@ -102,7 +101,6 @@ async def test_when_servers_are_lost_the_name_is_looked_up_again(target: Target,
             await watch(engine, screen, PROMPT, SAMPLED, replace)
             assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
             assert servers.sessions("three") == 1
-        assert isinstance(link, Route)
         for name in link._names:
             name._looked_at = 0.0  # long ago
         link.look_names_up()
@@ -116,7 +114,7 @@ async def test_certificates_are_for_the_name(target: Target, servers: Servers, d
     port = await start_two(servers, tls_cert=certificate, tls_key=key)
     dns("127.0.0.1", "127.0.0.2")
     screen = Screen()
-    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
         await link.describe()
         async with talking_to(link, slow_device(target)) as engine:
             await watch(engine, screen, PROMPT, SAMPLED)
@@ -130,7 +128,7 @@ async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, 
     trusted = authority.write(tmp_path)
     port = await start_two(servers, tls_cert=certificate, tls_key=key)
     dns("127.0.0.1", "127.0.0.2")
-    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
+    async with connect([Server(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
         with raises(
             UnavailableError,
             snapshot(
@@ -143,9 +141,9 @@ async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, 
 @pytest.mark.parametrize("addresses", [(), ("127.0.0.1",)], ids=["none", "one"])
 async def test_a_name_with_one_address_is_one_server(dns: Say, addresses: tuple[str, ...]) -> None:
     dns(*addresses)
-    async with connect_any([Link(f"{NAME}:5", 5.0, 20.0, OPEN)]) as link:
-        assert isinstance(link, Link)
-        assert link.label == f"{NAME}:5"
+    async with connect([Server(f"{NAME}:5", 5.0, 20.0, OPEN)]) as link:
+        assert link.home is not None
+        assert link.home.label == f"{NAME}:5"
 
 
 async def test_of_a_large_fleet_a_client_takes_a_few_and_keeps_them() -> None:
@@ -154,7 +152,7 @@ async def test_of_a_large_fleet_a_client_takes_a_few_and_keeps_them() -> None:
     async def look_up(_: str, __: float) -> list[str]:
         return fleet
 
-    names = [ServerName(Link(f"{NAME}:5", 5.0, 20.0, OPEN), look_up) for _ in range(20)]
+    names = [ServerName(Server(f"{NAME}:5", 5.0, 20.0, OPEN), look_up) for _ in range(20)]
     for name in names:
         assert await name.look()
     assert {len(name.addresses) for name in names} == {MOST_SUCCESSORS}

@@ -13,9 +13,10 @@ from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import Route, connect_any
-from moa_client.link.stream import Traffic
+from moa_client.link.dialer import Dialer
+from moa_client.link.fleet import Fleet, connect
+from moa_client.link.server import Server
+from moa_client.link.stream import StreamTraffic
 from moa_server.verifier import Target
 from moa_shared.errors import OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -31,10 +32,9 @@ from tests.support.messages import raises, steady
 
 @asynccontextmanager
 async def talking_to(
-    links: Sequence[Link], held: Device, settings: DraftingSettings = WAITING
-) -> AsyncIterator[tuple[Route, ClientEngine]]:
-    async with connect_any(links) as route:
-        assert isinstance(route, Route)
+    links: Sequence[Server], held: Device, settings: DraftingSettings = WAITING
+) -> AsyncIterator[tuple[Fleet, ClientEngine]]:
+    async with connect(links) as route:
         await route.describe()
         engine = ClientEngine(route, held, VOCAB, Codec.INT4, settings)
         try:
@@ -264,9 +264,8 @@ async def test_the_first_server_that_answers_decides_on_the_model(target: Target
     await servers.stop("gone")
     await servers.start("strange", model="other")
     await servers.start("three")
-    async with connect_any(servers.links()) as route:
+    async with connect(servers.links()) as route:
         assert (await route.describe()).identity.target_id == "other"
-        assert isinstance(route, Route)
         assert [steady(line) for line in route.skipped] == snapshot(
             [
                 "gone (127.0.0.1:PORT) is left out for now: There is no moa server at gone (127.0.0.1:PORT): the connection was refused.",
@@ -276,7 +275,7 @@ async def test_the_first_server_that_answers_decides_on_the_model(target: Target
 
 
 async def test_nobody_answers() -> None:
-    async with connect_any([Link("127.0.0.1:1", 2.0, 5.0), Link("127.0.0.1:2", 2.0, 5.0, name="two")]) as route:
+    async with connect([Server("127.0.0.1:1", 2.0, 5.0), Server("127.0.0.1:2", 2.0, 5.0, name="two")]) as route:
         with raises(
             UnavailableError,
             snapshot(
@@ -296,18 +295,17 @@ async def test_servers_that_do_not_answer_in_time_are_not_said_to_serve_another_
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with connect_any(servers.links()) as route:
-        assert isinstance(route, Route)
+    async with connect(servers.links()) as route:
         await route.describe()
-        dialer = route.dialer(PrefixHashes())
+        dialer = Dialer(route, PrefixHashes())
         dialer.on_lost(UnavailableError("It is gone."), was_useful=True)
         for each in route.servers:
-            monkeypatch.setattr(each, "describe", never)
+            monkeypatch.setattr(each, "ask", never)
         with raises(
             UnavailableError,
             snapshot("No server has answered in time. Check --server HOST:PORT, and that moa-server runs there."),
         ):
-            await dialer.dial(lambda _: pb.Open(), 0.05, Traffic())
+            await dialer.dial(lambda _: pb.Open(), 0.05, StreamTraffic())
 
 
 async def test_two_conversations_share_what_is_known(target: Target, servers: Servers) -> None:
@@ -343,13 +341,13 @@ async def test_an_open_names_no_session_of_another_server(
     await servers.start("one")
     await servers.start("two")
     opens: list[tuple[str, bytes]] = []
-    open_as_it_is = Link.open
+    open_as_it_is = Server.open
 
-    async def note(link: Link, message: pb.Open, *rest: object) -> object:
+    async def note(link: Server, message: pb.Open, *rest: object) -> object:
         opens.append((link.address, message.resume_token))
         return await open_as_it_is(link, message, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Link, "open", note)
+    monkeypatch.setattr(Server, "open", note)
     screen = Screen()
     async with talking_to(servers.links(), slow_device(target)) as (_, engine):
 

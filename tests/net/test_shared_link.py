@@ -10,7 +10,8 @@ from moa_client.conversation.events import Committed, Ended, Event
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link, connect
+from moa_client.link.fleet import Fleet, connect
+from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -28,8 +29,8 @@ WAITING = DraftingSettings(run_ahead=False, standalone=StandaloneRule(end_ms=60_
 
 
 @asynccontextmanager
-async def talking_on(link: Link, target: Target) -> AsyncIterator[ClientEngine]:
-    engine = ClientEngine(link, slow_device(target), VOCAB, Codec.INT4, WAITING)
+async def talking_on(fleet: Fleet, target: Target) -> AsyncIterator[ClientEngine]:
+    engine = ClientEngine(fleet, slow_device(target), VOCAB, Codec.INT4, WAITING)
     try:
         yield engine
     finally:
@@ -41,9 +42,9 @@ async def test_two_conversations_go_through_a_cut_on_one_link(target: Target) ->
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
         open_link("perfect", upstream=f"127.0.0.1:{running.port}") as network,
-        connect(network.target, 5.0, 20.0) as link,
-        talking_on(link, target) as first,
-        talking_on(link, target) as second,
+        connect([Server(network.target, 5.0, 20.0)]) as fleet,
+        talking_on(fleet, target) as first,
+        talking_on(fleet, target) as second,
     ):
         screens = {first: Screen(), second: Screen()}
         is_cut = False
@@ -67,16 +68,16 @@ async def test_two_conversations_go_through_a_cut_on_one_link(target: Target) ->
         for engine, prompt in ((first, PROMPT), (second, OTHER_PROMPT)):
             assert screens[engine].committed == plain_text(target, prompt, SETTINGS)[0]
             assert screens[engine].end == Ended(Finish.MAX_TOKENS)
-        assert link.channel_number >= 1
+        assert fleet.servers[0].channel_number >= 1
         assert all(screen.most_provisional >= 3 for screen in screens.values())
 
 
 async def test_a_conversation_that_gives_its_stream_up_leaves_the_others_theirs(target: Target) -> None:
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
-        connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link,
-        talking_on(link, target) as first,
-        talking_on(link, target) as second,
+        connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as fleet,
+        talking_on(fleet, target) as first,
+        talking_on(fleet, target) as second,
     ):
         screens = {first: Screen(), second: Screen()}
         other_began = asyncio.Event()
@@ -98,30 +99,33 @@ async def test_a_conversation_that_gives_its_stream_up_leaves_the_others_theirs(
         for engine, prompt in ((first, PROMPT), (second, OTHER_PROMPT)):
             assert screens[engine].committed == plain_text(target, prompt, SETTINGS)[0]
         assert (first.connection.stream_number, second.connection.stream_number) == (3, 1)
-        assert link.channel_number == 1
+        assert fleet.servers[0].channel_number == 1
 
 
 async def test_a_channel_is_renewed_once_however_many_have_lost_it(target: Target) -> None:
-    async with serving(make_host(target)) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-        await link.describe()
-        link.renew(0)
-        link.renew(0)
-        assert link.channel_number == 1
-        assert (await link.describe()).identity.target_id == "tiny"
-        link.renew(1)
-        assert link.channel_number == 2
+    async with (
+        serving(make_host(target)) as running,
+        connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as fleet,
+    ):
+        await fleet.describe()
+        fleet.servers[0].renew(0)
+        fleet.servers[0].renew(0)
+        assert fleet.servers[0].channel_number == 1
+        assert (await fleet.describe()).identity.target_id == "tiny"
+        fleet.servers[0].renew(1)
+        assert fleet.servers[0].channel_number == 2
 
 
 async def test_bytes_are_counted_by_conversation(target: Target) -> None:
     short = AnswerSettings(max_tokens=8, ignore_end_of_text=True)
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
-        connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link,
-        talking_on(link, target) as first,
-        talking_on(link, target) as second,
+        connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0)]) as fleet,
+        talking_on(fleet, target) as first,
+        talking_on(fleet, target) as second,
     ):
         await watch(first, Screen(), settings=short)
         assert first.connection.traffic.up_bytes > 0
-        assert second.connection.traffic.up_bytes == link.traffic.up_bytes == 0
+        assert second.connection.traffic.up_bytes == fleet.servers[0].traffic.up_bytes == 0
         await watch(second, Screen(), settings=short)
         assert second.figures.up_bytes == second.connection.traffic.up_bytes > 0

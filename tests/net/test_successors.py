@@ -11,9 +11,9 @@ from inline_snapshot import snapshot
 from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import AnyLink, connect_any
+from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_server.verifier import Target
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.memory_codec import Codec
@@ -25,7 +25,7 @@ from tests.support.messages import steady
 
 
 @asynccontextmanager
-async def talking_to(link: AnyLink, held: Device) -> AsyncIterator[ClientEngine]:
+async def talking_to(link: Fleet, held: Device) -> AsyncIterator[ClientEngine]:
     engine = ClientEngine(link, held, VOCAB, Codec.INT4, WAITING)
     try:
         yield engine
@@ -50,7 +50,7 @@ async def test_an_answer_goes_on_at_the_server_that_is_named(target: Target, ser
     await servers.start("one", peers=f"127.0.0.1:1,{address(servers, 'two')}")  # nobody listens on the first
     screen, again = Screen(), Screen()
     async with (
-        connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link,
+        connect([Server(address(servers, "one"), 5.0, 20.0)]) as link,
         talking_to(link, slow_device(target)) as engine,
     ):
         await drained_in_the_answer(engine, servers, "one", screen)
@@ -74,7 +74,7 @@ async def test_a_new_conversation_finds_the_successor_of_a_server_that_is_gone(
     await servers.start("two")
     await servers.start("one", peers=address(servers, "two"))
     first, second = Screen(), Screen()
-    async with connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link:
+    async with connect([Server(address(servers, "one"), 5.0, 20.0)]) as link:
         async with talking_to(link, slow_device(target)) as engine:
             await drained_in_the_answer(engine, servers, "one", first)
         async with talking_to(link, slow_device(target)) as engine:
@@ -89,7 +89,7 @@ async def test_who_comes_while_a_server_drains_is_told_where_to_go(target: Targe
     one.host.lifecycle.drain()
     screen = Screen()
     async with (
-        connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link,
+        connect([Server(address(servers, "one"), 5.0, 20.0)]) as link,
         talking_to(link, slow_device(target)) as engine,
     ):
         await watch(engine, screen, PROMPT, SAMPLED)
@@ -105,7 +105,7 @@ async def test_servers_that_name_each_other_and_are_both_gone(target: Target, se
     one = await servers.start("one", peers=address(servers, "two"))
     screen = Screen()
     async with (
-        connect_any([Link(here, 5.0, 20.0)]) as link,
+        connect([Server(here, 5.0, 20.0)]) as link,
         talking_to(link, slow_device(target)) as engine,
     ):
         working = [asyncio.create_task(until(lambda: len(screen.committed) > 5))]
@@ -130,7 +130,7 @@ async def test_a_successor_of_another_model_is_left_out_by_name(target: Target, 
     one = await servers.start("one", peers=address(servers, "other"))
     screen = Screen()
     async with (
-        connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link,
+        connect([Server(address(servers, "one"), 5.0, 20.0)]) as link,
         talking_to(link, slow_device(target)) as engine,
     ):
         await watch(engine, screen, PROMPT, SAMPLED)
@@ -138,10 +138,8 @@ async def test_a_successor_of_another_model_is_left_out_by_name(target: Target, 
         stopping = asyncio.create_task(leave(servers, "one"))
         waiting = asyncio.create_task(anext(attending))
         await stopping
-        assert isinstance(link, Link)
-        await until(lambda: link.successors is not None and link.successors.servers[1].served is not None)
-        assert link.successors is not None
-        assert [steady(line) for line in link.successors.skipped] == snapshot(
+        await until(lambda: len(link.servers) > 1 and link.servers[1].served is not None)
+        assert [steady(line) for line in link.skipped] == snapshot(
             [
                 "127.0.0.1:PORT is left out for now: There is no moa server at 127.0.0.1:PORT: the connection was refused.",
                 "127.0.0.1:PORT is left out: it serves another, not tiny.",
@@ -159,9 +157,8 @@ async def test_a_successor_of_another_model_is_left_out_by_name(target: Target, 
 
 async def test_names_are_few_and_lead_to_nobody_s_own_machine(caplog: pytest.LogCaptureFixture) -> None:
     tls = Security(tls=True)
-    far = Link("198.51.100.1:5", 1.0, 1.0, tls)
-    async with connect_any([far, Link("198.51.100.2:5", 1.0, 1.0, tls)]) as route:
-        assert not isinstance(route, Link)
+    far = Server("198.51.100.1:5", 1.0, 1.0, tls)
+    async with connect([far, Server("198.51.100.2:5", 1.0, 1.0, tls)]) as route:
         route.follow([f"198.51.100.{number}:7" for number in range(20)], far)
         route.follow([f"203.0.113.{number}:7" for number in range(20)], far)
         assert len(route.servers) == 2 + MOST_SUCCESSORS
@@ -172,11 +169,10 @@ async def test_names_are_few_and_lead_to_nobody_s_own_machine(caplog: pytest.Log
 
 
 async def test_a_key_is_not_sent_in_the_clear_to_whom_a_server_names(caplog: pytest.LogCaptureFixture) -> None:
-    near = Link("127.0.0.1:5", 1.0, 1.0, Security(key="secret"))
-    async with connect_any([near, Link("127.0.0.1:6", 1.0, 1.0)]) as route:
-        assert not isinstance(route, Link)
+    near = Server("127.0.0.1:5", 1.0, 1.0, Security(key="secret"))
+    async with connect([near, Server("127.0.0.1:6", 1.0, 1.0)]) as route:
         route.follow(["198.51.100.1:7"], near)
-        assert [each.link.address for each in route.servers] == ["127.0.0.1:5", "127.0.0.1:6"]
+        assert [each.address for each in route.servers] == ["127.0.0.1:5", "127.0.0.1:6"]
     assert caplog.messages == snapshot(
         [
             "127.0.0.1:5 names 198.51.100.1:7: not followed. The API key for 198.51.100.1:7 would be sent without encryption."

@@ -23,8 +23,8 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Committed, Event, ExecutionChanged, ServerChanged
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import connect_any
+from moa_client.link.fleet import connect
+from moa_client.link.server import Server
 from moa_server.loading import memory_source
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import load_checkpoint
@@ -229,7 +229,7 @@ async def test_an_answer_goes_on_at_a_server_of_one_process_when_a_rank_is_kille
     async with AsyncExitStack() as stack:
         other = stack.enter_context(serving_alone(files, tmp_path))
         replica = stack.enter_context(sharing(files, tmp_path, "--peers", other))
-        link = await stack.enter_async_context(connect_any([Link(replica.address, PATIENCE, PATIENCE)]))
+        link = await stack.enter_async_context(connect([Server(replica.address, PATIENCE, PATIENCE)]))
         served = await link.describe()
         held = Device(cast(Any, None), cast(Any, None), served.identity, None, 0, 0)
         held.identity.drafter_fingerprint = b""

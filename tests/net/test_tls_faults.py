@@ -16,8 +16,9 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import LinkState
 from moa_client.doctor.reaching import check_tls
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link, connect
+from moa_client.link.fleet import connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError, UnavailableError
@@ -56,7 +57,7 @@ def trusted(authority: Authority, tmp_path: Path) -> Path:
 
 async def refusal(port: int, security: Security, host: str = "127.0.0.1") -> str:
     """What a client says that gets nowhere."""
-    async with connect(f"{host}:{port}", 5.0, 20.0, security) as link:
+    async with connect([Server(f"{host}:{port}", 5.0, 20.0, security)]) as link:
         try:
             await link.describe()
         except MoaError as error:
@@ -71,7 +72,7 @@ async def is_served(port: int, security: Security) -> bool:
 async def test_an_answer_over_tls(target: Target, authority: Authority, trusted: Path, tmp_path: Path) -> None:
     async with (
         tls_server(target, tmp_path, authority.issue()) as running,
-        connect(f"localhost:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted)) as link,
+        connect([Server(f"localhost:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link,
     ):
         engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
         try:
@@ -173,7 +174,9 @@ async def test_a_session_belongs_to_the_certificate_and_not_to_the_address(
 ) -> None:
     async with tls_server(target, tmp_path, authority.issue(), client_ca=trusted) as running:
         certificate, key = authority.issue("alice").write(tmp_path, "alice")
-        async with connect(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(True, trusted, certificate, key)) as link:
+        async with connect(
+            [Server(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(True, trusted, certificate, key))]
+        ) as link:
             engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
             try:
                 await watch(engine, Screen(), PROMPT, SETTINGS)
@@ -190,7 +193,7 @@ async def test_a_renewed_certificate_is_used_by_the_next_connection_and_harms_no
     secure = Security(tls=True, authorities=trusted)
     async with tls_server(target, tmp_path, authority.issue()) as running:
         address = f"127.0.0.1:{running.port}"
-        async with connect(address, 5.0, 20.0, secure) as link:
+        async with connect([Server(address, 5.0, 20.0, secure)]) as link:
             engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
             try:
                 answering = asyncio.create_task(watch(engine, screen, PROMPT, LONG))
@@ -210,7 +213,7 @@ async def test_a_renewed_authority(target: Target, authority: Authority, trusted
     """The server has a new authority first, then the device: the same link connects again by itself."""
     secure = Security(tls=True, authorities=trusted)
     async with tls_server(target, tmp_path, authority.issue()) as running:
-        link = Link(f"127.0.0.1:{running.port}", 5.0, 20.0, secure)
+        link = Server(f"127.0.0.1:{running.port}", 5.0, 20.0, secure)
         try:
             await link.describe()
             renewed = Authority("renewed")
@@ -218,14 +221,14 @@ async def test_a_renewed_authority(target: Target, authority: Authority, trusted
             assert running.tls is not None
             running.tls.reload()
             assert "nobody whom this device trusts" in await refusal(running.port, secure)
-            async with connect(f"127.0.0.1:{running.port}", 5.0, 20.0, secure) as returning:
+            async with connect([Server(f"127.0.0.1:{running.port}", 5.0, 20.0, secure)]) as returning:
                 with raises(
                     UnavailableError,
                     snapshot(
                         "The server cannot be reached: nobody whom this device trusts vouches for its certificate. Name the certificate of the authority that does with --tls-ca FILE."
                     ),
                 ):  # what a conversation says that comes back
-                    await returning.open(pb.Open())
+                    await returning.servers[0].open(pb.Open())
             renewed.write(tmp_path)
             await link.describe()
             assert link.channel_number == 1
@@ -237,7 +240,7 @@ async def test_files_of_the_device_that_are_half_written_change_nothing(
     target: Target, authority: Authority, trusted: Path, tmp_path: Path
 ) -> None:
     async with tls_server(target, tmp_path, authority.issue()) as running:
-        link = Link(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted))
+        link = Server(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted))
         try:
             put(trusted, authority.certificate[:100])
             await link.describe()
@@ -249,7 +252,7 @@ async def test_files_of_the_device_that_are_half_written_change_nothing(
 
 
 async def test_a_plain_address_beyond_this_device_is_refused_unless_the_user_wants_it() -> None:
-    link = Link("203.0.113.1:50051", 5.0, 20.0, Security(insecure=True))
+    link = Server("203.0.113.1:50051", 5.0, 20.0, Security(insecure=True))
     await link.close()
 
 

@@ -11,14 +11,14 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
 from moa_client.engine import session_exchange
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
-from moa_client.link.routing.route import AnyLink
-from moa_client.link.stream import Traffic
+from moa_client.link.fleet import Fleet
+from moa_client.link.stream import StreamTraffic
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 VOCAB = 50
 IDENTITY = pb.Identity(target_id="toy", target_fingerprint=b"t", tokenizer_hash=b"k")
-LINK = cast(AnyLink, SimpleNamespace(silence_seconds=60.0))
+LINK = cast(Fleet, SimpleNamespace(silence_seconds=60.0))
 
 
 class FakeDialer:
@@ -43,13 +43,13 @@ class FakeConnection:
 
     def __init__(
         self,
-        link: AnyLink,
+        link: Fleet,
         make_open: Callable[[str], pb.Open],
         post: Callable[[FrameReceived | StreamOpened | StreamLost], None],
         text: PrefixHashes,
     ) -> None:
         self.dialer = FakeDialer()
-        self.traffic = Traffic()
+        self.traffic = StreamTraffic()
         self.is_up = False
         self.is_trying = False
         self.stream_number = 0
@@ -66,9 +66,9 @@ class FakeConnection:
         self.is_trying = not self.is_up
         self.done.append("start")
 
-    def send(self, **frame: Any) -> None:
+    def send(self, frame: pb.ClientFrame) -> None:
         if self.is_up:
-            self.sent.append(pb.ClientFrame(**frame))
+            self.sent.append(frame)
 
     def accept(self, happened: FrameReceived | StreamOpened | StreamLost) -> bool:
         return happened.stream == self.stream_number
@@ -113,7 +113,7 @@ class FakeConnection:
 
 def use_fake_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that are made in this test have a `FakeConnection`."""
-    monkeypatch.setattr(session_exchange, "Connection", FakeConnection)
+    monkeypatch.setattr(session_exchange, "ServerConnection", FakeConnection)
 
 
 def bare_device() -> Device:

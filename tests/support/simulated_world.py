@@ -9,6 +9,7 @@ waits for ever.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import selectors
 from collections import deque
@@ -26,9 +27,7 @@ from moa_client.drafting import drafter_thread
 from moa_client.engine import engine as client_engine
 from moa_client.engine import session_exchange
 from moa_client.link import connection
-from moa_client.link.channel import Link
-from moa_client.link.dialer import Dialer, OneServerDialer
-from moa_client.link.stream import Traffic
+from moa_client.link.stream import StreamTraffic
 from moa_server.access.caller import Caller
 from moa_server.engine import engine, losses
 from moa_server.engine.stepper import Stepper, Work
@@ -43,7 +42,6 @@ from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol import loop_guard
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -325,10 +323,10 @@ class Wire:
 
     # ------------------------------------------------------------ the client's end
 
-    async def send(self, **frame: Any) -> None:
+    async def send(self, frame: pb.ClientFrame) -> None:
         if self._broken:
             raise UnavailableError("The stream is broken.")
-        self.up.put(pb.ClientFrame(**frame).SerializeToString())
+        self.up.put(frame.SerializeToString())
 
     async def receive(self) -> pb.ServerFrame:
         item = await self._inbox.get()
@@ -337,7 +335,7 @@ class Wire:
         return item
 
     async def say_goodbye(self) -> None:
-        await self.send(bye=pb.Bye())
+        await self.send(pb.ClientFrame(bye=pb.Bye()))
 
     def cancel(self) -> None:
         """The client leaves; the server learns of it when the network says so."""
@@ -397,26 +395,24 @@ class Wire:
             self.down.put(UnavailableError("The server ended the conversation."))
 
 
-class SimulatedLink:
-    """Opens wires."""
+class SimulatedServer:
+    """A server as the client knows it: opens wires."""
 
     address = "simulated"
     label = "simulated"
     silence_seconds = 60.0
     channel_number = 0
+    named = ()
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.traffic = Traffic()
-
-    def dialer(self, text: PrefixHashes) -> Dialer:
-        return OneServerDialer(cast(Link, self))
+        self.described_at = math.inf  # so that nobody asks it
 
     def renew(self, lost: int) -> None:
         """There is no channel here."""
 
     async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Wire, pb.Opened]:
         if self._world.stalled and self._world.chance.random() < 0.3:
             await asyncio.sleep(self._world.delay())
@@ -424,7 +420,7 @@ class SimulatedLink:
         wire = Wire(self._world)
         try:
             async with asyncio.timeout(seconds or 5.0):
-                await wire.send(open=message)
+                await wire.send(pb.ClientFrame(open=message))
                 frame = await wire.receive()
         except asyncio.CancelledError:
             wire.cancel()

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/life-of-a-token.md"
-CROSSINGS = {"thread", "queue", "turn", "wire", "dispatch"}
+CROSSINGS = {"thread", "queue", "turn", "wire"}
 LINE = re.compile(r"(?P<indent>(?:  )*)(?P<path>[\w/]+\.py): (?P<name>[\w.]+)(?: -> (?P<kind>\w+))?")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

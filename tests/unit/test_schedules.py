@@ -38,7 +38,8 @@ from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
-from moa_client.link.channel import Link
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting import Growth
@@ -55,7 +56,7 @@ from moa_shared.tree.draft_tree import DraftTree
 from tests.support import simulated_world
 from tests.support.simulated_world import (
     FIRST_LOOP,
-    SimulatedLink,
+    SimulatedServer,
     World,
     decode,
     logits_after,
@@ -430,9 +431,9 @@ class Chat:
             tree=world.trees,
             standalone=self.any_rule(),
         )
-        link = cast(Link, SimulatedLink(world))
+        fleet = Fleet([cast(Server, SimulatedServer(world))])
         self.drafts = self.chance.random() < 0.7
-        self.engine = ClientEngine(link, world.device(drafts=self.drafts), simulated_world.VOCAB, Codec.INT4, settings)
+        self.engine = ClientEngine(fleet, world.device(drafts=self.drafts), simulated_world.VOCAB, Codec.INT4, settings)
         self.engine.connection._backoff = Backoff(self.chance)
         self.asked: list[Asked] = []  # since the conversation began
         self.current: Asked | None = None

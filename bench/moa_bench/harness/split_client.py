@@ -17,7 +17,8 @@ from moa_client.conversation.events import Committed
 from moa_client.device.loading import Device, load_device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import DataError
 from moa_shared.programs.config import load_settings
@@ -60,12 +61,12 @@ class SplitClient:
         self.figures = Figures()
         self.screen = AnswerScreen()  # of the newest answer
         self.began_s = 0.0  # when its question was asked
-        self._link, described = runner.run(_connect(address, silence_s))
+        self._fleet, described = runner.run(_connect(address, silence_s))
         self._vocab_size = int(device.files.config["vocab_size"])
         self._context = described.limits.context_tokens
 
     def close(self) -> None:
-        self._runner.run(self._link.close())
+        self._runner.run(self._fleet.close())
 
     def ask(
         self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = lambda count: None
@@ -75,7 +76,7 @@ class SplitClient:
     async def _ask(
         self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object]
     ) -> TimedAnswer:
-        engine = ClientEngine(self._link, self._device, self._vocab_size, self._codec, self._mode)
+        engine = ClientEngine(self._fleet, self._device, self._vocab_size, self._codec, self._mode)
         screen = self.screen = AnswerScreen()
         arrivals: list[float] = []
         began = self.began_s = time.perf_counter()
@@ -108,10 +109,10 @@ def client_settings(**fields: Any) -> ClientSettings:
     return load_settings(ClientSettings, SECTION, fields, environment={})
 
 
-async def _connect(address: str, silence_s: float | None = None) -> tuple[Link, pb.DescribeResponse]:
+async def _connect(address: str, silence_s: float | None = None) -> tuple[Fleet, pb.DescribeResponse]:
     settings = client_settings()
-    link = Link(address, settings.connect_seconds, silence_s or settings.silence_seconds)
-    return link, await link.describe()
+    fleet = Fleet([Server(address, settings.connect_seconds, silence_s or settings.silence_seconds)])
+    return fleet, await fleet.describe()
 
 
 def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Device:
@@ -122,6 +123,6 @@ def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Devic
 
 async def describe(address: str) -> pb.DescribeResponse:
     """What the server at this "host:port" says of itself."""
-    link, described = await _connect(address)
-    await link.close()
+    fleet, described = await _connect(address)
+    await fleet.close()
     return described

@@ -22,7 +22,8 @@ from moa_client.device.loading import Device, drafter_states
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafting import GrowthShape, TextGuesser, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
@@ -79,7 +80,7 @@ class EngineAsker:
         drafting: DraftingSettings,
     ) -> None:
         program = client_settings(server=address)
-        self._link = Link(address, program.connect_seconds, program.silence_seconds)
+        self._fleet = Fleet([Server(address, program.connect_seconds, program.silence_seconds)])
         self._device_for = device_for
         self._vocab_size = vocab_size
         self._settings = settings
@@ -89,11 +90,11 @@ class EngineAsker:
 
     async def close(self) -> None:
         await self._byes.finish()
-        await self._link.close()
+        await self._fleet.close()
 
     async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
         device = self._device_for(answer.question)
-        engine = ClientEngine(self._link, device, self._vocab_size, Codec.INT4, self._drafting)
+        engine = ClientEngine(self._fleet, device, self._vocab_size, Codec.INT4, self._drafting)
         self._reading = answer
         answering = asyncio.create_task(self._answer(engine, prompt, answer))
         try:

@@ -1,1 +1,1 @@
-"""The commands of `moa-client`, a module each, imported when one is used. What only runs it needs is imported there."""
+"""The commands of `moa-client`, a module each, imported when one is used. What runs is in `actions`."""

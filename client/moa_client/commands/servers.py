@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.config import load_settings
-from moa_shared.programs.output import write_output
-
-from moa_client.settings import SECTION, ClientSettings
-
-if TYPE_CHECKING:
-    from moa_client.servers.book import ServerBook
 
 FILE = click.Path(path_type=Path)
 
@@ -40,36 +31,9 @@ def servers() -> None:
 )
 def add(name: str, address: str, **given: Any) -> None:
     """Add a server, or change the one of that name; the first one is in use."""
-    from moa_client.link.security import Security
-    from moa_client.servers.book import read_book, write_book
-    from moa_client.servers.connecting import security_of
-    from moa_client.servers.entry import FILES, check_name, make_entry
-    from moa_client.servers.forgetting import forget
-    from moa_client.servers.keys import check_key, store_key
-    from moa_client.settings import check_address
+    from moa_client.commands.actions import servers as actions
 
-    if given["key_file"] is not None and given["key_keyring"]:
-        raise ConfigError("A key is in a file or in the keyring, not in both.", hint="Give one of the two options.")
-    check_name(name)
-    try:
-        check_address(address)
-    except ValueError as error:
-        raise ConfigError(f"The address is {address!r}: {error}.", hint="") from None
-    given |= {each: given[each].expanduser().absolute() for each in FILES if given[each] is not None}
-    entry = make_entry(name=name, address=address, **given)
-    key = "key" if entry.has_key else ""  # which is not asked for yet
-    Security(entry.tls, key=key, insecure=entry.insecure).check(address)
-    book = read_book()
-    if entry.key_keyring:
-        store_key(entry, check_key(_asked_key(), "What was given"))
-    security_of(entry).credentials()  # an error now, rather than at the first question
-    before = book.listed(name)
-    book = book.add(entry)
-    write_book(book)
-    if before is not None:
-        forget(before, entry, book)
-        print(f"{name} is changed; it was {before.address}.", file=sys.stderr)
-    print(_listed(name, book), file=sys.stderr)
+    actions.add(name, address, given)
 
 
 @servers.command()
@@ -82,125 +46,33 @@ def join(name: str, file: Path | None, key_keyring: bool, replaces: bool) -> Non
 
     `moa-server setup` and `moa-server invite` print invitations.
     """
-    import asyncio
+    from moa_client.commands.actions import servers as actions
 
-    from moa_shared.protocol.invitation import read_invitation
-
-    from moa_client.servers.book import read_book, write_book
-    from moa_client.servers.connecting import describe_server
-    from moa_client.servers.entry import check_name
-    from moa_client.servers.forgetting import forget
-    from moa_client.servers.joining import check_invitation, keep_invitation
-
-    check_name(name)
-    book = read_book()
-    before = book.listed(name)
-    if before is not None and not replaces:
-        raise ConfigError(
-            f"{name} is listed already, as {before.address}.",
-            hint=f"Choose another name, or replace it and its key: moa-client servers join {name} --replace.",
-        )
-    invitation = read_invitation(_asked_invitation() if file is None else _read_text(file))
-    check_invitation(invitation)
-    entry = keep_invitation(name, invitation, in_keyring=key_keyring)
-    book = book.add(entry)
-    write_book(book)
-    if before is not None:
-        forget(before, entry, book)
-    in_use = name in book.in_use
-    print(_listed(name, book), file=sys.stderr)
-    served = asyncio.run(describe_server(entry, load_settings(ClientSettings, SECTION, {})))
-    where = f"It serves {served.identity.target_id} at {served.execution.level}."
-    how = "moa-client chat" if in_use else f"moa-client chat --server {name}"
-    print(f"{where} To talk to it: {how}", file=sys.stderr)
+    actions.join(name, file, in_keyring=key_keyring, replaces=replaces)
 
 
 @servers.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def show(as_json: bool) -> None:
     """Show each server: address, TLS, where its key is, and, asked now, its model, round trip and load."""
-    import asyncio
+    from moa_client.commands.actions import servers as actions
 
-    from moa_client.servers.book import read_book
-    from moa_client.servers.listing import ask_servers, list_json, list_table
-
-    book = read_book()
-    settings = load_settings(ClientSettings, SECTION, {})
-    asked = asyncio.run(ask_servers(book.entries, settings))
-    if as_json:
-        write_output(list_json(asked, book))
-    elif asked:
-        write_output(list_table(asked, book))
-    else:
-        print("No server is listed. Add one: moa-client servers add NAME HOST:PORT", file=sys.stderr)
+    actions.show(as_json=as_json)
 
 
 @servers.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def use(names: tuple[str, ...]) -> None:
     """Talk to these servers, the nearest first; one goes on where another is lost."""
-    from moa_client.servers.book import read_book, write_book
+    from moa_client.commands.actions import servers as actions
 
-    write_book(read_book().use(names))
-    print(f"In use: {', '.join(dict.fromkeys(names))}.", file=sys.stderr)
+    actions.use(names)
 
 
 @servers.command()
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove a server from the list, and its key from the keyring."""
-    from moa_client.servers.book import read_book, write_book
-    from moa_client.servers.forgetting import forget
+    from moa_client.commands.actions import servers as actions
 
-    book = read_book()
-    entry = book.find(name)
-    left = book.remove(name)
-    write_book(left)
-    print(f"{name} is removed.", file=sys.stderr)
-    forget(entry, None, left)
-
-
-def _listed(name: str, book: ServerBook) -> str:
-    """What a server that was added means for chats."""
-    if name in book.in_use:
-        return f"{name} is in use."
-    together = f"moa-client servers use {' '.join(book.in_use)} {name}"
-    return (
-        f"{name} is listed; chats talk to {' and '.join(book.in_use)}. "
-        f"For {name} alone: moa-client servers use {name}. "
-        f"For {'both' if len(book.in_use) == 1 else 'all'}, where one takes over when another is lost: {together}"
-    )
-
-
-def _asked_invitation() -> str:
-    """The line from whoever pastes it, or from a pipe.
-
-    A terminal by itself would take 4095 characters at most, and 1023 on some systems: an editor of lines takes all.
-    """
-    if not sys.stdin.isatty():
-        return sys.stdin.read()
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.output import create_output
-
-    session = PromptSession[str]("Invitation: ", output=create_output(sys.stderr))
-    try:
-        return session.prompt()
-    except (EOFError, KeyboardInterrupt):
-        raise click.Abort from None
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no file {file}.", hint="Name the one that holds the invitation.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigError(f"{file} cannot be read: {why}.", hint="") from None
-
-
-def _asked_key() -> str:
-    """The key from whoever types it, unseen, or from a pipe."""
-    if sys.stdin.isatty():
-        return str(click.prompt("API key (not shown)", hide_input=True, err=True))
-    return sys.stdin.read()
+    actions.remove(name)

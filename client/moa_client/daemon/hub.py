@@ -21,7 +21,7 @@ from moa_client.host.host import Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
 from moa_client.link.backoff import Backoff
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 from moa_client.surface.update_codec import Fields
@@ -40,7 +40,7 @@ class Hub:
         version: of moa.
     """
 
-    def __init__(self, settings: ClientSettings, link: AnyLink, version: str) -> None:
+    def __init__(self, settings: ClientSettings, link: Fleet, version: str) -> None:
         self.settings = settings
         self.link = link
         self.since = time.time()

@@ -13,7 +13,7 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_check
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.weights.weights import WeightReader
 
-from moa_client.device.drafter_choice import Candidate, Choice, ServerPace, best_alone, choose
+from moa_client.device.drafter_choice import DrafterCandidate, DrafterChoice, ServerPace, best_alone, choose
 from moa_client.device.drafter_speed import level_ms
 from moa_client.device.sources import AUTO, Sources, meant_drafters
 from moa_client.settings import ClientSettings
@@ -45,11 +45,11 @@ class DrafterCatalog:
         """Whether there is no drafter at all."""
         return not self._named
 
-    def measure(self) -> tuple[Candidate, ...]:
+    def measure(self) -> tuple[DrafterCandidate, ...]:
         """The time of a level of each, also where there is nothing to choose."""
         return self._candidates or tuple(map(self._measured, self._named.values()))
 
-    def choose(self, server: ServerPace | None, current: str | None = None) -> Choice:
+    def choose(self, server: ServerPace | None, current: str | None = None) -> DrafterChoice:
         """The drafter to use.
 
         Args:
@@ -59,24 +59,24 @@ class DrafterCatalog:
         if not self._candidates:
             only = next(iter(self._named))
             wished = self._settings.drafter != AUTO
-            return Choice(only, "as wished" if wished else "the only one that the server gives memory for")
+            return DrafterChoice(only, "as wished" if wished else "the only one that the server gives memory for")
         if self._settings.drafting in ("server", "off"):
             reason = "this device does not draft for the server: the one that writes best by itself"
-            return Choice(best_alone(self._candidates), reason)
+            return DrafterChoice(best_alone(self._candidates), reason)
         if server is None:
             reason = "no server has said how fast it is: the one that writes best by itself"
-            return Choice(best_alone(self._candidates), reason)
+            return DrafterChoice(best_alone(self._candidates), reason)
         if server.step_ms <= 0:
             first = current or self._candidates[0].name
-            return Choice(first, "the server has not said yet how fast it is: its first one")
+            return DrafterChoice(first, "the server has not said yet how fast it is: its first one")
         return choose(self._candidates, server, current)
 
     def checkpoint(self, name: str) -> Checkpoint:
         """The checkpoint of a drafter."""
         return self._load(self._sources.drafters[self._named[name].fingerprint])
 
-    def beside(self, name: str, online: Checkpoint) -> tuple[str, Checkpoint] | None:
-        """The drafter that writes without a server beside one that drafts for it; None: there is no better one.
+    def standalone_for(self, name: str, online: Checkpoint) -> tuple[str, Checkpoint] | None:
+        """The drafter that writes without a server, next to the one that drafts; None: there is no better one.
 
         Both must read the same memory rows, and the states that enter the deeper one's layers are those sent.
 
@@ -90,7 +90,7 @@ class DrafterCatalog:
         shares = online.memory_fingerprint and online.memory_fingerprint == alone.memory_fingerprint
         return (best, alone) if shares and 0 < online.config.reused_layers <= alone.config.reused_layers else None
 
-    def _measured(self, drafter: pb.Drafter) -> Candidate:
+    def _measured(self, drafter: pb.Drafter) -> DrafterCandidate:
         settings, files = self._settings, self._sources.files
 
         def load() -> tuple[DrafterConfig, DraftState | None]:
@@ -100,4 +100,4 @@ class DrafterCatalog:
 
         breadth = 1 if settings.mode == "chain" else settings.breadth
         took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), breadth, load)
-        return Candidate(drafter.name, took, drafter.tokens_a_forward)
+        return DrafterCandidate(drafter.name, took, drafter.tokens_a_forward)

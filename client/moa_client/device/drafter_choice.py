@@ -20,7 +20,7 @@ UNKNOWN_ACCEPTANCE = 2.0  # tokens per forward of a drafter about which the serv
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DrafterCandidate:
     """A drafter on this device.
 
     Args:
@@ -46,7 +46,7 @@ class ServerPace:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DrafterChoice:
     """A drafter, and why it was chosen.
 
     Args:
@@ -58,7 +58,7 @@ class Choice:
     alone: str = ""
 
 
-def speedup(candidate: Candidate, server: ServerPace) -> float:
+def speedup(candidate: DrafterCandidate, server: ServerPace) -> float:
     """Tokens a second with this drafter relative to plain streaming; at least 1: useless drafts are not waited for."""
     step, level = server.step_ms, candidate.level_ms
     if level >= step:
@@ -73,7 +73,7 @@ def speedup(candidate: Candidate, server: ServerPace) -> float:
     return float(max(1.0, step * (plain_tokens + caught_up * tokens) / took))
 
 
-def choose(candidates: Sequence[Candidate], server: ServerPace, current: str | None = None) -> Choice:
+def choose(candidates: Sequence[DrafterCandidate], server: ServerPace, current: str | None = None) -> DrafterChoice:
     """The fastest candidate; the one in use unless another is clearly faster.
 
     Args:
@@ -88,9 +88,9 @@ def choose(candidates: Sequence[Candidate], server: ServerPace, current: str | N
         f"expected speed over plain streaming at {server.step_ms:.0f} ms a step and a round trip of "
         f"{server.rtt_ms:.0f} ms: {figures}"
     )
-    return Choice(best.name, reason)
+    return DrafterChoice(best.name, reason)
 
 
-def best_alone(candidates: Sequence[Candidate]) -> str:
+def best_alone(candidates: Sequence[DrafterCandidate]) -> str:
     """The candidate for use without a server: the one most often right, which writes best on its own."""
     return max(candidates, key=lambda each: each.tokens_a_forward).name

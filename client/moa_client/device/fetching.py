@@ -29,8 +29,8 @@ from moa_shared.programs.progress import Progress, Task
 from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 
 from moa_client.link.backoff import Backoff
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
 
 FETCHED = "fetched"
 RECORD = "manifest.pb"
@@ -46,7 +46,7 @@ TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedParts:
     """Which of a server's files a client needs, besides configuration and tokenizer.
 
     Args:
@@ -77,7 +77,7 @@ class Fetched:
     manifest_sha256: bytes
 
 
-def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
+def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | None:
     """What was fetched before, if it is complete.
 
     Args:
@@ -101,7 +101,7 @@ def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
         return None  # then it is fetched again
 
 
-async def fetch(link: AnyLink, root: Path, wanted: Wanted, progress: Progress, described: bytes = b"") -> Fetched:
+async def fetch(fleet: Fleet, root: Path, wanted: WantedParts, progress: Progress, described: bytes = b"") -> Fetched:
     """Fetches what is missing, over a separate connection.
 
     Args:
@@ -114,15 +114,15 @@ async def fetch(link: AnyLink, root: Path, wanted: Wanted, progress: Progress, d
         DiskFullError: no space.
         MoaError: the server's refusal.
     """
-    wide = link.widened(WINDOW_BYTES, described)
+    server = fleet.widened(WINDOW_BYTES, described)
     try:
-        return await _fetch(wide, root, wanted, progress, described)
+        return await _fetch(server, root, wanted, progress, described)
     finally:
-        await wide.close()
+        await server.close()
 
 
-async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes) -> Fetched:
-    manifest = await fetch_manifest(link)
+async def _fetch(server: Server, root: Path, wanted: WantedParts, progress: Progress, described: bytes) -> Fetched:
+    manifest = await fetch_manifest(server)
     digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
     if described and digest != described:
         raise ChecksumError(
@@ -151,20 +151,20 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, des
             with progress.task(f"Fetching the drafter for {manifest.identity.target_id}", total, is_bytes=True) as task:
                 task.reach(there)
                 for entry in missing:
-                    await _fetch_file(link, folder, entry, task)
+                    await _fetch_file(server, folder, entry, task)
         parts = await asyncio.to_thread(_describe, folder, root, manifest, chosen, digest)
         with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
             partial.write_bytes(record)
     return parts
 
 
-async def fetch_manifest(link: Link) -> pb.PartManifest:
+async def fetch_manifest(server: Server) -> pb.PartManifest:
     """The list of what the server gives to clients.
 
     Raises:
         MoaError: it has none, or gives one that is not allowed.
     """
-    async for message in link.fetch(pb.FetchDrafterRequest()):
+    async for message in server.fetch(pb.FetchDrafterRequest()):
         manifest = message.manifest
         _check_manifest(manifest)
         return manifest
@@ -183,12 +183,12 @@ def _check_manifest(manifest: pb.PartManifest) -> None:
             raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
 
 
-def bytes_of(manifest: pb.PartManifest, wanted: Wanted) -> int:
+def bytes_of(manifest: pb.PartManifest, wanted: WantedParts) -> int:
     """How much of a server's files is wanted, in bytes."""
     return sum(entry.size for entry in _choose(manifest, wanted))
 
 
-def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
+def _choose(manifest: pb.PartManifest, wanted: WantedParts) -> list[pb.PartFile]:
     """The files to fetch."""
     return [
         entry
@@ -197,7 +197,7 @@ def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
     ]
 
 
-def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
+def _lacking(chosen: Sequence[pb.PartFile], wanted: WantedParts) -> str:
     """What is wanted but not among the chosen files; empty if nothing."""
     kinds = {entry.kind for entry in chosen}
     if wanted.drafters - {entry.sha256 for entry in chosen}:
@@ -207,7 +207,7 @@ def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
     return ""
 
 
-async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) -> None:
+async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Task) -> None:
     """Fetches one file from where it broke off to its end, over as many calls and connections as it takes."""
     partial = _partial(folder, entry)
     backoff, fruitless = Backoff(), 0
@@ -216,7 +216,7 @@ async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) 
         before = offset
         try:
             request = pb.FetchDrafterRequest(name=entry.name, offset=offset, sha256=entry.sha256)
-            async for message in link.fetch(request):
+            async for message in server.fetch(request):
                 chunk = message.chunk
                 if chunk.offset != offset or not 0 < len(chunk.data) <= entry.size - offset:
                     raise ProtocolError(f"{entry.name} from {offset} on", f"{len(chunk.data)} bytes at {chunk.offset}")
@@ -235,7 +235,7 @@ async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) 
             if offset > before:
                 backoff.reset()
             await asyncio.sleep(backoff.next_seconds())
-            link.renew(link.channel_number)
+            server.renew(server.channel_number)
     await asyncio.to_thread(_accept, partial, folder / entry.name, entry)
 
 

@@ -29,7 +29,7 @@ from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
 from moa_client.device.drafter_catalog import DrafterCatalog
-from moa_client.device.drafter_choice import Choice, ServerPace
+from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.mapped_parts import target_parts
 from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
@@ -51,7 +51,7 @@ class Device:
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
-        sampling: how the model's answers are sampled where nobody says otherwise.
+        sampling: how the model's answers are sampled by default.
     """
 
     files: ModelFiles
@@ -62,7 +62,7 @@ class Device:
     state_width: int
     end_of_text: frozenset[int] = frozenset()
     context_tokens: int = 1 << 31
-    choice: Choice | None = None
+    choice: DrafterChoice | None = None
     catalog: DrafterCatalog | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
@@ -211,12 +211,12 @@ def equip(
         where = "here" if served.identity.drafter_fingerprint else "at the server"
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
         return device
-    choice = Choice(settings.drafter, "as wished")
+    choice = DrafterChoice(settings.drafter, "as wished")
     path = named_drafter(settings, files, progress)
     return _with_checkpoint(device, _named_checkpoint(path, files), choice, settings, path)
 
 
-def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> Device:
+def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
     """The device with another drafter from its catalog.
 
     Raises:
@@ -226,10 +226,10 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
         raise InternalError("A drafter was to be changed on a device that has no others.")
     catalog, files = device.catalog, device.files
     online = catalog.checkpoint(choice.name)
-    beside = catalog.beside(choice.name, online)
-    if beside is None:
+    standalone = catalog.standalone_for(choice.name, online)
+    if standalone is None:
         return _with_checkpoint(device, online, choice, settings)
-    name, alone = beside
+    name, alone = standalone
     pairs = _pairs(online, alone, files, settings, device.context_tokens)
     return _reading_memory_of(device, alone, pairs, replace(choice, alone=name))
 
@@ -256,7 +256,7 @@ def _pairs(
 
 
 def _with_checkpoint(
-    device: Device, checkpoint: Checkpoint, choice: Choice, settings: ClientSettings, path: Path | None = None
+    device: Device, checkpoint: Checkpoint, choice: DrafterChoice, settings: ClientSettings, path: Path | None = None
 ) -> Device:
     files, reads_memory = device.files, checkpoint.config.memory_width > 0
     states = drafter_states(checkpoint, files, settings, device.context_tokens)
@@ -269,7 +269,7 @@ def _with(device: Device, new_drafter: Callable[[], ClientDrafter]) -> Device:
 
 
 def _reading_memory_of(
-    device: Device, checkpoint: Checkpoint, new_drafter: Callable[[], ClientDrafter], choice: Choice
+    device: Device, checkpoint: Checkpoint, new_drafter: Callable[[], ClientDrafter], choice: DrafterChoice
 ) -> Device:
     """The device with drafters that read the rows which a server has for this checkpoint."""
     config = checkpoint.config

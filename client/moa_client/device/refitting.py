@@ -14,12 +14,12 @@ from moa_shared.protocol.handshake_checks import check_identity
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import Device, equip
 from moa_client.device.sources import find_sources, means_served, meant_drafters, named_drafter
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
 
 async def refit(
-    settings: ClientSettings, link: AnyLink, served: pb.DescribeResponse, device: Device, rtt_ms: float
+    settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device, rtt_ms: float
 ) -> Device | None:
     """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means no such one.
 
@@ -35,7 +35,7 @@ async def refit(
     if not _offers(settings, served, device):
         return None
     progress = SilentProgress()  # an answer may be on the screen
-    sources = await find_sources(settings, link, served, progress)
+    sources = await find_sources(settings, fleet, served, progress)
     bare = replace(device.refused(), files=sources.files, drafter=None)
     fitted = await asyncio.to_thread(equip, bare, settings, sources, progress, rtt_ms)
     trim_heap()

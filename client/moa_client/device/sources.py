@@ -29,8 +29,8 @@ from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, re
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
-from moa_client.device.fetching import Wanted, fetch, find_fetched
-from moa_client.link.routing.route import AnyLink
+from moa_client.device.fetching import WantedParts, fetch, find_fetched
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
 FILELESS = ("lookup", "random", "none")  # --drafter: what no file is read for
@@ -71,7 +71,7 @@ def means_served(settings: ClientSettings) -> bool:
 
 
 async def find_sources(
-    settings: ClientSettings, link: AnyLink, served: pb.DescribeResponse, progress: Progress
+    settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
 ) -> Sources:
     """Everything for this server's target; what is missing is fetched from it.
 
@@ -86,7 +86,7 @@ async def find_sources(
     wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
     if files is None or wanted.drafters:
         digest = served.manifest_sha256
-        parts = find_fetched(root, digest, wanted) or await fetch(link, root, wanted, progress, digest)
+        parts = find_fetched(root, digest, wanted) or await fetch(fleet, root, wanted, progress, digest)
         if parts.manifest_sha256 != digest:  # the server had not reported it yet
             served.manifest_sha256 = parts.manifest_sha256
             _remember(root, settings.server, served)
@@ -114,7 +114,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
 
 def find_present(
     settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
-) -> tuple[Sources | None, Wanted]:
+) -> tuple[Sources | None, WantedParts]:
     """What is here for this server; None if something must be fetched. And what is not in the package.
 
     Raises:
@@ -125,7 +125,7 @@ def find_present(
 
 def _find_present(
     settings: ClientSettings, served: pb.DescribeResponse, files: ModelFiles | None
-) -> tuple[Sources | None, Wanted]:
+) -> tuple[Sources | None, WantedParts]:
     root = cache_root(settings.cache_dir)
     files = files or _find_whole(root, served.identity.target_fingerprint.hex())
     drafters = _shipped(settings, served)
@@ -174,10 +174,10 @@ def _shipped(settings: ClientSettings, served: pb.DescribeResponse) -> dict[byte
 
 def _wanted(
     settings: ClientSettings, served: pb.DescribeResponse, *, have_files: bool, have: dict[bytes, Path]
-) -> Wanted:
+) -> WantedParts:
     meant = {each.fingerprint for each in meant_drafters(settings, served)}
     drafts_itself = bool(meant) if means_served(settings) else settings.drafter not in ("lookup", "none")
-    return Wanted(
+    return WantedParts(
         target=drafts_itself and not have_files, drafters=frozenset(meant - have.keys()), precision=settings.parts
     )
 

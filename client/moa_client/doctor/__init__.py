@@ -1,1 +1,1 @@
-"""What stands between this device and its server, step by step, and what to expect of both."""
+"""What lies between this device and its server, step by step, and what to expect of both."""

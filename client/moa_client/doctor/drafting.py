@@ -7,7 +7,7 @@ from moa_shared.programs.checks import Check, si_bytes
 from moa_shared.programs.progress import Progress
 
 from moa_client.device.drafter_catalog import DrafterCatalog
-from moa_client.device.drafter_choice import Candidate
+from moa_client.device.drafter_choice import DrafterCandidate
 from moa_client.device.fetching import bytes_of
 from moa_client.device.sources import Sources, find_present, means_served, meant_drafters
 from moa_client.settings import ClientSettings
@@ -39,7 +39,7 @@ def find_drafters(
     return None, Check("drafter", "warn", f"not here yet: {names}", f"The first chat fetches {what} from the server.")
 
 
-def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[Candidate, ...]:
+def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[DrafterCandidate, ...]:
     """The time of a level of each drafter, which takes seconds the first time.
 
     Raises:

@@ -13,7 +13,7 @@ from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.checks import Check
 from moa_shared.programs.progress import Progress
 
-from moa_client.device.drafter_choice import Candidate, ServerPace
+from moa_client.device.drafter_choice import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
 from moa_client.doctor.drafting import find_drafters, measure_drafters
 from moa_client.doctor.judgements import judge_expectation, judge_speed
@@ -25,13 +25,13 @@ from moa_client.doctor.measuring import (
     measure_upload,
 )
 from moa_client.doctor.reaching import check_connection, check_name, check_tls
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 
 NEEDED = ("name", "connection", "TLS", "server", "round trip")  # a failure of one ends the examination
 
 
-class Examination:
+class ServerExamination:
     """All steps for one server.
 
     Args:
@@ -40,25 +40,25 @@ class Examination:
     """
 
     def __init__(
-        self, settings: ClientSettings, link: Link, progress: Progress, waiting: Callable[[str], None]
+        self, settings: ClientSettings, server: Server, progress: Progress, waiting: Callable[[str], None]
     ) -> None:
         self._settings = settings
-        self._link = link
+        self._server = server
         self._progress = progress
         self._waiting = waiting
         self._served = pb.DescribeResponse()
         self._rtt_ms = 0.0
         self._manifest: pb.PartManifest | None = None
         self._sources: Sources | None = None
-        self._candidates: tuple[Candidate, ...] = ()
+        self._candidates: tuple[DrafterCandidate, ...] = ()
 
     async def run(self) -> AsyncIterator[Check]:
         """Yields each step as it ends."""
-        link, seconds = self._link, self._settings.connect_seconds
+        server, seconds = self._server, self._settings.connect_seconds
         steps: list[tuple[str, float | None, Callable[[], Awaitable[Check]]]] = [
-            ("name", seconds, lambda: check_name(link.address)),
-            ("connection", seconds, lambda: check_connection(link.address)),
-            ("TLS", seconds, lambda: check_tls(link.address, link.security)),
+            ("name", seconds, lambda: check_name(server.address)),
+            ("connection", seconds, lambda: check_connection(server.address)),
+            ("TLS", seconds, lambda: check_tls(server.address, server.security)),
             ("server", seconds + 1, self._describe),
             ("round trip", ROUND_TRIPS * seconds, self._measure_round_trip),
             ("download", 2 * GOODPUT_SECONDS + 1, self._measure_download),
@@ -78,7 +78,7 @@ class Examination:
             yield check
 
     async def _take(self, name: str, limit: float | None, step: Callable[[], Awaitable[Check]]) -> Check:
-        self._waiting(f"{name} of {self._link.label} ...")
+        self._waiting(f"{name} of {self._server.label} ...")
         try:
             async with asyncio.timeout(limit):
                 return await step()
@@ -91,22 +91,22 @@ class Examination:
     # ------------------------------------------------------------ the server
 
     async def _describe(self) -> Check:
-        served = self._served = await self._link.describe()
+        served = self._served = await self._server.describe()
         level = served.execution.level or "an unnamed level"
         message = f"{served.identity.target_id} at {level}, moa {served.server_version}"
         return Check("server", "ok", f"{message}, protocol {served.protocol_version}")
 
     async def _measure_round_trip(self) -> Check:
-        self._rtt_ms, check = await measure_round_trip(self._link)
+        self._rtt_ms, check = await measure_round_trip(self._server)
         return check
 
     async def _measure_download(self) -> Check:
-        self._manifest, check = await measure_download(self._link, self._served.step_ms)
+        self._manifest, check = await measure_download(self._server, self._served.step_ms)
         return check
 
     async def _measure_upload(self) -> Check:
         served = self._served
-        return await measure_upload(self._link, served.limits.frame_bytes, self._rtt_ms, served.step_ms)
+        return await measure_upload(self._server, served.limits.frame_bytes, self._rtt_ms, served.step_ms)
 
     # ------------------------------------------------------------ this device
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moa_shared.programs.checks import Check, si_bytes
 
-from moa_client.device.drafter_choice import Candidate, ServerPace, speedup
+from moa_client.device.drafter_choice import DrafterCandidate, ServerPace, speedup
 
 SOON_DAYS = 14  # a certificate that ends within so many should be renewed now
 FAR_MS = 150.0  # a round trip that a reader notices at each correction
@@ -59,7 +59,7 @@ def judge_goodput(name: str, nbytes: int, seconds: float, step_ms: float) -> Che
     return Check(name, "warn", message, f"{less}: the text is the same, and comes more slowly.")
 
 
-def judge_speed(candidates: Sequence[Candidate], step_ms: float) -> Check:
+def judge_speed(candidates: Sequence[DrafterCandidate], step_ms: float) -> Check:
     """How long a level of a draft takes here, against a step of the server."""
     levels = ", ".join(f"{each.level_ms:.1f} ms ({each.name})" for each in candidates)
     message = f"a level of a draft takes {levels}"
@@ -71,7 +71,7 @@ def judge_speed(candidates: Sequence[Candidate], step_ms: float) -> Check:
     return Check("speed here", "warn", message, "Drafts from here come too late: give the drafter more --threads.")
 
 
-def judge_expectation(candidates: Sequence[Candidate], server: ServerPace) -> Check:
+def judge_expectation(candidates: Sequence[DrafterCandidate], server: ServerPace) -> Check:
     """What a user may expect."""
     if not server.step_ms:
         return Check("expect", "ok", "the server does not say how fast it is")

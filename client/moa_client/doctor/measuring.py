@@ -12,7 +12,7 @@ from moa_shared.programs.checks import Check
 
 from moa_client.device.fetching import WINDOW_BYTES, fetch_manifest
 from moa_client.doctor.judgements import judge_goodput, judge_round_trip
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 
 ROUND_TRIPS = 7
 GOODPUT_BYTES = 400_000  # each way: beyond TCP's slow start at most round trips, and 3 s at 1 Mbit/s
@@ -22,7 +22,7 @@ FRAME_OVERHEAD_BYTES = 64
 MOST_CALLS = 64  # of a server with short frames: its allowance for one connection is no more than a burst
 
 
-async def measure_round_trip(link: Link) -> tuple[float, Check]:
+async def measure_round_trip(server: Server) -> tuple[float, Check]:
     """The median of some calls over an open connection, in ms.
 
     Raises:
@@ -31,14 +31,14 @@ async def measure_round_trip(link: Link) -> tuple[float, Check]:
     took, load = [], 0.0
     for _ in range(ROUND_TRIPS):
         began = time.monotonic()
-        load = (await link.describe()).load
+        load = (await server.describe()).load
         took.append(1e3 * (time.monotonic() - began))
     return median(took), judge_round_trip(median(took), len(took), load)
 
 
-async def measure_download(link: Link, step_ms: float) -> tuple[pb.PartManifest | None, Check]:
+async def measure_download(server: Server, step_ms: float) -> tuple[pb.PartManifest | None, Check]:
     """The list of what can be fetched, and the time of a range of its longest file."""
-    wide = link.widened(WINDOW_BYTES)
+    wide = server.widened(WINDOW_BYTES)
     try:
         async with asyncio.timeout(GOODPUT_SECONDS):
             manifest = await fetch_manifest(wide)
@@ -64,7 +64,7 @@ async def measure_download(link: Link, step_ms: float) -> tuple[pb.PartManifest 
     return manifest, judge_goodput("download", came, time.monotonic() - began, step_ms)
 
 
-async def measure_upload(link: Link, frame_bytes: int, rtt_ms: float, step_ms: float) -> Check:
+async def measure_upload(server: Server, frame_bytes: int, rtt_ms: float, step_ms: float) -> Check:
     """The time of calls that carry more than they need, all at once.
 
     Args:
@@ -78,7 +78,7 @@ async def measure_upload(link: Link, frame_bytes: int, rtt_ms: float, step_ms: f
     began = time.monotonic()
     try:
         async with asyncio.timeout(GOODPUT_SECONDS):
-            await asyncio.gather(*(link.describe(GOODPUT_SECONDS, padding) for _ in range(calls)))
+            await asyncio.gather(*(server.describe(GOODPUT_SECONDS, padding) for _ in range(calls)))
     except TimeoutError:
         rate = calls * each / GOODPUT_SECONDS
         return Check("upload", "warn", f"less than {rate / 1e3:.0f} kB/s", "Drafts will often come too late.")

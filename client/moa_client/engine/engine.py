@@ -39,7 +39,7 @@ from moa_client.engine.replaced_server import Refit, ReplacedServer
 from moa_client.engine.session_exchange import SessionExchange, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 
 
 class ClientEngine:
@@ -57,7 +57,7 @@ class ClientEngine:
 
     def __init__(
         self,
-        link: AnyLink,
+        link: Fleet,
         device: Device,
         vocab_size: int,
         codec: Codec,

@@ -29,9 +29,9 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.inbox import Inbox, Wake
 from moa_client.engine.session_handshake import SentState, SessionHandshake
 from moa_client.link.availability import NOTHING, Availability, Reaction
-from moa_client.link.connection import Connection, StreamLost, StreamOpened
+from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
+from moa_client.link.fleet import Fleet
 from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat
-from moa_client.link.routing.route import AnyLink
 
 
 class SessionExchange:
@@ -49,7 +49,7 @@ class SessionExchange:
 
     def __init__(
         self,
-        link: AnyLink,
+        link: Fleet,
         answers: AnswerQueue,
         availability: Availability,
         device: Device,
@@ -60,7 +60,7 @@ class SessionExchange:
     ) -> None:
         self.answers = answers
         self.availability = availability
-        self.connection = Connection(link, self._make_open, inbox.post, answers.conversation.hashes)
+        self.connection = ServerConnection(link, self._make_open, inbox.post, answers.conversation.hashes)
         self.figures = SessionFigures()
         self.failure: MoaError | None = None  # that ends the answer
         self.device = device

@@ -16,7 +16,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, LinkState
-from moa_client.device.drafter_choice import Choice, ServerPace
+from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.device.refitting import refit
 from moa_client.drafting.drafter_executor import DrafterExecutor
@@ -27,7 +27,7 @@ from moa_client.host.frame_tap import FrameTap
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.starting import Started
 from moa_client.host.text_conversation import TextConversation
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import ConversationFacts
 
@@ -41,7 +41,7 @@ class Host:
         started: what this device holds.
     """
 
-    def __init__(self, settings: ClientSettings, link: AnyLink, started: Started) -> None:
+    def __init__(self, settings: ClientSettings, link: Fleet, started: Started) -> None:
         self.settings = settings
         self.link = link
         self.device = started.device
@@ -161,7 +161,7 @@ class Host:
         alone = changed.choice.alone if changed.choice is not None else ""
         conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
 
-    def _load(self, device: Device, choice: Choice) -> asyncio.Task[Device]:
+    def _load(self, device: Device, choice: DrafterChoice) -> asyncio.Task[Device]:
         """Loads a drafter once for all conversations, even if the one that wants it is over before it is there."""
         loading = self._loaded.get(choice.name)
         if loading is None or (loading.done() and loading.exception() is not None):

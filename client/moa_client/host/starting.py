@@ -12,7 +12,7 @@ from moa_shared.programs.progress import Progress
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import Device, load_device
 from moa_client.device.sources import Sources, find_local_sources, find_sources, means_served
-from moa_client.link.routing.route import AnyLink
+from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Started:
     sources: Sources
 
 
-async def reach(settings: ClientSettings, link: AnyLink) -> Reached:
+async def reach(settings: ClientSettings, fleet: Fleet) -> Reached:
     """Asks the server what it serves, unless the user wants none.
 
     Raises:
@@ -51,22 +51,22 @@ async def reach(settings: ClientSettings, link: AnyLink) -> Reached:
     if settings.offline:
         return Reached()
     try:
-        served = await link.describe()
+        served = await fleet.describe()
     except UnavailableError as error:
         return Reached(absent=error)
-    for left_out in link.skipped:
+    for left_out in fleet.skipped:
         log.warning(left_out)
-    return Reached(served, link.rtt_ms)
+    return Reached(served, fleet.rtt_ms)
 
 
-async def find(settings: ClientSettings, link: AnyLink, reached: Reached, progress: Progress) -> Sources:
+async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progress: Progress) -> Sources:
     """The files of this device's half; what is missing is fetched.
 
     Raises:
         MoaError: there is no server, and nothing here to continue with; or what is missing cannot be fetched.
     """
     if reached.served is not None:
-        return await find_sources(settings, link, reached.served, progress)
+        return await find_sources(settings, fleet, reached.served, progress)
     return _find_alone(settings, reached.absent, progress)
 
 

@@ -1,4 +1,4 @@
-"""The link to the server: channel, stream, timers."""
+"""The link to the servers: which one, its channel, its streams, and timers."""
 
 import logging
 

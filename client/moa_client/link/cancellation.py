@@ -12,11 +12,11 @@ def heeded_cancellation() -> Iterator[None]:
     """In this block, a task that waits on a call ends when it is cancelled.
 
     gRPC loses a cancellation that comes just as the status of a call arrives: it waits for the call's beginning in a
-    task of its own, which takes the cancellation to be meant for itself, and then raises the status. Whoever tries
-    again after a failed call would go on for ever.
+    task of its own, which takes the cancellation to be meant for itself, and then raises the status. A loop that tries
+    again after a failed call would never end.
 
     Raises:
-        CancelledError: the task was cancelled, whatever the block has come to.
+        CancelledError: the task was cancelled, however the block has ended.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
@@ -21,9 +21,9 @@ from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.link.backoff import Backoff
-from moa_client.link.dialer import MakeOpen
-from moa_client.link.routing.route import AnyLink
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.dialer import Dialer, MakeOpen
+from moa_client.link.fleet import Fleet
+from moa_client.link.stream import Stream, StreamTraffic
 
 READ_AHEAD = 256  # frames not yet handled; a prompt of 8,000 tokens comes in about 60
 WRITE_AHEAD = 1024  # frames not yet accepted by gRPC: a transport that accepts so few is dead
@@ -83,11 +83,11 @@ class StreamLost:
 Post = Callable[[FrameReceived | StreamOpened | StreamLost], None]
 
 
-class Connection:
+class ServerConnection:
     """Keeps a stream open, to one server or to the best of several.
 
     Args:
-        link: to them.
+        fleet: one or several.
         make_open: makes the Open frame for the server at an address when an attempt begins.
         post: takes what happens.
         text: of the conversation, as it is at any time.
@@ -95,20 +95,20 @@ class Connection:
 
     def __init__(
         self,
-        link: AnyLink,
+        fleet: Fleet,
         make_open: MakeOpen,
         post: Post,
         text: PrefixHashes,
         backoff: Backoff | None = None,
     ) -> None:
-        self.dialer = link.dialer(text)
-        self.traffic = Traffic()  # of this conversation's streams
+        self.dialer = Dialer(fleet, text)
+        self.traffic = StreamTraffic()  # of this conversation's streams
         self._make_open = make_open
         self._post = post
         self._backoff = backoff or Backoff()
         self._task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
-        self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WRITE_AHEAD)
+        self._outgoing: asyncio.Queue[pb.ClientFrame] = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
         self._was_useful = False  # the stream of this attempt
         self._lost_before = False  # then the next attempt is a shorter one
@@ -133,7 +133,7 @@ class Connection:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep())
 
-    def send(self, **frame: Any) -> None:
+    def send(self, frame: pb.ClientFrame) -> None:
         """Queues a frame for the open stream; without one it is dropped, since Open will say what matters."""
         if self._stream is None:
             return
@@ -176,7 +176,7 @@ class Connection:
         if self._task is not None and self._stream is not None:
             self._leaving = True
             self._room.release()  # what arrives is read and discarded, so that the server can end the stream
-            self.send(bye=pb.Bye())
+            self.send(pb.ClientFrame(bye=pb.Bye()))
             await asyncio.wait((self._task,), timeout=GOODBYE_SECONDS)
         await self.drop()
 
@@ -200,68 +200,49 @@ class Connection:
             try:
                 await self._run_stream()
             except MoaError as error:
-                if self._leaving:
-                    return
-                if self._rests:
-                    self._post(StreamLost(self.stream_number, error, retrying=False, broke=False, rests=True))
-                    return
-                self._log_loss(error)
-                self.dialer.on_lost(error, was_useful=self._was_useful)
-                goes_on = isinstance(error, DeniedError) and self.dialer.has_other
-                retrying = isinstance(error, PASSING) or goes_on
-                must_wait = isinstance(error, OverloadedError) and not self.dialer.has_other
-                if isinstance(error, OverloadedError) and must_wait:
-                    self._backoff.not_before(error.retry_after_ms / 1e3)
-                seconds = self._backoff.next_seconds() if retrying else 0.0
-                waits = seconds if must_wait else 0.0
-                self._post(StreamLost(self.stream_number, error, retrying, broke=self._was_useful, wait_seconds=waits))
-                if not retrying:
-                    return
+                seconds = self._on_end(error)
+            if seconds is None:
+                return
             self._lost_before = True
             await asyncio.sleep(seconds)
+
+    def _on_end(self, error: MoaError) -> float | None:
+        """Posts why a stream has ended, or was not opened; seconds until the next attempt, None: there is none."""
+        if self._leaving:
+            return None
+        if self._rests:
+            self._post(StreamLost(self.stream_number, error, retrying=False, broke=False, rests=True))
+            return None
+        self._log_loss(error)
+        self.dialer.on_lost(error, was_useful=self._was_useful)
+        has_other = self.dialer.has_other
+        retrying = isinstance(error, PASSING) or (isinstance(error, DeniedError) and has_other)
+        wait_seconds = 0.0
+        seconds = None
+        if isinstance(error, OverloadedError) and not has_other:
+            self._backoff.not_before(error.retry_after_ms / 1e3)
+            seconds = wait_seconds = self._backoff.next_seconds()
+        elif retrying:
+            seconds = self._backoff.next_seconds()
+        self._post(StreamLost(self.stream_number, error, retrying, self._was_useful, wait_seconds))
+        return seconds
 
     def _log_loss(self, error: MoaError) -> None:
         level = logging.WARNING if self._was_useful else logging.INFO
         what = "lost" if self._was_useful else "not opened"
         log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
 
-    async def _run_stream(self) -> None:
+    async def _run_stream(self) -> NoReturn:
         """Opens a stream and reads it to its end.
 
         Raises:
             MoaError: why it ended, or could not be opened.
         """
-        is_short = self._lost_before or self.dialer.has_other  # what does not answer is soon tried again, or elsewhere
-        seconds = max(RETRY_SECONDS, RETRY_ROUND_TRIPS * self.rtt_ms / 1e3) if is_short else None
-        began = time.monotonic()
-
-        def make_open(address: str) -> pb.Open:
-            nonlocal began
-            began = time.monotonic()  # the time until then went into the choice of a server
-            return self._make_open(address)
-
-        self.stream_number += 1
-        number, dialer = self.stream_number, self.dialer
-        stream, opened = await dialer.dial(make_open, seconds, self.traffic)
+        stream = await self._open()
         opened_at = time.monotonic()
-        self._stream = stream
-        self._outgoing = asyncio.Queue(WRITE_AHEAD)
-        self._room = asyncio.Semaphore(READ_AHEAD)
-        took_ms = 1e3 * (opened_at - began)
-        level = logging.WARNING if self._lost_before else logging.INFO
-        log.log(level, "stream %d to %s opened in %.0f ms", number, dialer.label, took_ms)
-        self._post(StreamOpened(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
         writer = asyncio.create_task(self._write(stream, self._outgoing))
         try:
-            while True:
-                frame = await stream.receive()
-                self._rests = frame.HasField("go_away") and frame.go_away.reason == IDLE
-                self._was_useful |= not self._rests
-                if frame.HasField("go_away") and not self._rests:
-                    self.dialer.on_go_away(frame.go_away.servers)
-                if not self._leaving:
-                    await self._room.acquire()
-                    self._post(FrameReceived(number, frame))
+            await self._read(stream, self.stream_number)
         except MoaError:
             if writer.done():
                 writer.result()  # its defect is why the stream ended
@@ -274,15 +255,48 @@ class Connection:
             writer.cancel()
             stream.cancel()
 
+    async def _open(self) -> Stream:
+        is_short = self._lost_before or self.dialer.has_other  # what does not answer is soon tried again, or elsewhere
+        seconds = max(RETRY_SECONDS, RETRY_ROUND_TRIPS * self.rtt_ms / 1e3) if is_short else None
+        began = time.monotonic()
+
+        def make_open(address: str) -> pb.Open:
+            nonlocal began
+            began = time.monotonic()  # the time until then went into the choice of a server
+            return self._make_open(address)
+
+        self.stream_number += 1
+        number, dialer = self.stream_number, self.dialer
+        stream, opened = await dialer.dial(make_open, seconds, self.traffic)
+        took_ms = 1e3 * (time.monotonic() - began)
+        self._stream = stream
+        self._outgoing = asyncio.Queue(WRITE_AHEAD)
+        self._room = asyncio.Semaphore(READ_AHEAD)
+        level = logging.WARNING if self._lost_before else logging.INFO
+        log.log(level, "stream %d to %s opened in %.0f ms", number, dialer.label, took_ms)
+        self._post(StreamOpened(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
+        return stream
+
+    async def _read(self, stream: Stream, number: int) -> NoReturn:
+        while True:
+            frame = await stream.receive()
+            self._rests = frame.HasField("go_away") and frame.go_away.reason == IDLE
+            self._was_useful |= not self._rests
+            if frame.HasField("go_away") and not self._rests:
+                self.dialer.on_go_away(frame.go_away.servers)
+            if not self._leaving:
+                await self._room.acquire()
+                self._post(FrameReceived(number, frame))
+
     @staticmethod
-    async def _write(stream: Stream, outgoing: asyncio.Queue[dict[str, Any]]) -> None:
+    async def _write(stream: Stream, outgoing: asyncio.Queue[pb.ClientFrame]) -> None:
         while True:
             frame = await outgoing.get()
             try:
-                if "bye" in frame:
+                if frame.HasField("bye"):
                     await stream.say_goodbye()
                     return
-                await stream.send(**frame)
+                await stream.send(frame)
             except MoaError:
                 stream.cancel()  # its reader posts the end, with the reason
                 return

@@ -12,7 +12,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
 from moa_shared.protocol.protobuf_messages import ask_to_proto, memory_from_proto
 
-from moa_client.link.connection import Connection
+from moa_client.link.connection import ServerConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +102,14 @@ def make_open(
 class FrameSender:
     """Sends messages on the open stream; without one they are dropped, since the next Open says what matters."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._send = connection.send
         self._drafts = DraftWriter()
         self._stream = 0  # that these drafts are of
 
     def ask(self, ask: Ask) -> None:
         self._drafts = DraftWriter()
-        self._send(ask=ask_to_proto(ask))
+        self._connection.send(pb.ClientFrame(ask=ask_to_proto(ask)))
 
     def draft(self, message: Draft | Ack) -> None:
         """Sends a draft, or what takes its place while there is none."""
@@ -120,20 +119,20 @@ class FrameSender:
         if self._stream != connection.stream_number:
             self._stream, self._drafts = connection.stream_number, DraftWriter()
         if isinstance(message, Draft):
-            self._send(draft=self._drafts.write(message))
+            self._connection.send(pb.ClientFrame(draft=self._drafts.write(message)))
         else:
-            self._send(ack=pb.Ack(committed=message.committed))
+            self._connection.send(pb.ClientFrame(ack=pb.Ack(committed=message.committed)))
 
     def beat(self, stamp: int) -> None:
-        self._send(beat=pb.Beat(stamp=stamp))
+        self._connection.send(pb.ClientFrame(beat=pb.Beat(stamp=stamp)))
 
     def stop(self, base: int, ask: int) -> None:
         """Asks the server to end the answer to question `ask` at position `base` of it."""
-        self._send(stop=pb.Stop(base=base, ask=ask))
+        self._connection.send(pb.ClientFrame(stop=pb.Stop(base=base, ask=ask)))
 
     def credit(self, taken: int) -> None:
         """Allows the server to send as many bytes of memory again."""
-        self._send(credit=pb.Credit(bytes=taken))
+        self._connection.send(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
 
     def set_codec(self, codec: Codec) -> None:
-        self._send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]
+        self._connection.send(pb.ClientFrame(set_codec=pb.SetCodec(codec=codec.value)))  # type: ignore[arg-type]

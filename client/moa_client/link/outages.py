@@ -1,4 +1,4 @@
-"""How long the server has been lost, and how long such losses lasted of late. Pure.
+"""How long the server has been lost, and how long recent losses lasted. Pure.
 
 Clock readings are arguments, in milliseconds. State: when this loss began, and the durations of the newest ones before.
 """
@@ -9,7 +9,7 @@ from collections import deque
 
 REMEMBERED = 5  # losses
 MARGIN = 2.0  # times the longest of them
-MOST_TIMES = 6.0  # of the least time: after an hour in the cellar nobody wants to wait for another
+MOST_TIMES = 6.0  # of the least time: after an hour offline no user wants to wait for another
 
 
 class Outages:

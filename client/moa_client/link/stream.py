@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import grpc
 import grpc.aio
@@ -19,7 +19,7 @@ from moa_shared.protocol.handshake_checks import clean_texts, error_from_rpc
 
 from moa_client.link.cancellation import heeded_cancellation
 
-EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 FRAME_OVERHEAD_BYTES = 5  # gRPC's header of a message
 SEND_SECONDS = 10.0  # for gRPC to accept one small frame; it buffers many, so only a dead transport takes longer
 WRITE_FAILED = "Internal error from Core"  # gRPC's details of a call one of whose writes failed
@@ -27,11 +27,11 @@ STATUS_SECONDS = 1.0  # after such a write, for the status that the call ended w
 
 
 @dataclass(slots=True)
-class Traffic:
+class StreamTraffic:
     """Bytes of messages, including their gRPC headers but not HTTP/2, TCP and IP.
 
     Args:
-        observe: is told each message that is sent or has arrived.
+        observe: called with each message that is sent or has arrived.
     """
 
     up_bytes: int = 0
@@ -49,11 +49,24 @@ class Traffic:
             self.observe(way, message)
 
 
+class ConverseCall(Protocol):
+    """One call of Converse: what a stream uses of gRPC's."""
+
+    def add_done_callback(self, callback: Callable[[ConverseCall], None], /) -> None: ...
+    async def write(self, request: pb.ClientFrame, /) -> None: ...
+    async def read(self) -> object: ...  # a pb.ServerFrame, or EOF
+    async def done_writing(self) -> None: ...
+    async def code(self) -> grpc.StatusCode: ...
+    async def details(self) -> str: ...
+    async def trailing_metadata(self) -> grpc.aio.Metadata: ...
+    def cancel(self) -> object: ...
+
+
 class Stream:
     """An open Converse stream.
 
     Args:
-        call: of gRPC.
+        call: of gRPC, which has just begun.
         traffic: counts what it sends and receives.
         on_end: called once, when the stream has ended or was cancelled.
         advised: adds to an error what this device's user can do.
@@ -61,8 +74,8 @@ class Stream:
 
     def __init__(
         self,
-        call: Any,
-        traffic: Traffic,
+        call: ConverseCall,
+        traffic: StreamTraffic,
         on_end: Callable[[], None] = lambda: None,
         advised: Callable[[MoaError], MoaError] = lambda error: error,
     ) -> None:
@@ -74,18 +87,17 @@ class Stream:
         self._ended = asyncio.Event()
         call.add_done_callback(self._on_status)
 
-    async def send(self, **frame: Any) -> None:
-        """Sends one frame, such as `draft=pb.Draft(...)`.
+    async def send(self, frame: pb.ClientFrame) -> None:
+        """Sends one frame.
 
         Raises:
             MoaError: why the stream ended.
         """
-        message = pb.ClientFrame(**frame)
-        self._traffic.count("up", message)
+        self._traffic.count("up", frame)
         try:
             with heeded_cancellation():
                 async with asyncio.timeout(SEND_SECONDS):
-                    await self._call.write(message)
+                    await self._call.write(frame)
         except TimeoutError:
             raise _accepts_nothing() from None
         except (grpc.RpcError, asyncio.InvalidStateError):
@@ -134,7 +146,7 @@ class Stream:
         if on_end is not None:
             on_end()
 
-    def _on_status(self, call: Any) -> None:
+    def _on_status(self, call: ConverseCall) -> None:
         """Keeps the status of the call.
 
         A write that fails because the call has ended has gRPC replace that status by one of its own, which says only
@@ -159,7 +171,7 @@ class Stream:
         return self._advised(error_from_rpc(status))
 
 
-def _status_of(call: Any) -> grpc.aio.AioRpcError:
+def _status_of(call: ConverseCall) -> grpc.aio.AioRpcError:
     """The status of a call that has one, as it is now: nothing of this waits."""
 
     async def read() -> grpc.aio.AioRpcError:

@@ -1,7 +1,7 @@
 """One gRPC channel of a link, which several streams and calls may share.
 
 State: how many use it, and whether it was replaced. Invariant: a channel that was replaced is closed when the last of
-its streams and calls has ended, so that whoever replaces one harms nobody else.
+its streams and calls has ended, so replacing one harms no other conversation.
 """
 
 from __future__ import annotations
@@ -9,23 +9,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 import grpc.aio
+from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+
+from moa_client.link.stream import ConverseCall
+
+
+class Calls(Protocol):
+    """The calls of a server that this program makes: the types that the generated stub lacks."""
+
+    Describe: grpc.aio.UnaryUnaryMultiCallable[pb.DescribeRequest, pb.DescribeResponse]
+    FetchDrafter: grpc.aio.UnaryStreamMultiCallable[pb.FetchDrafterRequest, pb.FetchDrafterResponse]
+
+    def Converse(self, *, metadata: tuple[tuple[str, str], ...] | None) -> ConverseCall: ...
 
 
 class Transport:
     """A channel and its users.
 
     Args:
-        channel: nobody else closes it.
+        channel: owned, and closed here.
         number: counts the channels of one link.
     """
 
     def __init__(self, channel: grpc.aio.Channel, number: int) -> None:
         self.number = number
-        self.stub: Any = moa_pb2_grpc.MoaStub(channel)
+        self.stub: Calls = moa_pb2_grpc.MoaStub(channel)
         self._channel = channel
         self._users = 0
         self._is_replaced = False
@@ -41,7 +53,7 @@ class Transport:
         self._close_unused()
 
     @contextmanager
-    def used(self) -> Iterator[Any]:
+    def used(self) -> Iterator[Calls]:
         """The stub for one call."""
         self.enter()
         try:
@@ -50,12 +62,12 @@ class Transport:
             self.leave()
 
     def replace(self) -> None:
-        """Nobody new will use it."""
+        """No new stream or call will use it."""
         self._is_replaced = True
         self._close_unused()
 
     async def close(self) -> None:
-        """Closes it now, whoever uses it."""
+        """Closes it now, with what runs on it."""
         self._is_replaced = True
         if self._closing is None:
             self._closing = asyncio.create_task(self._channel.close(None))

@@ -1,4 +1,4 @@
-"""Links to the user's servers, with their certificates and keys."""
+"""Connects to the user's servers, with their certificates and keys."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import AuthenticationError
 
-from moa_client.link.channel import Link
-from moa_client.link.routing.route import AnyLink, connect_any
+from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security
+from moa_client.link.server import Server
 from moa_client.servers.book import read_book
 from moa_client.servers.entry import ServerEntry
 from moa_client.servers.finding import at_addresses, find_servers
@@ -23,27 +23,27 @@ NEW_KEY_SECONDS = 2.0  # a server looks at its file of keys once a second
 
 
 @asynccontextmanager
-async def connect_servers(settings: ClientSettings) -> AsyncIterator[tuple[ClientSettings, AnyLink]]:
-    """The link to the servers that are meant, and the settings with their addresses.
+async def connect_servers(settings: ClientSettings) -> AsyncIterator[tuple[ClientSettings, Fleet]]:
+    """The settings with the addresses of the servers that are meant, and those servers.
 
     Raises:
         MoaError: a server is not listed, or its key or certificate cannot be read.
     """
-    servers = find_servers(settings, read_book())
-    settings = at_addresses(settings, servers)
-    async with connect_any(make_links(servers, settings)) as link:
-        yield settings, link
+    entries = find_servers(settings, read_book())
+    settings = at_addresses(settings, entries)
+    async with connect(make_servers(entries, settings)) as fleet:
+        yield settings, fleet
 
 
-def make_links(servers: Sequence[ServerEntry], settings: ClientSettings) -> list[Link]:
-    """A link to each.
+def make_servers(entries: Sequence[ServerEntry], settings: ClientSettings) -> list[Server]:
+    """The server of each entry.
 
     Raises:
         MoaError: its key or its certificates cannot be used, or it is out of reach for want of encryption.
     """
     return [
-        Link(each.address, settings.connect_seconds, settings.silence_seconds, security_of(each), each.name)
-        for each in servers
+        Server(each.address, settings.connect_seconds, settings.silence_seconds, security_of(each), each.name)
+        for each in entries
     ]
 
 
@@ -53,15 +53,15 @@ async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.De
     Raises:
         MoaError: it does not answer, its certificate or this device's key is refused.
     """
-    [link] = make_links([entry], settings)
+    [server] = make_servers([entry], settings)
     try:
         try:
-            return await link.describe()
+            return await server.describe()
         except AuthenticationError:
             await asyncio.sleep(NEW_KEY_SECONDS)
-            return await link.describe()
+            return await server.describe()
     finally:
-        await link.close()
+        await server.close()
 
 
 def security_of(entry: ServerEntry) -> Security:

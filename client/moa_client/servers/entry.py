@@ -94,7 +94,7 @@ def read_entry(name: str, table: Mapping[str, object], path: Path) -> ServerEntr
 
 
 def make_entry(**fields: Any) -> ServerEntry:
-    """An entry; whoever names a file of certificates wants TLS."""
+    """An entry; to name a file of certificates is to want TLS."""
     entry = ServerEntry(**fields)
     return replace(entry, tls=entry.tls or entry.tls_ca is not None or entry.tls_cert is not None)
 

@@ -1,6 +1,6 @@
 """Keeps what an invitation brings: the authority's certificate and the key, each in a file of the server's name.
 
-State: the folder `joined` beside the list of servers. Invariant: only its owner may read what is in it.
+State: the folder `joined` next to the list of servers. Invariant: only its owner may read what is in it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def key_of(entry: ServerEntry) -> str:
 
 
 def read_key_file(path: Path) -> str:
-    """A key from a file that nobody else can read.
+    """A key from a file that only its owner can read.
 
     Raises:
         NotFoundError: no such file.

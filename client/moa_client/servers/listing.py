@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from moa_shared.errors import MoaError
 from moa_shared.programs.table import table
 
-from moa_client.link.routing.known_server import KnownServer
 from moa_client.servers.book import ServerBook
-from moa_client.servers.connecting import make_links
+from moa_client.servers.connecting import make_servers
 from moa_client.servers.entry import ServerEntry
 from moa_client.settings import ClientSettings
 
-ASK_SECONDS = 2.0  # whoever takes longer is not one to talk to
+ASK_SECONDS = 2.0  # a server that takes longer is not one to talk to
 HEADS = ("", "name", "address", "TLS", "key", "model", "round trip", "taken")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ListedServer:
     """What a server has said now.
 
     Args:
@@ -36,25 +35,24 @@ class Asked:
     error: str = ""
 
 
-async def ask_servers(entries: Sequence[ServerEntry], settings: ClientSettings) -> list[Asked]:
+async def ask_servers(entries: Sequence[ServerEntry], settings: ClientSettings) -> list[ListedServer]:
     """Asks all servers at once what they serve."""
     return list(await asyncio.gather(*(_ask(entry, settings) for entry in entries)))
 
 
-async def _ask(entry: ServerEntry, settings: ClientSettings) -> Asked:
+async def _ask(entry: ServerEntry, settings: ClientSettings) -> ListedServer:
     try:
-        [link] = make_links([entry], settings)
+        [server] = make_servers([entry], settings)
     except MoaError as error:
-        return Asked(entry, error=error.message)
-    server = KnownServer(link)
+        return ListedServer(entry, error=error.message)
     try:
         await server.measure(ASK_SECONDS)
     except MoaError as error:
-        return Asked(entry, error=error.message)
+        return ListedServer(entry, error=error.message)
     finally:
-        await link.close()
+        await server.close()
     served = server.served
-    return Asked(
+    return ListedServer(
         entry,
         served.identity.target_id if served is not None else "",
         server.rtt_ms,
@@ -62,7 +60,7 @@ async def _ask(entry: ServerEntry, settings: ClientSettings) -> Asked:
     )
 
 
-def list_table(asked: Sequence[Asked], book: ServerBook) -> str:
+def list_table(asked: Sequence[ListedServer], book: ServerBook) -> str:
     """A line for each server, and below it why it does not answer."""
     lines = table([HEADS, *(_row(each, book) for each in asked)]).splitlines()
     shown = [lines[0]]
@@ -71,7 +69,7 @@ def list_table(asked: Sequence[Asked], book: ServerBook) -> str:
     return "".join(f"{line}\n" for line in shown)
 
 
-def _row(each: Asked, book: ServerBook) -> tuple[str, ...]:
+def _row(each: ListedServer, book: ServerBook) -> tuple[str, ...]:
     entry = each.entry
     return (
         "*" if entry.name in book.in_use else "",
@@ -85,7 +83,7 @@ def _row(each: Asked, book: ServerBook) -> tuple[str, ...]:
     )
 
 
-def list_json(asked: Sequence[Asked], book: ServerBook) -> str:
+def list_json(asked: Sequence[ListedServer], book: ServerBook) -> str:
     """The same for programs."""
     rows = [
         {

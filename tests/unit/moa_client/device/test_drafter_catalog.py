@@ -115,7 +115,7 @@ def test_the_one_that_writes_best_joins_one_that_reads_the_same(
     measured: list[tuple[str, int]], online_layers: int, deep_layers: int, share: bool, beside: str | None
 ) -> None:
     both = catalog(ONLINE, DEEP, load=checkpoints(online_layers, deep_layers, share=share))
-    found = both.beside("online", both.checkpoint("online"))
+    found = both.standalone_for("online", both.checkpoint("online"))
     assert (found and found[0]) == beside
-    assert both.beside("deep", both.checkpoint("deep")) is None
-    assert catalog(ONLINE).beside("online", both.checkpoint("online")) is None
+    assert both.standalone_for("deep", both.checkpoint("deep")) is None
+    assert catalog(ONLINE).standalone_for("online", both.checkpoint("online")) is None

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.device.drafter_choice import HYSTERESIS, Candidate, ServerPace, best_alone, choose, speedup
+from moa_client.device.drafter_choice import HYSTERESIS, DrafterCandidate, ServerPace, best_alone, choose, speedup
 
-ONLINE, DEEP = Candidate("online", 4.2, 2.40), Candidate("deep", 7.5, 3.71)
-SLOW_ONLINE, SLOW_DEEP = Candidate("online", 11.0, 2.40), Candidate("deep", 22.0, 3.71)
+ONLINE, DEEP = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)
+SLOW_ONLINE, SLOW_DEEP = DrafterCandidate("online", 11.0, 2.40), DrafterCandidate("deep", 22.0, 3.71)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ SLOW_ONLINE, SLOW_DEEP = Candidate("online", 11.0, 2.40), Candidate("deep", 22.0
         ((ONLINE, DEEP), ServerPace(3.0, 0.1, 0.5), "online"),  # neither helps: the first
     ],
 )
-def test_the_faster_one_is_taken(candidates: tuple[Candidate, ...], server: ServerPace, name: str) -> None:
+def test_the_faster_one_is_taken(candidates: tuple[DrafterCandidate, ...], server: ServerPace, name: str) -> None:
     choice = choose(candidates, server)
     assert choice.name == name
     assert f"{server.step_ms:.0f} ms a step" in choice.reason
@@ -49,9 +49,9 @@ def test_without_a_server_the_one_that_is_right_most_often_writes() -> None:
     ],
 )
 def test_it_agrees_with_the_simulation(server: ServerPace, level_ms: float, tokens: float, simulated: float) -> None:
-    assert speedup(Candidate("", level_ms, tokens), server) == pytest.approx(simulated, rel=0.12)
+    assert speedup(DrafterCandidate("", level_ms, tokens), server) == pytest.approx(simulated, rel=0.12)
 
 
 @given(st.floats(0.1, 200), st.floats(0, 10), st.floats(1, 200), st.floats(0, 5), st.floats(0, 1000))
 def test_no_drafter_is_expected_to_cost_time(level: float, tokens: float, step: float, row: float, rtt: float) -> None:
-    assert 1.0 <= speedup(Candidate("", level, tokens), ServerPace(step, row, rtt)) <= max(10.0, tokens)
+    assert 1.0 <= speedup(DrafterCandidate("", level, tokens), ServerPace(step, row, rtt)) <= max(10.0, tokens)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.device.drafter_choice import Candidate, ServerPace
+from moa_client.device.drafter_choice import DrafterCandidate, ServerPace
 from moa_client.doctor.checks import checks_json
 from moa_client.doctor.judgements import (
     judge_certificate,
@@ -18,7 +18,7 @@ from moa_client.doctor.judgements import (
 from moa_shared.programs.checks import Check, check_line, exit_code, si_bytes
 
 DAY = 86_400.0
-QUICK, DEEP = Candidate("online", 2.0, 2.4), Candidate("deep", 4.4, 3.7)
+QUICK, DEEP = DrafterCandidate("online", 2.0, 2.4), DrafterCandidate("deep", 4.4, 3.7)
 
 
 @pytest.mark.parametrize(

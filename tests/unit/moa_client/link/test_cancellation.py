@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.cancellation import heeded_cancellation
-from moa_client.link.stream import Stream, Traffic
+from moa_client.link.stream import Stream, StreamTraffic
 from moa_shared.errors import OverloadedError
 
 
@@ -46,6 +47,9 @@ class Call:
     async def write(self, message: pb.ClientFrame) -> None:
         await self.read()
 
+    async def done_writing(self) -> None:
+        """Nothing is written."""
+
     def begin(self) -> None:
         """As when the server refuses and nobody is cancelled."""
         self._preparation.cancel()
@@ -54,10 +58,14 @@ class Call:
         """Changes nothing: it has ended."""
 
 
-@pytest.mark.parametrize("wait", [Stream.receive, Stream.send, Stream.say_goodbye])
-async def test_a_stream_that_waits_heeds_it(wait: object) -> None:
-    stream = Stream(Call(), Traffic())
-    task = asyncio.create_task(wait(stream))  # type: ignore[operator]
+async def send(stream: Stream) -> None:
+    await stream.send(pb.ClientFrame(beat=pb.Beat(stamp=1)))
+
+
+@pytest.mark.parametrize("wait", [Stream.receive, send, Stream.say_goodbye])
+async def test_a_stream_that_waits_heeds_it(wait: Callable[[Stream], Coroutine[Any, Any, object]]) -> None:
+    stream = Stream(Call(), StreamTraffic())
+    task = asyncio.create_task(wait(stream))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -67,12 +75,12 @@ async def test_a_stream_that_waits_heeds_it(wait: object) -> None:
 async def test_a_deadline_around_it_is_one() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await Stream(Call(), Traffic()).receive()
+            await Stream(Call(), StreamTraffic()).receive()
 
 
 async def test_without_one_the_status_is_raised() -> None:
     call = Call()
-    task = asyncio.create_task(Stream(call, Traffic()).receive())
+    task = asyncio.create_task(Stream(call, StreamTraffic()).receive())
     await asyncio.sleep(0)
     call.begin()
     with pytest.raises(OverloadedError):

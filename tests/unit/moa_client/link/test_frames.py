@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.connection import Connection
+from moa_client.link.connection import ServerConnection
 from moa_client.link.frames import FrameReader, FrameSender
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
@@ -21,15 +21,15 @@ class Wire:
     def __init__(self) -> None:
         self.is_up = True
         self.stream_number = 1
-        self.sent: list[dict[str, Any]] = []
+        self.sent: list[pb.ClientFrame] = []
 
-    def send(self, **frame: Any) -> None:
+    def send(self, frame: pb.ClientFrame) -> None:
         if self.is_up:
             self.sent.append(frame)
 
 
 def sender(wire: Wire) -> FrameSender:
-    return FrameSender(cast(Connection, wire))
+    return FrameSender(cast(ServerConnection, wire))
 
 
 def test_a_draft_that_continues_has_only_its_tokens() -> None:
@@ -38,11 +38,11 @@ def test_a_draft_that_continues_has_only_its_tokens() -> None:
     frames.draft(FIRST)
     frames.draft(Ack(3))
     frames.draft(SECOND)
-    assert wire.sent[1:] == [{"ack": pb.Ack(committed=3)}, {"draft": pb.Draft(tokens=[8])}]
+    assert wire.sent[1:] == [pb.ClientFrame(ack=pb.Ack(committed=3)), pb.ClientFrame(draft=pb.Draft(tokens=[8]))]
 
 
 def test_on_another_stream_and_after_a_question_a_draft_names_its_base() -> None:
-    whole = {"draft": pb.Draft(epoch=1, base=4, first_node=1, tokens=[8])}
+    whole = pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))
     wire = Wire()
     frames = sender(wire)
     frames.draft(FIRST)
@@ -61,7 +61,7 @@ def test_a_draft_that_was_not_sent_is_not_continued() -> None:
     frames.draft(FIRST)
     wire.is_up = True
     frames.draft(SECOND)
-    assert wire.sent == [{"draft": pb.Draft(epoch=1, base=4, first_node=1, tokens=[8])}]
+    assert wire.sent == [pb.ClientFrame(draft=pb.Draft(epoch=1, base=4, first_node=1, tokens=[8]))]
 
 
 def test_a_verdict_gives_the_rows_of_both_planes() -> None:

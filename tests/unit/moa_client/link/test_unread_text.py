@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from moa_client.link.routing.reading import Reading
+from moa_client.link.unread_text import UnreadText
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 
 def test_a_server_reads_what_it_has_not_said_to_hold() -> None:
     text = PrefixHashes(range(100))
-    reading = Reading(text)
+    reading = UnreadText(text)
     assert reading.prefix_hashes == [text.at(64)]
     reading.on_described("one", 64)
     assert (reading.unread("one"), reading.unread("two")) == (36, 100)
@@ -21,7 +21,7 @@ def test_a_server_reads_what_it_has_not_said_to_hold() -> None:
 
 def test_the_server_of_the_conversation_holds_all_of_it() -> None:
     """Also one that does not say so, as it shares nothing."""
-    reading = Reading(PrefixHashes(range(100)))
+    reading = UnreadText(PrefixHashes(range(100)))
     reading.on_served("one")
     reading.on_described("one", 0)
     assert (reading.unread("one"), reading.unread("two")) == (0, 100)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 
-class Reading:
+class UnreadText:
     """What a conversation's servers hold of its text.
 
     Args:

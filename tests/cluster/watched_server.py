@@ -1,4 +1,4 @@
-"""A link that notes each stream that a replica opens."""
+"""A server that notes each stream that a replica opens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
-    from moa_client.link.stream import Stream, Traffic
+    from moa_client.link.stream import Stream, StreamTraffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Opening:
     cached: int
 
 
-class WatchedLink(Link):
-    """A link to one replica.
+class WatchedServer(Server):
+    """One replica.
 
     Args:
         note: called with each stream that it opens.
@@ -40,11 +40,11 @@ class WatchedLink(Link):
         self._note = note
         super().__init__(address, connect_seconds, silence_seconds)
 
-    def towards(self, address: str) -> WatchedLink:
-        return WatchedLink(address, self.connect_seconds, self.silence_seconds, self._note)
+    def peer(self, address: str) -> WatchedServer:
+        return WatchedServer(address, self.connect_seconds, self.silence_seconds, self._note)
 
     async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
     ) -> tuple[Stream, pb.Opened]:
         stream, opened = await super().open(message, seconds, traffic, session)
         text = max(len(message.tokens), message.ask.base + len(message.ask.tokens))

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_loopback
 from moa_shared.programs.name_lookup import look_up, one_family
 
-from moa_client.link.channel import Link
+from moa_client.link.server import Server
 
 LOOK_UP_SECONDS = 2.0  # of one look-up
 LEAST_SECONDS = 1.0  # between two, however often servers are lost
@@ -27,14 +27,14 @@ class ServerName:
     """A name by which a user reaches several servers.
 
     Args:
-        link: to the name; those to its addresses are protected as it is, and have its deadlines.
+        server: at the name; those at its addresses are protected as it is, and have its deadlines.
         look_up: of a host.
     """
 
-    def __init__(self, link: Link, look_up: LookUp = look_up) -> None:
+    def __init__(self, server: Server, look_up: LookUp = look_up) -> None:
         self.addresses: tuple[str, ...] = ()  # HOST:PORT
-        self._link = link
-        self._host, _, self._port = link.address.rpartition(":")
+        self._server = server
+        self._host, _, self._port = server.address.rpartition(":")
         self._look_up = look_up
         self._looked_at = -math.inf  # seconds, monotonic
 
@@ -44,7 +44,7 @@ class ServerName:
         Of a large fleet each client takes a few, by lot, and keeps those that it has.
         """
         self._looked_at = time.monotonic()
-        found = one_family(await self._look_up(self._host, min(LOOK_UP_SECONDS, self._link.connect_seconds)))
+        found = one_family(await self._look_up(self._host, min(LOOK_UP_SECONDS, self._server.connect_seconds)))
         named = [f"[{each}]:{self._port}" if ":" in each else f"{each}:{self._port}" for each in found]
         if named:
             kept = [each for each in self.addresses if each in named][:MOST_SUCCESSORS]
@@ -57,15 +57,24 @@ class ServerName:
         """Whether the newest look-up was begun so long ago."""
         return time.monotonic() >= self._looked_at + seconds
 
-    def link_to(self, address: str) -> Link:
-        """A link to one of the addresses.
+    def server_at(self, address: str) -> Server:
+        """The server at one of the addresses.
 
         Raises:
             MoaError: a file of the protection cannot be used.
         """
-        link = self._link
-        security = replace(link.security, server_name=self._host)
-        return Link(address, link.connect_seconds, link.silence_seconds, security, link.name or self._host)
+        named = self._server
+        security = replace(named.security, server_name=self._host)
+        return Server(address, named.connect_seconds, named.silence_seconds, security, named.name or self._host)
+
+
+async def several_behind(server: Server) -> ServerName | None:
+    """The name of a server's address, if it has several addresses; None: it is one server."""
+    if not is_name(server.address):
+        return None
+    name = ServerName(server)
+    await name.look()
+    return name if len(name.addresses) > 1 else None
 
 
 def is_name(address: str) -> bool:

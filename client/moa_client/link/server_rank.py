@@ -58,8 +58,9 @@ class ServerRank:
 def rank(standings: Sequence[ServerRank], now: float) -> list[int]:
     """The order in which to try them, as indices; servers of another model are left out.
 
-    A text should go on as it began, so a server of another execution comes after all of the same that can be had.
-    Whoever drafts here makes up for many milliseconds, so a server without memory for it comes after all that have it.
+    A text should continue as it began, so a server of another execution comes after all of the same that can be had.
+    Drafts from here make up for many milliseconds, so a server without memory for the drafter comes after all that have
+    it.
     """
 
     def place(index: int) -> tuple[bool, float, bool, bool, float, int]:

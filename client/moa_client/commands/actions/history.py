@@ -1,0 +1,114 @@
+"""Lists, shows, exports, searches and deletes the conversations that this device keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from moa_shared.errors import ConfigError, OutputError
+from moa_shared.programs.atomic import whole_file
+from moa_shared.programs.output import write_output
+
+from moa_client.history import exports
+from moa_client.history.reading import END, START
+from moa_client.history.store import HistoryStore
+
+
+def show_list(folder: Path | None, limit: int | None, *, unverified: bool, as_json: bool) -> None:
+    """Lists conversations, the one last used first.
+
+    Args:
+        limit: how many, at most; None: all.
+    """
+    with _opened(folder) as store:
+        found = store.list(limit, unverified_only=unverified)
+        total = len(store.list(unverified_only=unverified))
+    if as_json:
+        write_output(exports.list_json(found))
+        return
+    if not found:
+        print("No answer waits for a server." if unverified else "No conversation is kept yet.", file=sys.stderr)
+        return
+    write_output(exports.list_table(found))
+    if total > len(found):
+        print(f"{total - len(found)} more: --all lists them.", file=sys.stderr)
+
+
+def show(folder: Path | None, name: str) -> None:
+    """Prints a conversation."""
+    with _opened(folder) as store:
+        write_output(exports.shown_conversation(store.load(store.find(name))))
+
+
+def export(folder: Path | None, name: str, form: str, output: Path | None) -> None:
+    """Writes a conversation as Markdown, or all that is kept of it as JSON."""
+    with _opened(folder) as store:
+        stored = store.load(store.find(name))
+    text = exports.markdown(stored) if form == "markdown" else json.dumps(exports.as_json(stored), indent=2) + "\n"
+    if output is None:
+        write_output(text)
+        return
+    try:
+        with whole_file(output) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{output} cannot be written: {error.strerror or error}.") from error
+
+
+def delete(folder: Path | None, names: Sequence[str] | None, *, is_agreed: bool) -> None:
+    """Deletes conversations for good.
+
+    Args:
+        names: None: all of them.
+        is_agreed: do not ask.
+    """
+    with _opened(folder) as store:
+        found = store.identifiers() if names is None else sorted({store.find(name) for name in names})
+        if not found:
+            print("No conversation is kept.", file=sys.stderr)
+            return
+        count = f"{len(found)} conversation{'' if len(found) == 1 else 's'}"
+        if not is_agreed:
+            if not sys.stdin.isatty():
+                raise ConfigError(f"This would delete {count}.", hint="Add --yes.")
+            click.confirm(f"Delete {count} for good?", abort=True, err=True)
+        store.delete(found)
+    print(f"{count} deleted.", file=sys.stderr)
+
+
+def search(folder: Path | None, words: Sequence[str], limit: int, *, as_json: bool) -> None:
+    """Finds questions and answers that have all words, or longer words that begin with them."""
+    with _opened(folder) as store:
+        hits = store.search(" ".join(words), limit)
+    if as_json:
+        shown = [
+            {
+                "id": hit.identifier,
+                "title": hit.title,
+                "question": hit.number,
+                "asked": hit.asked,
+                "snippet": hit.snippet.replace(START, "").replace(END, ""),
+            }
+            for hit in hits
+        ]
+        write_output(json.dumps(shown, indent=2) + "\n")
+        return
+    is_styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"
+    start, end = ("\x1b[1m", "\x1b[22m") if is_styled else ("", "")
+    write_output("".join(exports.shown_hit(hit, start, end) for hit in hits))
+    if not hits:
+        print("Nothing was found.", file=sys.stderr)
+
+
+@contextmanager
+def _opened(folder: Path | None) -> Iterator[HistoryStore]:
+    store = HistoryStore(folder)
+    try:
+        yield store
+    finally:
+        store.close()

@@ -1,0 +1,263 @@
+"""A connection: one stream at a time, and everything that happens in order, with the number of its stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa_client.link.backoff import Backoff
+from moa_client.link.connection import (
+    READ_AHEAD,
+    WRITE_AHEAD,
+    FrameReceived,
+    ServerConnection,
+    StreamLost,
+    StreamOpened,
+)
+from moa_client.link.fleet import Fleet
+from moa_client.link.server import Server
+from moa_client.link.stream import StreamTraffic
+from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
+from moa_shared.protocol.handshake_checks import IDLE
+from moa_shared.protocol.prefix_hash import PrefixHashes
+
+LOST = UnavailableError("The stream broke.")
+Happened = FrameReceived | StreamOpened | StreamLost
+
+
+def verdict(number: int) -> pb.ServerFrame:
+    return pb.ServerFrame(verdict=pb.Verdict(tokens=[number]))
+
+
+def beat(number: int) -> pb.ClientFrame:
+    return pb.ClientFrame(beat=pb.Beat(stamp=number))
+
+
+class FakeStream:
+    """A stream to a server that says what the test says."""
+
+    def __init__(self) -> None:
+        self.incoming: asyncio.Queue[pb.ServerFrame | MoaError] = asyncio.Queue()
+        self.sent: list[pb.ClientFrame] = []
+        self.is_stuck = False
+        self.is_cancelled = self.has_said_goodbye = False
+
+    async def send(self, frame: pb.ClientFrame) -> None:
+        if self.is_stuck:
+            await asyncio.Event().wait()
+        self.sent.append(frame)
+
+    async def receive(self) -> pb.ServerFrame:
+        frame = await self.incoming.get()
+        if isinstance(frame, MoaError):
+            raise frame
+        return frame
+
+    async def say_goodbye(self) -> None:
+        self.has_said_goodbye = True
+        self.incoming.put_nowait(UnavailableError("The server ended the conversation."))
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.incoming.put_nowait(LOST)
+
+
+class FakeServer:
+    """Opens such streams, or refuses."""
+
+    address = label = "server:1"
+    named = ()
+    silence_seconds = connect_seconds = 5.0
+    channel_number = 0
+
+    def __init__(self) -> None:
+        self.streams: list[FakeStream] = []
+        self.refusals: list[Exception] = []  # of the next attempts
+
+    def renew(self, lost: int) -> None:
+        """There is no channel."""
+
+    async def open(
+        self, message: pb.Open, seconds: float | None, traffic: StreamTraffic, session: str
+    ) -> tuple[FakeStream, pb.Opened]:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.streams.append(FakeStream())
+        return self.streams[-1], pb.Opened()
+
+
+class NoWait(Backoff):
+    """Waits for nothing, and notes what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for: list[float] = []
+
+    def not_before(self, seconds: float) -> None:
+        self.asked_for.append(seconds)
+
+    def next_seconds(self) -> float:
+        return 0.0
+
+
+class Harness:
+    """A connection, its server, and its inbox."""
+
+    def __init__(self) -> None:
+        self.server = FakeServer()
+        self.backoff = NoWait()
+        self.inbox: asyncio.Queue[Happened] = asyncio.Queue()
+        fleet = Fleet([cast(Server, self.server)])
+        self.connection = ServerConnection(
+            fleet, lambda _: pb.Open(), self.inbox.put_nowait, PrefixHashes(), self.backoff
+        )
+
+    async def opened(self) -> FakeStream:
+        """Opens a stream, if none is open."""
+        self.connection.start()
+        assert isinstance(await self.next(), StreamOpened)
+        return self.server.streams[-1]
+
+    async def next(self) -> Happened:
+        """What has happened, and is accepted."""
+        happened = await self.inbox.get()
+        assert self.connection.accept(happened)
+        return happened
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    made = Harness()
+    async with asyncio.timeout(20.0):
+        yield made
+        await made.connection.drop()
+
+
+async def settled(is_so: Callable[[], bool]) -> None:
+    """Lets the tasks work until something is so."""
+    while not is_so():  # noqa: ASYNC110 (what it waits for has no event)
+        await asyncio.sleep(0)
+
+
+async def test_frames_come_after_the_opening_in_order_and_numbered(harness: Harness) -> None:
+    stream = await harness.opened()
+    for number in range(3):
+        stream.incoming.put_nowait(verdict(number))
+    assert [await harness.next() for _ in range(3)] == [FrameReceived(1, verdict(number)) for number in range(3)]
+
+
+async def test_frames_are_written_in_order_and_without_a_stream_dropped(harness: Harness) -> None:
+    harness.connection.send(beat(0))
+    stream = await harness.opened()
+    harness.connection.send(beat(1))
+    harness.connection.send(beat(2))
+    await settled(lambda: len(stream.sent) == 2)
+    assert stream.sent == [beat(1), beat(2)]
+
+
+async def test_a_stream_that_breaks_is_opened_again_under_the_next_number(harness: Harness) -> None:
+    stream = await harness.opened()
+    stream.incoming.put_nowait(verdict(0))
+    stream.incoming.put_nowait(LOST)
+    assert isinstance(await harness.next(), FrameReceived)
+    assert await harness.next() == StreamLost(1, LOST, retrying=True, broke=True)
+    again = await harness.next()
+    assert isinstance(again, StreamOpened)
+    assert again.stream == 2
+    assert stream.is_cancelled
+
+
+async def test_a_stream_that_has_brought_nothing_was_a_failed_attempt(harness: Harness) -> None:
+    (await harness.opened()).incoming.put_nowait(LOST)
+    assert await harness.next() == StreamLost(1, LOST, retrying=True, broke=False)
+
+
+async def test_what_no_attempt_can_fix_is_not_tried_again(harness: Harness) -> None:
+    denied = DeniedError("The key is refused.")
+    harness.server.refusals = [denied]
+    harness.connection.start()
+    assert await harness.next() == StreamLost(1, denied, retrying=False, broke=False)
+    await settled(lambda: not harness.connection.is_trying)
+    assert harness.inbox.empty()
+
+
+async def test_a_server_that_is_full_is_left_alone_for_as_long_as_it_says(harness: Harness) -> None:
+    full = OverloadedError("There is no room.")
+    full.retry_after_ms = 4000
+    harness.server.refusals = [full]
+    harness.connection.start()
+    lost = await harness.next()
+    assert isinstance(lost, StreamLost)
+    assert (lost.retrying, harness.backoff.asked_for) == (True, [4.0])
+
+
+async def test_a_stream_that_the_server_ends_for_want_of_questions_is_not_opened_again(harness: Harness) -> None:
+    stream = await harness.opened()
+    stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason=IDLE)))
+    stream.incoming.put_nowait(LOST)
+    assert isinstance(await harness.next(), FrameReceived)
+    assert await harness.next() == StreamLost(1, LOST, retrying=False, broke=False, rests=True)
+    await settled(lambda: not harness.connection.is_trying)
+    await harness.opened()  # with the next question
+
+
+async def test_a_defect_is_told_and_ends_the_attempts(harness: Harness) -> None:
+    harness.server.refusals = [ValueError("a defect")]
+    harness.connection.start()
+    lost = await harness.next()
+    assert isinstance(lost, StreamLost)
+    assert isinstance(lost.error, InternalError)
+    assert lost.error.message == snapshot("The connection has failed (ValueError).")
+    assert not lost.retrying
+
+
+async def test_what_a_stream_that_was_left_has_posted_is_not_accepted(harness: Harness) -> None:
+    stream = await harness.opened()
+    stream.incoming.put_nowait(verdict(0))
+    await settled(lambda: not harness.inbox.empty())
+    await harness.connection.drop()
+    assert not harness.connection.accept(harness.inbox.get_nowait())
+    assert not harness.connection.accept(StreamLost(1, LOST, retrying=True, broke=True))
+    assert stream.is_cancelled
+    await harness.opened()
+
+
+async def test_a_stream_is_read_ahead_of_its_reader_by_so_many_frames(harness: Harness) -> None:
+    stream = await harness.opened()
+    for number in range(READ_AHEAD + 2):
+        stream.incoming.put_nowait(verdict(number))
+    await settled(lambda: stream.incoming.qsize() == 1)
+    assert harness.inbox.qsize() == READ_AHEAD  # one more was read, and waits
+    await harness.next()
+    await settled(lambda: harness.inbox.qsize() == READ_AHEAD)
+
+
+async def test_a_transport_that_accepts_nothing_is_given_up(harness: Harness) -> None:
+    stream = await harness.opened()
+    stream.is_stuck = True
+    harness.connection.send(beat(0))
+    await asyncio.sleep(0)
+    for number in range(WRITE_AHEAD + 1):
+        harness.connection.send(beat(number))
+    assert stream.is_cancelled
+    assert isinstance(await harness.next(), StreamLost)
+
+
+async def test_who_leaves_says_goodbye_and_hears_nothing_more(harness: Harness) -> None:
+    stream = await harness.opened()
+    await harness.connection.leave()
+    assert stream.has_said_goodbye
+    assert harness.inbox.empty()
+    assert not harness.connection.is_up
+
+
+async def test_a_stream_given_up_as_lost_is_opened_again_though_it_never_ended(harness: Harness) -> None:
+    stream = await harness.opened()
+    await harness.connection.lose()
+    assert stream.is_cancelled
+    assert isinstance(await harness.next(), StreamOpened)
+    assert len(harness.server.streams) == 2

@@ -1,0 +1,152 @@
+"""One stream: what is counted, and the one error with which it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import grpc
+import grpc.aio
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, WRITE_FAILED, Stream, StreamTraffic
+from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, ProtocolError, UnavailableError
+
+from tests.support.messages import raises
+
+BEAT = pb.ClientFrame(beat=pb.Beat(stamp=7))
+VERDICT = pb.ServerFrame(verdict=pb.Verdict(tokens=[1, 2]))
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class ScriptedCall:
+    """One that brings what it is given, and then ends."""
+
+    def __init__(self, *frames: object) -> None:
+        self._frames = list(frames)
+        self._status = grpc.StatusCode.OK, ""
+        self._on_status: Callable[[ScriptedCall], None] = lambda _: None
+        self.written: list[pb.ClientFrame] = []
+        self.is_half_closed = self.is_cancelled = False
+        self.is_over = False
+
+    def end(self, status: grpc.StatusCode, details: str) -> None:
+        self._status, self.is_over = (status, details), True
+        self._on_status(self)
+
+    def add_done_callback(self, callback: Callable[[ScriptedCall], None]) -> None:
+        self._on_status = callback
+
+    async def write(self, request: pb.ClientFrame) -> None:
+        self._check()
+        self.written.append(request)
+
+    async def read(self) -> object:
+        if self._frames:
+            return self._frames.pop(0)
+        self._check()
+        self.end(*self._status)
+        return EOF
+
+    def _check(self) -> None:
+        if self.is_over:
+            status, details = self._status
+            raise grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
+
+    async def done_writing(self) -> None:
+        self.is_half_closed = True
+
+    async def code(self) -> grpc.StatusCode:
+        return self._status[0]
+
+    async def details(self) -> str:
+        return self._status[1]
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata()
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+async def test_messages_are_counted_with_their_headers_and_shown_to_who_observes() -> None:
+    seen: list[tuple[Literal["up", "down"], object]] = []
+    traffic = StreamTraffic(observe=lambda way, message: seen.append((way, message)))
+    stream = Stream(ScriptedCall(VERDICT), traffic)
+    await stream.send(BEAT)
+    assert await stream.receive() == VERDICT
+    assert traffic.up_bytes == BEAT.ByteSize() + FRAME_OVERHEAD_BYTES
+    assert traffic.down_bytes == VERDICT.ByteSize() + FRAME_OVERHEAD_BYTES
+    assert seen == [("up", BEAT), ("down", VERDICT)]
+
+
+async def test_a_stream_that_the_server_ends_says_so() -> None:
+    with raises(UnavailableError, snapshot("The server ended the conversation. Ask again to open a new one.")):
+        await Stream(ScriptedCall(), StreamTraffic()).receive()
+
+
+@pytest.mark.parametrize("wait", [Stream.receive, lambda stream: stream.send(BEAT)], ids=["reading", "writing"])
+async def test_the_status_of_the_call_is_the_error(wait: Callable[[Stream], object]) -> None:
+    call = ScriptedCall()
+    stream = Stream(call, StreamTraffic())
+    call.end(FULL, "full")
+    with pytest.raises(OverloadedError):
+        await wait(stream)  # type: ignore[misc]
+
+
+async def test_that_a_write_failed_does_not_replace_why_the_call_ended() -> None:
+    call = ScriptedCall()
+    stream = Stream(call, StreamTraffic())
+    call.end(FULL, "full")
+    call.end(grpc.StatusCode.INTERNAL, WRITE_FAILED)
+    with pytest.raises(OverloadedError):
+        await stream.send(BEAT)
+
+
+async def test_an_error_is_given_what_the_user_of_this_device_can_do() -> None:
+    def advised(error: MoaError) -> MoaError:
+        error.hint = "Ask the operator for another key."
+        return error
+
+    call = ScriptedCall()
+    stream = Stream(call, StreamTraffic(), advised=advised)
+    call.end(grpc.StatusCode.UNAUTHENTICATED, "no key")
+    with pytest.raises(AuthenticationError) as caught:
+        await stream.receive()
+    assert caught.value.hint == "Ask the operator for another key."
+
+
+async def test_what_is_not_a_frame_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        await Stream(ScriptedCall(pb.Opened()), StreamTraffic()).receive()
+
+
+async def test_the_text_of_a_goodbye_has_no_controls() -> None:
+    frame = await Stream(ScriptedCall(pb.ServerFrame(go_away=pb.GoAway(reason="a\x1b[2Jb"))), StreamTraffic()).receive()
+    assert "\x1b" not in frame.go_away.reason
+
+
+async def test_a_goodbye_ends_what_is_written() -> None:
+    call = ScriptedCall()
+    await Stream(call, StreamTraffic()).say_goodbye()
+    assert call.written == [pb.ClientFrame(bye=pb.Bye())]
+    assert call.is_half_closed
+    assert not call.is_cancelled
+
+
+async def test_a_server_that_is_gone_needs_no_goodbye() -> None:
+    call, ended = ScriptedCall(), list[bool]()
+    stream = Stream(call, StreamTraffic(), on_end=lambda: ended.append(True))
+    call.end(grpc.StatusCode.UNAVAILABLE, "gone")
+    await stream.say_goodbye()
+    assert call.is_cancelled
+    assert ended == [True]
+
+
+async def test_the_end_is_told_once() -> None:
+    ended = list[bool]()
+    stream = Stream(ScriptedCall(), StreamTraffic(), on_end=lambda: ended.append(True))
+    stream.cancel()
+    stream.cancel()
+    assert ended == [True]
