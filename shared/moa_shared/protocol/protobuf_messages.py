@@ -12,6 +12,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling
 from moa_shared.tree.arithmetic import ROOT
 
@@ -37,6 +38,7 @@ def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
         frequency_penalty=sampling.frequency_penalty,
         logit_bias=dict(sampling.logit_bias),
         loop_guard=settings.loop_guard,
+        constraint=constraint_to_proto(sampling.constraint) if sampling.constraint is not None else None,
     )
 
 
@@ -53,6 +55,7 @@ def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
         message.presence_penalty,
         message.frequency_penalty,
         tuple(message.logit_bias.items()),
+        constraint_from_proto(message.constraint) if message.HasField("constraint") else None,
     )
     return AnswerSettings(
         sampling,
@@ -61,6 +64,16 @@ def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
         message.ignore_end_of_text,
         message.loop_guard,
     )
+
+
+def constraint_to_proto(constraint: Constraint) -> pb.Constraint:
+    return pb.Constraint(kind=constraint.kind.value, text=constraint.text)  # type: ignore[arg-type]
+
+
+def constraint_from_proto(message: pb.Constraint) -> Constraint:
+    """Raises ConfigError for a text that is not of its kind, ProtocolError for an unknown kind."""
+    kind = _known(ConstraintKind, message.kind, "a constraint of a kind that this version knows", "kind ")
+    return Constraint(kind, message.text)
 
 
 def ask_to_proto(ask: Ask) -> pb.Ask:
