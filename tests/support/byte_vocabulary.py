@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from llguidance import LLTokenizer, TokenizerWrapper
@@ -27,6 +28,6 @@ def byte_vocabulary() -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=END)
 
 
-def text_of(tokens: list[int]) -> str:
+def text_of(tokens: Sequence[int]) -> str:
     """The text of tokens, without the end."""
     return b"".join(TOKENS[token] for token in tokens if token != END).decode()

@@ -7,6 +7,7 @@ Invariant: after a verification a cache holds exactly the fed tokens and the acc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ from moa_server.session.verification import StepPlan, Verification
 from moa_server.target import Request
 
 if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import Allowed
+
     from moa_server.target import KVCache, Target, TargetOutput
 
 Rows = npt.NDArray[np.float32]
@@ -166,6 +169,7 @@ class Stepper:
     def __init__(self, target: Target, sources: Sequence[MemorySource] = ()) -> None:
         self.target = target
         self.sources = tuple(sources)
+        self._masks = ThreadPoolExecutor(1, "masks")  # computed while the forward runs
 
     def find_source(self, fingerprint: bytes) -> MemorySource | None:
         """The source of rows for the drafter with that fingerprint; None if it is not served."""
@@ -199,14 +203,16 @@ class Stepper:
 
         If the forward fails, each session has one of its own, so that only those that fail again are lost.
         """
+        masks = [self._masks.submit(plan.allowed) if plan.form is not None else None for _, plan in work]
         try:
             outputs = self.forward_all(work)
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
             return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
         outcomes: list[Outcome] = []
-        for (tensors, plan), output in zip(work, outputs, strict=True):
+        for (tensors, plan), output, mask in zip(work, outputs, masks, strict=True):
             try:
-                outcomes.append(self._verify(tensors, plan, output))
+                allowed = mask.result() if mask is not None else None
+                outcomes.append(self._verify(tensors, plan, output, allowed))
             except Exception as error:  # noqa: BLE001 (as above)
                 outcomes.append(error)
         return outcomes
@@ -221,13 +227,15 @@ class Stepper:
             requests.append(Request(tensors.cache, [*plan.feed, *plan.tree.tokens], _parents(plan), wanted, layers))
         return self.target.forward_all(requests)
 
-    def _verify(self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput) -> Verification | None:
+    def _verify(
+        self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput, allowed: Allowed | None = None
+    ) -> Verification | None:
         """What the target chose; None for a chunk of a prompt, which chooses nothing. Keeps rows and the path."""
         fed = len(plan.feed)
         verification = None
         kept: Sequence[int] = ()
         if plan.chooses:
-            verification = plan.verify(select(output.logits, plan.positions, plan.sampling, plan.text_before))
+            verification = plan.verify(select(output.logits, plan.positions, plan.sampling, plan.text_before, allowed))
             kept = [fed + node for node in verification.kept]
             tensors.cache.keep([*range(fed), *kept])
         source = tensors.source

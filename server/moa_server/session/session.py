@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 import numpy as np
 from moa_shared.errors import ContextLengthError, ProtocolError
@@ -20,6 +21,9 @@ from moa_shared.tree.draft_tree import DraftTree, check_tokens
 
 from moa_server.session.pending_draft import NO_DRAFT, PendingDraft
 from moa_server.session.verification import StepPlan, Verification
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Session:
         self._end_of_text = end_of_text
         self._decode = decode
         self._settings = AnswerSettings()
+        self._form: ConstrainedText | None = None
         self._first_step = False
         self._finish = Finish.UNFINISHED
         self.cache_version = 0  # grows when what the cache holds is given up
@@ -160,8 +165,11 @@ class Session:
         if ask is not None:
             self._check_ask(ask, PrefixHashes(tokens))
 
-    def on_ask(self, ask: Ask) -> Backlog:
+    def on_ask(self, ask: Ask, form: ConstrainedText | None = None) -> Backlog:
         """Appends a turn and begins (or continues) an answer. An Ask repeated in one stream changes nothing.
+
+        Args:
+            form: where the settings have a constraint, the answer under it, before its first token.
 
         Returns:
             The part of this answer already chosen beyond the client's tokens, to be sent at once; without tokens, but
@@ -181,6 +189,7 @@ class Session:
         if same and self.phase is Phase.ANSWERING and ask.id == self.ask_id:
             return Backlog(end, repeats=True)
         self.ask_id = ask.id
+        self._form = form
         if same and self._resumable:
             return self._resume(end)
         self._replace(ask.base, ask.tokens)
@@ -395,6 +404,7 @@ class Session:
             start - self.answer_start,
             self.cache_version,
             self.tokens,
+            form=self._form,
         )
 
     def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:

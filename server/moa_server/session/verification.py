@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import Allowed, ConstrainedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class StepPlan:
         cache_version: of the cache when it was made.
         text: the session's own list of tokens when it was made; it may have grown since, and is never cut.
         own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
+        form: the answer under its constraint, which only the forward touches; None: it has none.
     """
 
     version: int
@@ -63,6 +68,18 @@ class StepPlan:
     cache_version: int = 0
     text: list[int] = field(default_factory=list, repr=False)
     own_nodes: int = 0
+    form: ConstrainedText | None = field(default=None, repr=False)
+
+    def allowed(self) -> Allowed | None:
+        """Which tokens the target may choose at each position, [positions, vocabulary]; None: any.
+
+        Raises:
+            ConfigError: what is committed is not of the form, or nothing can follow.
+        """
+        if self.form is None or not self.chooses:
+            return None
+        self.form.advance(self.text[self.rule.answer_start + self.form.read : self.fed])
+        return self.form.allowed(self.tree)
 
     @property
     def sampling(self) -> Sampling:

@@ -47,7 +47,7 @@ class ConstraintCompiler:
         with self._lock:
             matcher = self._compiled(constraint)
             vocabulary = self._vocabulary_of_model()
-            return ConstrainedText(constraint.kind, matcher.deep_copy(), vocabulary.vocab_size)
+            return ConstrainedText(constraint.kind, matcher.deep_copy(), vocabulary)
 
     def _compile(self, constraint: Constraint) -> LLMatcher:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from moa_shared.constraints.grammar import refusal
@@ -27,13 +27,14 @@ class ConstrainedText:
 
     Args:
         matcher: at the beginning of the answer; its own from here on.
-        size: of the vocabulary.
+        vocabulary: that it was compiled for.
     """
 
-    def __init__(self, kind: ConstraintKind, matcher: LLMatcher, size: int) -> None:
+    def __init__(self, kind: ConstraintKind, matcher: LLMatcher, vocabulary: LLTokenizer) -> None:
         self._kind = kind
         self._matcher = matcher
-        self._size = size
+        self._size = vocabulary.vocab_size
+        self._ends = frozenset(vocabulary.eos_tokens)
         self._read = 0  # tokens of the answer
 
     @property
@@ -71,12 +72,13 @@ class ConstrainedText:
             for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
                 if (parent != ROOT and not goes_on[parent]) or not _holds(masks[parent + 1], token):
                     continue
+                if token in self._ends:
+                    continue  # nothing follows; and the matcher cannot take back an end
                 self._go_to(parent, tree, read)
                 self._matcher.consume_token(token)
                 read.append(node)
-                goes_on[node] = not self._matcher.is_stopped()
-                if goes_on[node]:
-                    self._fill(masks, node + 1)
+                goes_on[node] = True
+                self._fill(masks, node + 1)
         finally:
             self._matcher.rollback(len(read))
         bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._size, bitorder="little")

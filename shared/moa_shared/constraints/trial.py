@@ -31,5 +31,5 @@ def try_constraint(constraint: Constraint) -> None:
         ConfigError: it cannot be enforced.
     """
     vocabulary = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=BYTES)
-    text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), BYTES + 1)
+    text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     text.allowed(DraftTree((), ()))

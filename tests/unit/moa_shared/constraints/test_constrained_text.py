@@ -29,7 +29,7 @@ NO_TREE = DraftTree((), ())
 
 
 def constrained(constraint: Constraint = SCHEMA) -> ConstrainedText:
-    return ConstrainedText(constraint.kind, compile_grammar(constraint, byte_vocabulary()), len(TOKENS))
+    return ConstrainedText(constraint.kind, compile_grammar(constraint, byte_vocabulary()), byte_vocabulary())
 
 
 def tokens_of(text: str) -> list[int]:
