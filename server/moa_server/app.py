@@ -27,6 +27,7 @@ from moa_server.running.service_manager import ServiceManager
 from moa_server.service.health import Health
 from moa_server.service.host import Host
 from moa_server.service.service import SERVICE, MoaService
+from moa_server.service.services import Services
 from moa_server.settings import ServerSettings
 from moa_server.tls.files import files_of
 
@@ -43,18 +44,22 @@ LOST_RANK = "lost rank"  # where signals' names come
 SWITCH_SECONDS = 0.0005  # between threads: the loop answers next to a busy inference thread (docs/architecture.md)
 
 
-async def start(host: Host) -> RunningServer:
+async def start(host: Host, port: int | None = None) -> RunningServer:
     """Starts engine and gRPC server.
+
+    Args:
+        port: None: the one of the settings.
 
     Raises:
         ConfigError: the address cannot be listened on.
         MoaError: the certificate cannot be used.
     """
-    settings = host.settings
+    services = host.services
+    settings, port = services.settings, services.settings.port if port is None else port
     tls = make_tls(settings)
-    server = grpc.aio.server(options=channel_options(host.frame_bytes, settings))
+    server = grpc.aio.server(options=channel_options(services.frame_bytes, settings))
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
-    status = Health(host.allowances)
+    status = Health(host.admission.allowances)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     if settings.reflection:
         from grpc_reflection.v1alpha import reflection
@@ -62,16 +67,16 @@ async def start(host: Host) -> RunningServer:
         names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
     try:
-        address = host_port(settings.host, settings.port)
-        port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls.credentials())
+        address = host_port(settings.host, port)
+        bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls.credentials())
     except RuntimeError:
-        raise cannot_listen(settings.host, settings.port) from None
-    host.engine.start()
+        raise cannot_listen(settings.host, port) from None
+    services.engine.start()
     await server.start()
     if host.drafter_files is not None:
         host.drafter_files.begin()
     await status.tell(hangs=False)
-    return RunningServer(host, server, status, port, tls)
+    return RunningServer(host, server, status, bound, tls)
 
 
 def make_tls(settings: ServerSettings) -> TlsListener | None:
@@ -98,7 +103,7 @@ async def serve(
 
     Args:
         announce: called with the address and the command that connects to it.
-        observing: shows the server to operators; None: nobody does.
+        observing: shows the server to operators.
         ranks: watches the processes that share the target; None: there are no others.
 
     Raises:
@@ -117,20 +122,22 @@ async def serve(
     if observing is not None:
         observing.follow(host, running.tls)
         log.info("metrics and health", port=observing.port)
-    where = host_port(host.settings.host, running.port)
-    connect = connect_command(host.settings.host, running.port, tls=running.tls is not None, keys=host.gate.wants_keys)
-    target = host.served.identity.target_id
-    log.info("serving", target=target, address=where, connect=connect, loop=loop_name(), **_capacity(host))
-    if host.settings.ready_file is not None:  # before it is announced: who reads the line finds the file
-        _write_ready(host.settings.ready_file, where)
+    services, settings = host.services, host.services.settings
+    where = host_port(settings.host, running.port)
+    wants_keys = host.admission.gate.wants_keys
+    connect = connect_command(settings.host, running.port, tls=running.tls is not None, keys=wants_keys)
+    target = services.served.identity.target_id
+    log.info("serving", target=target, address=where, connect=connect, loop=loop_name(), **_capacity(services))
+    if settings.ready_file is not None:  # before it is announced: a reader of the line finds the file
+        _write_ready(settings.ready_file, where)
     announce(where, connect)
     manager = ServiceManager()
     manager.ready(f"serving {target} on {where}")
     name = await signals.get()
-    log.info("draining", signal=name, sessions=len(host.registry))
+    log.info("draining", signal=name, sessions=len(services.registry))
     manager.stopping()
     if name != LOST_RANK:
-        await _first_of(running.drain(host.settings.grace_seconds), signals.get())
+        await _first_of(running.drain(settings.grace_seconds), signals.get())
     if ranks is not None and ranks.loss is not None:  # what launched the processes ends them all, and cuts nothing here
         await running.drain(0.0)
         await running.close()
@@ -139,11 +146,11 @@ async def serve(
     log.info("stopped")
 
 
-def _capacity(host: Host) -> dict[str, object]:
+def _capacity(services: Services) -> dict[str, object]:
     """Facts for the log: bytes of keys and values, and how many conversations of which length they hold."""
-    lengths = sorted({min(tokens, host.served.context_tokens) for tokens in (TYPICAL_TOKENS, 1 << 30)})
-    fits = {str(tokens): host.conversations_that_fit(tokens) for tokens in lengths}
-    return {"kv_bytes": host.pool.budget, "conversations_by_tokens": fits}
+    lengths = sorted({min(tokens, services.served.context_tokens) for tokens in (TYPICAL_TOKENS, 1 << 30)})
+    fits = {str(tokens): services.conversations_that_fit(tokens) for tokens in lengths}
+    return {"kv_bytes": services.pool.budget, "conversations_by_tokens": fits}
 
 
 def _offer(signals: asyncio.Queue[str], name: str) -> None:

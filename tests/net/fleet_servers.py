@@ -47,13 +47,13 @@ class Servers:
         host = make_host(
             self._target, stepper=stepper(self._target, 0), **{"port": self._ports.get(name, 0), **settings}
         )
-        host.served.identity.drafter_fingerprint = b""
+        host.services.served.identity.drafter_fingerprint = b""
         if model != "tiny":
-            host.served.identity.target_id = model
-            host.served.identity.target_fingerprint = model.encode().ljust(32)
+            host.services.served.identity.target_id = model
+            host.services.served.identity.target_fingerprint = model.encode().ljust(32)
         if execution:
-            host.served.identity.execution = execution
-            host.served.execution.level = level
+            host.services.served.identity.execution = execution
+            host.services.served.execution.level = level
         running = self.running[name] = await start(host)
         self._ports[name] = running.port
         return running
@@ -66,7 +66,7 @@ class Servers:
         return [Link(f"127.0.0.1:{port}", 5.0, silence_seconds, name=name) for name, port in self._ports.items()]
 
     def sessions(self, name: str) -> int:
-        return len(self.running[name].host.registry)
+        return len(self.running[name].host.services.registry)
 
 
 def address(servers: Servers, name: str) -> str:

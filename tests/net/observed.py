@@ -22,7 +22,7 @@ async def observed(target: Target, **settings: Any) -> AsyncIterator[tuple[Runni
     """The server, and what operators see of it."""
     metrics = Metrics()
     host = make_host(target, observer=metrics, **settings)
-    observing = Observing(metrics, "127.0.0.1", 0, host.settings.hang_seconds)
+    observing = Observing(metrics, "127.0.0.1", 0, host.services.settings.hang_seconds)
     try:
         async with serving(host) as running:
             observing.follow(host, running.tls)

@@ -19,7 +19,8 @@ from moa_server.app import start
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.running.running_server import RunningServer
-from moa_server.service.host import Host, Served
+from moa_server.service.host import Host
+from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
@@ -95,7 +96,7 @@ def make_host(
         step_ms=step_ms,
         row_ms=step_ms / 100,
     )
-    return Host(
+    return Host.assemble(
         served,
         stepper or Stepper(target, [toy_source(target)]),
         # What is verified must not depend on how fast this machine is now. All clients of a test have one address.

@@ -59,7 +59,7 @@ async def test_users_that_break_off_leave_no_stream(server: RunningServer) -> No
     askers = [OracleAsker(address, described, SETTINGS, scripts, 1.0) for _ in prompts]
     answers, _ = await run_users(askers, prompts, 0.05)
     assert any(len(answer.tokens) < 24 for answer in answers)  # broken off
-    registry = server.host.registry
+    registry = server.host.services.registry
     await until(lambda: registry.detached == len(registry))
     for asker in askers:
         await asker.close()

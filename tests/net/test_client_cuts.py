@@ -214,11 +214,11 @@ async def test_an_answer_that_continues_in_another_arithmetic_says_so(target: Ta
 
             async def replace_server(event: Event) -> None:
                 nonlocal running
-                if len(screen.committed) > 5 and running.host.served.identity.execution == IDENTITY.execution:
+                if len(screen.committed) > 5 and running.host.services.served.identity.execution == IDENTITY.execution:
                     await running.stop(0.0)
                     host = make_host(target, stepper=stepper(target, 0), port=running.port)
                     other = pb.Identity(execution=b"x" * 32)
-                    host.served.identity.MergeFrom(other)
+                    host.services.served.identity.MergeFrom(other)
                     running = await start(host)
 
             await watch(engine, screen, on_event=replace_server)

@@ -31,7 +31,7 @@ def almost_spent(target: Target, monkeypatch: pytest.MonkeyPatch, left: int) -> 
     """A server that lets this address write so many tokens more, and then six at a time."""
     monkeypatch.setattr(rates, "PIECE_SECONDS", 0.3)
     host = make_host(target, stepper=stepper(target, 0), tokens_per_minute=PER_MINUTE)
-    host.rates.take_tokens(CALLER, PER_MINUTE - left)
+    host.admission.rates.take_tokens(CALLER, PER_MINUTE - left)
     return host
 
 
@@ -136,7 +136,7 @@ async def test_a_stream_that_the_server_ends_as_idle_is_opened_with_the_next_que
         first, second = Screen(), Screen()
         await watch(engine, first)
         now += 61.0
-        host.end_idle()
+        host.lifecycle.end_idle()
         events = await attend_until_asleep(engine)
         assert not any(isinstance(event, LinkChanged) and event.state is LinkState.OFFLINE for event in events)
         assert engine.state is not LinkState.OFFLINE
@@ -154,7 +154,7 @@ async def test_a_question_that_crosses_the_end_of_an_idle_stream_is_answered(tar
         first, second = Screen(), Screen()
         await watch(engine, first)
         now += 61.0
-        host.end_idle()
+        host.lifecycle.end_idle()
         await watch(engine, second, [9, 9, 4])
         whole = [*PROMPT, *first.committed, 9, 9, 4]
         assert second.committed == plain_text(target, whole, SETTINGS)[0]

@@ -199,7 +199,7 @@ async def test_a_rewound_conversation_is_that_of_who_never_asked(target: Target,
             await program.ask(question)
             await program.settle()
             assert program.engine.conversation.tokens == expected(target, "first", question)
-        assert len(life.running.host.registry) == 1  # its session served all of them
+        assert len(life.running.host.services.registry) == 1  # its session served all of them
         program.rewind(0)
         await program.ask("second")
         await program.settle()

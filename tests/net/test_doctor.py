@@ -65,7 +65,7 @@ async def test_a_server_that_is_well(target: Target, tmp_path: Path) -> None:
 
 async def test_a_server_without_a_drafter(target: Target, tmp_path: Path) -> None:
     host = make_host(target, drafters=())
-    host.served.identity.ClearField("drafter_fingerprint")
+    host.services.served.identity.ClearField("drafter_fingerprint")
     async with serving(host) as running:
         checks, _ = await examine(f"127.0.0.1:{running.port}", tmp_path)
     assert shown(checks[-4:]) == snapshot("""\

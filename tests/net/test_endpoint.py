@@ -169,7 +169,7 @@ async def test_the_server_stops_when_the_client_leaves(target: Target) -> None:
 
 def answers_of(hosted: Hosted) -> int:
     """How many answers the server has under way."""
-    return sum(not live.is_idle for live in hosted.server.host.registry.live_sessions)
+    return sum(not live.is_idle for live in hosted.server.host.services.registry.live_sessions)
 
 
 async def test_a_limit_is_429_before_an_answer_and_a_pause_in_one(
@@ -187,13 +187,13 @@ async def test_a_limit_is_429_before_an_answer_and_a_pause_in_one(
         hosting_at(target, Drafters(target), f"127.0.0.1:{running.port}") as host,
         endpoint_of(host) as client,
     ):
-        limited.rates.take_tokens(here, per_minute - 30)
+        limited.admission.rates.take_tokens(here, per_minute - 30)
         with capture_logs() as logs:
             completion = await client.completions.create(**short)
         settings = AnswerSettings(SETTINGS.sampling, max_tokens=60)
         assert completion.choices[0].text == decode(plain_text(target, PROMPT, settings)[0])
         assert any(entry["event"] == "session resumed" for entry in logs)
-        limited.rates.take_tokens(here, 2 * per_minute)
+        limited.admission.rates.take_tokens(here, 2 * per_minute)
         with pytest.raises(openai.RateLimitError) as caught:
             await client.completions.create(**short)
         assert caught.value.code == "rate_limit_exceeded"

@@ -23,7 +23,7 @@ from tests.support.messages import steady
 
 async def kill(servers: Servers, name: str) -> None:
     """Ends a server that names nobody any more."""
-    servers.running[name].host.fleet.update([])
+    servers.running[name].host.lifecycle.fleet.update([])
     await servers.stop(name)
 
 
@@ -91,9 +91,9 @@ async def test_a_full_server_sends_an_answer_to_a_replica_that_it_had_named(targ
             async def refuse(event: Event) -> None:
                 if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
                     screen.cuts += 1
-                    [live] = one.host.registry.live_sessions
-                    assert live.listener is not None
-                    live.listener.on_failure(OverloadedError("There is no room."))
+                    [live] = one.host.services.registry.live_sessions
+                    assert live.stream.listener is not None
+                    live.stream.listener.on_failure(OverloadedError("There is no room."))
 
             await watch(engine, screen, PROMPT, SAMPLED, refuse)
             assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
@@ -111,7 +111,7 @@ async def test_a_client_hears_of_replicas_that_come_later(
         assert isinstance(link, Link)
         await link.describe()
         assert link.named == ()
-        one.host.fleet.update([address(servers, "two")])
+        one.host.lifecycle.fleet.update([address(servers, "two")])
         async with talking_to(link, slow_device(target)) as engine:
             await watch(engine, Screen(), PROMPT, SAMPLED)
             await until(lambda: link.named == (address(servers, "two"),))

@@ -57,7 +57,9 @@ class FuzzedStream:
         """Code of the error that ended it; "ok" for none."""
         try:
             async with asyncio.timeout(STREAM_SECONDS):
-                await ConverseStream(self._host, self._take, Caller()).run(self._frames())
+                await ConverseStream(self._host.services, self._host.lifecycle, self._take, Caller()).run(
+                    self._frames()
+                )
         except MoaError as error:
             if isinstance(error, InternalError):
                 raise
@@ -182,10 +184,10 @@ def test_no_frame_breaks_the_server(target: Target) -> None:
                 again.resume_token = stream.resume_token
                 ends[await again.run()] += 1
                 sent += again.sent
-            assert len(host.registry) == host.registry.detached
+            assert len(host.services.registry) == host.services.registry.detached
 
         async def begin() -> None:
-            host.engine.start()
+            host.services.engine.start()
 
         async def ask() -> list[int]:
             """The honest client's answer."""
@@ -202,7 +204,7 @@ def test_no_frame_breaks_the_server(target: Target) -> None:
             async def take(frame: pb.ServerFrame) -> None:
                 answer.extend(frame.verdict.tokens)
 
-            await ConverseStream(host, take, Caller()).run(frames())
+            await ConverseStream(host.services, host.lifecycle, take, Caller()).run(frames())
             return answer
 
         runner.run(begin())
@@ -216,7 +218,7 @@ def test_no_frame_breaks_the_server(target: Target) -> None:
 
         fuzz()
         assert runner.run(ask()) == expected
-        runner.run(host.engine.stop())
+        runner.run(host.services.engine.stop())
     print(f"{sent} frames: {dict(ends.most_common())}")
     assert sent >= FRAMES
     assert {"ok", "protocol", "token_range", "tree", "config"} <= ends.keys()  # they get far enough to be judged

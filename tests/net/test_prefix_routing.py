@@ -36,7 +36,7 @@ class PagedServers(Servers):
 
     async def start(self, name: str, *, model: str = "tiny", **settings: Any) -> RunningServer:
         host = make_host(self._target, **settings)
-        host.served.identity.drafter_fingerprint = b""
+        host.services.served.identity.drafter_fingerprint = b""
         running = self.running[name] = await start(host)
         self._ports[name] = running.port
         return running

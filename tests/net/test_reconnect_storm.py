@@ -116,7 +116,7 @@ async def test_a_crowd_that_loses_its_server_finishes_every_answer(
         await until(lambda: all(client.answer for client in crowd))
         for client in crowd:
             client.waits_for_drafts, client.dials = False, 0
-        one.host.fleet.update([])
+        one.host.lifecycle.fleet.update([])
         await servers.stop("one")
         if not replicas:
             await servers.start("one", max_streams=ROOM)

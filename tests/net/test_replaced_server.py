@@ -81,8 +81,8 @@ class Place:
         stepper.sources = tuple(source for source in stepper.sources if source.fingerprint in names)
         host = make_host(self._target, stepper=stepper, drafters=drafters, port=self.port)
         if model != "tiny":
-            host.served.identity.target_id = model
-            host.served.identity.target_fingerprint = model.encode().ljust(32)
+            host.services.served.identity.target_id = model
+            host.services.served.identity.target_fingerprint = model.encode().ljust(32)
         return host
 
 

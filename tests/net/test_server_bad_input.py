@@ -48,7 +48,7 @@ async def bystander(server: RunningServer, channel: grpc.aio.Channel, target: Ta
         await peer.draft([])
         await peer.verdict()
     assert peer.tokens[len(PROMPT) :] == plain_text(target, PROMPT, GREEDY)[0]
-    assert len(server.host.registry) == 1  # the refused stream left nothing behind
+    assert len(server.host.services.registry) == 1  # the refused stream left nothing behind
 
 
 async def refused(peer: Peer) -> tuple[MoaError, grpc.StatusCode]:
@@ -422,7 +422,7 @@ async def test_a_request_of_more_tokens_than_the_context(channel: grpc.aio.Chann
 async def test_a_stream_that_has_used_its_allowance_is_not_read(target: Target) -> None:
     """Frames in the time of one moment: the burst is handled, the rest waits in gRPC's flow control."""
     host = make_host(target)
-    host.clock = lambda: 0.0
+    host.services.clock = lambda: 0.0
     read = 0
 
     async def frames() -> AsyncIterator[bytes]:
@@ -435,7 +435,7 @@ async def test_a_stream_that_has_used_its_allowance_is_not_read(target: Target) 
     async def write(frame: pb.ServerFrame) -> None:
         pass
 
-    stream = asyncio.create_task(ConverseStream(host, write, Caller()).run(frames()))
+    stream = asyncio.create_task(ConverseStream(host.services, host.lifecycle, write, Caller()).run(frames()))
     for _ in range(10_000):
         await asyncio.sleep(0)
     stream.cancel()
@@ -456,7 +456,9 @@ async def test_a_goodbye_that_overtakes_a_verdict_with_memory_ends_the_stream_in
             protocol_version=PROTOCOL_VERSION, identity=IDENTITY, codecs=[pb.CODEC_BF16], run_ahead=True, ask=ask
         )
         yield pb.ClientFrame(open=opening).SerializeToString()
-        await until(lambda: any(live.usage.finish is Finish.MAX_TOKENS for live in host.registry.live_sessions))
+        await until(
+            lambda: any(live.account.usage.finish is Finish.MAX_TOKENS for live in host.services.registry.live_sessions)
+        )
         released.set()  # the writer's task runs once the goodbye was handled
         yield pb.ClientFrame(bye=pb.Bye()).SerializeToString()
 
@@ -465,6 +467,6 @@ async def test_a_goodbye_that_overtakes_a_verdict_with_memory_ends_the_stream_in
         await released.wait()
 
     async with serving(host):
-        await ConverseStream(host, write, Caller()).run(frames())
+        await ConverseStream(host.services, host.lifecycle, write, Caller()).run(frames())
     assert [frame.WhichOneof("frame") for frame in written][:2] == ["opened", "verdict"]
     assert len(written[1].verdict.tokens) == settings.max_tokens

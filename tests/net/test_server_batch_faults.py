@@ -56,26 +56,27 @@ class WatchedStepper(Stepper):
         if self._inside:
             return super().verify_all(work)
         self._inside = True
-        for tensors, plan in work:
+        for each in work:
+            tensors, plan = each.tensors, each.plan
             if plan.cached == 0 and id(tensors) not in self._names:
                 self._names[id(tensors)] = plan.feed[0]
                 self._known.append(tensors)
-        self.rounds.append([self._names[id(tensors)] for tensors, plan in work if plan.chooses])
-        self.rows_read.append(sum(len(plan.feed) for _, plan in work if not plan.chooses))
+        self.rounds.append([self._names[id(each.tensors)] for each in work if each.plan.chooses])
+        self.rows_read.append(sum(len(each.plan.feed) for each in work if not each.plan.chooses))
         try:
             return super().verify_all(work)
         finally:
             self._inside = False
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        numbers = [self._names[id(tensors)] for tensors, _ in work]
+        numbers = [self._names[id(each.tensors)] for each in work]
         place = numbers.index(VICTIM) if VICTIM in numbers else None
-        if place is not None and work[place][1].cached >= self.holds_at:
+        if place is not None and work[place].plan.cached >= self.holds_at:
             self.holds_at = 1 << 30
             self.gate.clear()
             self.held.set()
         assert self.gate.wait(60)
-        if place is not None and self.fault is not None and work[place][1].cached >= self.fails_from:
+        if place is not None and self.fault is not None and work[place].plan.cached >= self.fails_from:
             return self.fault(work, place)
         return self.run(work)
 
@@ -174,7 +175,7 @@ async def ask_all(users: Sequence[User], stepper: WatchedStepper, running: Runni
     """All answers begin within two rounds."""
     for user in users:
         await user.ask()
-    sessions = [live.session for live in running.host.registry.live_sessions]
+    sessions = [live.session for live in running.host.services.registry.live_sessions]
     await until(lambda: sum(session.phase is Phase.ANSWERING for session in sessions) == len(users))
     stepper.gate.set()
 
@@ -243,7 +244,7 @@ async def test_a_fault_costs_one_session_of_sixteen_its_stream(
     failed = max(place for place, names in enumerate(stepper.rounds) if VICTIM in names)
     assert len(stepper.rounds[failed]) == USERS
     assert victim.answer == victim.expected[:10]
-    assert len(running.host.registry) == USERS - 1
+    assert len(running.host.services.registry) == USERS - 1
 
     stepper.fault = None
     await victim.resume()  # what it holds is enough
@@ -267,12 +268,12 @@ async def test_too_little_memory_for_all_at_once_costs_nobody_anything(
 
 async def leave(victim: User, running: RunningServer) -> None:
     await victim.peer.bye()
-    await until(lambda: len(running.host.registry) == USERS - 1)
+    await until(lambda: len(running.host.services.registry) == USERS - 1)
 
 
 async def break_off(victim: User, running: RunningServer) -> None:
     victim.peer.call.cancel()
-    await until(lambda: running.host.registry.detached == 1)
+    await until(lambda: running.host.services.registry.detached == 1)
 
 
 async def take_over(victim: User, running: RunningServer) -> None:

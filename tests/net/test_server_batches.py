@@ -33,9 +33,9 @@ class CountingStepper(Stepper):
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
         self.sessions.append(len(work))
-        if any(plan.feed == POISON for _, plan in work):
+        if any(each.plan.feed == POISON for each in work):
             raise RuntimeError("the device is on fire")
-        if sum(len(plan.feed) + len(plan.tree) for _, plan in work) > self.most_rows:
+        if sum(each.rows for each in work) > self.most_rows:
             raise MemoryError
         return super().forward_all(work)
 
@@ -130,7 +130,7 @@ async def test_one_session_whose_forward_fails_is_lost_alone(
     with pytest.raises(grpc.aio.AioRpcError):
         await bad.done()
     await runs
-    assert len(running.host.registry) == PEERS
+    assert len(running.host.services.registry) == PEERS
 
 
 async def test_a_forward_without_room_is_run_in_parts(

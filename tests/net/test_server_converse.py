@@ -102,7 +102,7 @@ async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> No
         await peer.ask(PROMPT, settings)
         while len(peer.tokens) < len(PROMPT) + 16:  # a slow stream may merge verdicts
             await peer.verdict()
-        (live,) = running.host.registry.live_sessions
+        (live,) = running.host.services.registry.live_sessions
         assert live.session.plan_step() is None
         while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
             await peer.send(ack=pb.Ack(committed=len(peer.tokens)))
@@ -130,7 +130,7 @@ async def test_a_question_that_cannot_be_answered_takes_nobodys_place(target: Ta
         await waiting.open(tokens=PROMPT)
         waiting.call.cancel()
         await Peer(channel).open()
-        registry = running.host.registry
+        registry = running.host.services.registry
         await until(lambda: registry.detached > 0)
         bad = [pb.Ask(tokens=[1]), pb.Ask(id=1), pb.Ask(id=1, tokens=[VOCAB]), pb.Ask(id=1, tokens=[1] * CONTEXT)]
         for ask in [*bad, pb.Ask(id=1, tokens=[1], sampling=pb.Sampling(temperature=-1))]:
@@ -145,8 +145,8 @@ async def test_memory_has_the_share_that_the_operator_gives_it(target: Target) -
         grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
     ):
         await Peer(channel).open()
-        (live,) = running.host.registry.live_sessions
-        assert live.budget.share == 0.25
+        (live,) = running.host.services.registry.live_sessions
+        assert live.stream.budget.share == 0.25
 
 
 async def test_streamed_drafts_that_come_late_change_nothing(channel: grpc.aio.Channel, target: Target) -> None:
@@ -312,9 +312,9 @@ async def test_bye_frees_the_session_and_a_broken_stream_keeps_it(
     await first.open()
     await second.open(tokens=PROMPT)
     await first.bye()
-    assert len(server.host.registry) == 1
+    assert len(server.host.services.registry) == 1
     second.call.cancel()
-    await until(lambda: server.host.registry.detached == 1)
+    await until(lambda: server.host.services.registry.detached == 1)
 
 
 @pytest.mark.parametrize("run_ahead", [False, True])
@@ -327,7 +327,7 @@ async def test_a_resume_continues_without_reading_again(
     await peer.ask(PROMPT, SAMPLED)
     await peer.verdict()
     peer.call.cancel()
-    await until(lambda: server.host.registry.detached == 1)
+    await until(lambda: server.host.services.registry.detached == 1)
     held = list(peer.tokens)
     again = Peer(channel)
     again.append(held)
@@ -363,7 +363,7 @@ async def test_a_client_that_holds_all_of_an_ended_answer_learns_its_end(
         await peer.send(ack=pb.Ack(committed=len(peer.tokens)))
         await peer.verdict()
     peer.call.cancel()
-    await until(lambda: server.host.registry.detached == 1)
+    await until(lambda: server.host.services.registry.detached == 1)
     for token in (opened.resume_token, b"of another server"):
         again = Peer(channel)
         await again.open(tokens=PROMPT + expected, resume_token=token, run_ahead=True)
@@ -441,8 +441,8 @@ async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_standalone_te
     await peer.verdict()
     peer.call.cancel()
     held = list(peer.tokens)
-    session = server.host.registry.live_sessions[0].session
-    await until(lambda: server.host.registry.detached == 1 and len(session.tokens) >= len(held) + 40)
+    session = server.host.services.registry.live_sessions[0].session
+    await until(lambda: server.host.services.registry.detached == 1 and len(session.tokens) >= len(held) + 40)
     again = Peer(channel)
     again.append(held)
     ask = again.ask_message([], how, answer_start=len(PROMPT))
@@ -471,9 +471,9 @@ async def test_a_take_over_without_memory_is_sent_none(server: RunningServer, ch
     opened = await first.open(tokens=PROMPT)
     await second.open(tokens=PROMPT, memory=False, resume_token=opened.resume_token)
     await first.done()
-    live = server.host.registry.find(opened.resume_token, Caller())
+    live = server.host.services.registry.find(opened.resume_token, Caller())
     assert live is not None
-    assert live.feed is None
+    assert live.stream.feed is None
     await second.ask([3], AnswerSettings(max_tokens=1))
     await second.verdict()
     await second.bye()

@@ -237,8 +237,8 @@ async def test_a_session_whose_memory_was_given_to_another_drafts_again(target: 
         peer = Peer(channel)
         await peer.open(run_ahead=True, server_drafts=True)
         first = await answer(peer, GREEDY)
-        live = running.host.registry.live_sessions[0]
-        running.host.engine.release(live)
+        live = running.host.services.registry.live_sessions[0]
+        running.host.services.engine.release(live)
         peer.verdicts.clear()
         assert await answer(peer, GREEDY, [4]) == plain_text(target, [*PROMPT, *first, 4], GREEDY)[0]
         assert sum(verdict.server_accepted for verdict in peer.verdicts) > 10

@@ -99,4 +99,4 @@ async def test_random_frames_harm_nobody(
     assert [event for event in events if event["log_level"] == "error"] == []
     assert {event["event"] for event in events} >= {"call refused", "session detached", "session ended"}
     assert await generate(channel, PROMPT, GREEDY) == plain_text(target, PROMPT, GREEDY)
-    await until(lambda: len(server.host.registry) == server.host.registry.detached)
+    await until(lambda: len(server.host.services.registry) == server.host.services.registry.detached)

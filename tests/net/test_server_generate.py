@@ -110,6 +110,6 @@ async def test_a_token_outside_the_vocabulary_is_refused(channel: grpc.aio.Chann
 async def test_a_call_that_ends_early_frees_its_session(server: RunningServer, channel: grpc.aio.Channel) -> None:
     call = moa_pb2_grpc.MoaStub(channel).Generate(pb.GenerateRequest(tokens=PROMPT))
     await call.read()
-    assert len(server.host.registry) == 1
+    assert len(server.host.services.registry) == 1
     call.cancel()
-    await until(lambda: len(server.host.registry) == 0)
+    await until(lambda: len(server.host.services.registry) == 0)

@@ -105,7 +105,7 @@ async def test_no_call_is_answered_without_a_key(target: Target, keys: Keys, key
         ]
         for call in calls:
             assert isinstance(await refusal_of(call), AuthenticationError)
-        assert not running.host.registry.live_sessions
+        assert not running.host.services.registry.live_sessions
 
 
 async def test_a_key_permits_what_its_rights_say(target: Target, keys: Keys) -> None:
@@ -132,7 +132,7 @@ async def test_a_resume_token_of_anothers_session_is_as_good_as_unknown(target: 
         given = await thief.open(tokens=owner.tokens, resume_token=opened.resume_token)
         assert given.resume_token != opened.resume_token
         assert given.cached_tokens == 0
-        assert len(running.host.registry) == 2
+        assert len(running.host.services.registry) == 2
         again = Peer(channel, **with_key(mine))
         found = await again.open(tokens=owner.tokens, resume_token=opened.resume_token)
         assert found.resume_token == opened.resume_token
@@ -161,7 +161,7 @@ async def test_a_key_that_ends_in_the_middle_of_an_answer(target: Target, keys: 
                 if why == "revoked":
                     keys.revoke("laptop")
                 now[0] += timedelta(hours=2)
-                host.gate.refresh()
+                host.admission.gate.refresh()
                 host.end_refused()
 
         try:
@@ -173,7 +173,7 @@ async def test_a_key_that_ends_in_the_middle_of_an_answer(target: Target, keys: 
         whole = plain_text(target, PROMPT, replace(SETTINGS, max_tokens=150))[0]
         assert 0 < len(screen.committed) < len(whole)
         assert screen.committed == whole[: len(screen.committed)]
-        assert not host.registry.live_sessions
+        assert not host.services.registry.live_sessions
 
 
 async def test_a_server_that_refuses_the_key_is_left_for_one_that_takes_it(target: Target, keys: Keys) -> None:
@@ -214,7 +214,7 @@ async def test_a_key_has_no_more_sessions_than_it_may(target: Target, keys: Keys
         streams = [Peer(channel, **with_key(small)) for _ in range(3)]
         for stream in streams:
             await stream.open(run_ahead=True)
-        owners = [live.caller.key for live in running.host.registry.live_sessions]
+        owners = [live.caller.key for live in running.host.services.registry.live_sessions]
         assert sorted(owners) == ["other", "small", "small"]
         error = await refusal_of(streams[0].done())
         assert isinstance(error, OverloadedError)
@@ -237,7 +237,7 @@ async def test_a_key_has_no_more_memory_than_it_may(target: Target, keys: Keys) 
         idle = Peer(channel, **with_key(small))
         await idle.open(memory=False, run_ahead=True)
         await answer(idle)
-        assert running.host.pool.promised
+        assert running.host.services.pool.promised
         # The idle session gives its keys and values up for the next answer of the same key.
         assert (await generate(channel, PROMPT, SHORT, **with_key(small)))[0] == plain_text(target, PROMPT, SHORT)[0]
 

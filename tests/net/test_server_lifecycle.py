@@ -20,7 +20,7 @@ from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import most_nbytes
 from moa_server.running.running_server import RunningServer
-from moa_server.service import host as host_module
+from moa_server.service import lifecycle as lifecycle_module
 from moa_server.target import Target, TargetOutput
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -58,7 +58,7 @@ async def finish_answer(peer: Peer) -> Sequence[int]:
 
 
 def detached(running: RunningServer, count: int) -> bool:
-    return running.host.registry.detached == count
+    return running.host.services.registry.detached == count
 
 
 async def refused(attempt: Awaitable[object]) -> grpc.aio.AioRpcError:
@@ -92,7 +92,7 @@ async def test_a_server_says_how_much_of_it_is_taken(target: Target) -> None:
         assert (await stub.Describe(pb.DescribeRequest())).load == 0.5
         await finish_answer(peer)
         await until(lambda: running.host.load == 0)
-        running.host.drain()
+        running.host.lifecycle.drain()
         assert (await stub.Describe(pb.DescribeRequest())).load == 1
 
 
@@ -104,7 +104,7 @@ async def test_an_idle_stream_makes_room_and_its_session_is_kept(target: Target)
         third = Peer(channel)
         await third.open()
         assert isinstance(error_from_rpc(await refused(peers[0].done())), OverloadedError)
-        assert running.host.registry.find(token, Caller()) is not None
+        assert running.host.services.registry.find(token, Caller()) is not None
         await third.bye()
         assert (await Peer(channel).open(tokens=PROMPT, resume_token=token)).resume_token == token
 
@@ -117,7 +117,7 @@ async def test_the_oldest_detached_session_makes_room(target: Target) -> None:
             peer.call.cancel()
             await until(partial(detached, running, count))
         third = await Peer(channel).open()
-        assert [live.token for live in running.host.registry.live_sessions] == [tokens[1], third.resume_token]
+        assert [live.token for live in running.host.services.registry.live_sessions] == [tokens[1], third.resume_token]
 
 
 async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> None:
@@ -125,17 +125,17 @@ async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> N
         peer = Peer(channel)
         token = (await peer.open(tokens=PROMPT)).resume_token
         peer.call.cancel()
-        await until(lambda: running.host.registry.detached == 1)
+        await until(lambda: running.host.services.registry.detached == 1)
         await refused(Peer(channel).open(tokens=[VOCAB]))
         await refused(Peer(channel).open(memory_from=1))
-        assert [live.token for live in running.host.registry.live_sessions] == [token]
+        assert [live.token for live in running.host.services.registry.live_sessions] == [token]
 
 
 async def test_the_server_knows_how_many_conversations_fit(target: Target) -> None:
     """As many as can ask; one more is refused."""
     settings = AnswerSettings(max_tokens=CONTEXT - len(PROMPT), ignore_end_of_text=True)
     async with serving(make_host(target, kv_bytes=1_000_000)) as running, channel_to(running) as channel:
-        fits = running.host.conversations_that_fit(CONTEXT)
+        fits = running.host.services.conversations_that_fit(CONTEXT)
         assert fits > 1
         peers = [Peer(channel) for _ in range(fits + 1)]
         for peer in peers:
@@ -171,7 +171,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         assert await finish_answer(first) == expected
         await again.ask(PROMPT, settings)
         assert await finish_answer(again) == expected
-        live_sessions = {live.token: live for live in running.host.registry.live_sessions}
+        live_sessions = {live.token: live for live in running.host.services.registry.live_sessions}
         assert first.opened is not None
         live = live_sessions[first.opened.resume_token]
         assert (live.session.cached, live.session.tokens) == (0, expected)
@@ -193,7 +193,7 @@ async def test_an_answer_that_can_never_fit_is_refused_in_words(target: Target) 
         assert str(error) == snapshot(
             "The answer may take 49.2 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
         )
-        assert len(running.host.registry) == 0
+        assert len(running.host.services.registry) == 0
 
 
 async def test_detached_sessions_are_dropped_after_their_time(target: Target) -> None:
@@ -201,11 +201,11 @@ async def test_detached_sessions_are_dropped_after_their_time(target: Target) ->
         peer = Peer(channel)
         await peer.open(tokens=PROMPT)
         peer.call.cancel()
-        await until(lambda: len(running.host.registry) == 0)
+        await until(lambda: len(running.host.services.registry) == 0)
 
 
 async def test_streams_without_an_open_make_room_for_new_ones(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "MOST_UNOPENED", 3)
+    monkeypatch.setattr(lifecycle_module, "MOST_UNOPENED", 3)
     async with serving(make_host(target, open_seconds=100.0)) as running, channel_to(running) as channel:
         silent = [Peer(channel) for _ in range(10)]
         waiting = {asyncio.create_task(peer.done()): peer for peer in silent}  # they come in any order
@@ -216,7 +216,7 @@ async def test_streams_without_an_open_make_room_for_new_ones(target: Target, mo
                 assert isinstance(error, grpc.aio.AioRpcError)
                 assert isinstance(error_from_rpc(error), OverloadedError)
                 del waiting[task]
-        await until(lambda: len(running.host._unopened) == 3)  # the last ones are here too
+        await until(lambda: len(running.host.lifecycle._unopened) == 3)  # the last ones are here too
         await Peer(channel).open()  # takes the place of one more
         refused, kept = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         assert (len(refused), len(kept)) == (1, 2)
@@ -283,7 +283,7 @@ class FailingStepper(Stepper):
     where = "choose"
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        if self.where == "choose" and any(list(plan.feed[: len(POISON)]) == POISON for _, plan in work):
+        if self.where == "choose" and any(list(each.plan.feed[: len(POISON)]) == POISON for each in work):
             raise RuntimeError("the device is on fire")
         return super().forward_all(work)
 
@@ -319,7 +319,7 @@ async def test_a_step_that_fails_ends_its_session_alone(
         )
         assert "on fire" not in error.message  # the log has it
         assert await finish_answer(good) == [*PROMPT, *plain_text(target, PROMPT, GREEDY)[0]]
-        assert len(running.host.registry) == 1
+        assert len(running.host.services.registry) == 1
     assert "the device is on fire" in capsys.readouterr().out
 
 
@@ -329,7 +329,7 @@ async def test_a_generate_call_whose_step_fails(target: Target) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await generate(channel, POISON, GREEDY)
         assert isinstance(error_from_rpc(caught.value), InternalError)
-        assert len(running.host.registry) == 0
+        assert len(running.host.services.registry) == 0
 
 
 async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> None:
@@ -354,7 +354,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> No
         await good.open()
         await good.ask(PROMPT, settings)
         assert await finish_answer(good) == [*PROMPT, *plain_text(target, PROMPT, settings)[0]]
-        await until(lambda: running.host.registry.detached == 1)
+        await until(lambda: running.host.services.registry.detached == 1)
 
 
 # ---------------------------------------------------------------- health and the end
@@ -418,7 +418,7 @@ async def test_draining_lets_running_answers_end_and_tells_every_client(target: 
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="moa.v1.Moa"))
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         plain = asyncio.create_task(generate(channel, PROMPT, AnswerSettings(ignore_end_of_text=True)))
-        await until(lambda: len(host.registry) == 3 or plain.done())
+        await until(lambda: len(host.services.registry) == 3 or plain.done())
         stopping = asyncio.create_task(running.stop(grace_seconds=30.0))
         await idle.done()
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -460,7 +460,7 @@ async def test_a_new_question_in_a_draining_stream_is_sent_away(target: Target) 
         await peer.open()
         await peer.ask(PROMPT, GREEDY)
         await peer.verdict()
-        running.host.drain()
+        running.host.lifecycle.drain()
         await peer.ask([3, 4], GREEDY)
         await peer.done()
         assert peer.go_away is not None
@@ -468,7 +468,7 @@ async def test_a_new_question_in_a_draining_stream_is_sent_away(target: Target) 
 
 
 async def test_a_draining_server_takes_in_nothing_new(server: RunningServer, channel: grpc.aio.Channel) -> None:
-    server.host.drain()
+    server.host.lifecycle.drain()
     for attempt in (Peer(channel).open(), generate(channel, PROMPT, GREEDY)):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await attempt
@@ -499,7 +499,7 @@ async def test_a_sweep_that_fails_is_logged_and_tried_again(
 
     monkeypatch.setattr("moa_server.running.running_server.SWEEP_SECONDS", 0.0)
     host = make_host(target)
-    monkeypatch.setattr(host.registry, "expire", expire)
+    monkeypatch.setattr(host.services.registry, "expire", expire)
     async with serving(host):
         await until(lambda: len(calls) > 1)
     assert "sweeping failed" in capsys.readouterr().out

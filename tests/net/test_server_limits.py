@@ -114,7 +114,7 @@ async def test_a_prompt_longer_than_a_minutes_tokens_is_answered(target: Target)
         with pytest.raises(RateLimitError) as caught:
             await answer_to_its_end(peer)
         assert caught.value.retry_after_ms == 60_000  # it is owed for longer, and asked again
-        await until(lambda: host.registry.detached == 1)
+        await until(lambda: host.services.registry.detached == 1)
 
 
 async def test_what_is_cached_costs_nothing(target: Target) -> None:
@@ -126,10 +126,10 @@ async def test_what_is_cached_costs_nothing(target: Target) -> None:
         for turn in range(1, 9):  # together 5 + 8 * 10 tokens, read and written once
             await peer.ask(PROMPT if turn == 1 else [turn] * 6, SHORT)
             await answer_to_its_end(peer)
-        assert host.rates.token_refusal(CALLER) is None
+        assert host.admission.rates.token_refusal(CALLER) is None
         await peer.ask([1] * 30, SHORT)
         await answer_to_its_end(peer)
-        assert host.rates.token_refusal(CALLER) is not None
+        assert host.admission.rates.token_refusal(CALLER) is not None
 
 
 async def test_generate_is_held_back_and_not_ended(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,19 +137,19 @@ async def test_generate_is_held_back_and_not_ended(target: Target, monkeypatch: 
     host = make_host(target, tokens_per_minute=6000)
     pauses: list[int] = []
     async with serving(host) as running:
-        host.rates.take_tokens(CALLER, 5990)
-        refusal = host.rates.token_refusal
+        host.admission.rates.take_tokens(CALLER, 5990)
+        refusal = host.admission.rates.token_refusal
 
         def noted(caller: Any) -> RateLimitError | None:
             error = refusal(caller)
             pauses.extend([error.retry_after_ms] if error is not None else [])
             return error
 
-        monkeypatch.setattr(host.rates, "token_refusal", noted)
+        monkeypatch.setattr(host.admission.rates, "token_refusal", noted)
         answer, _ = await generate(channel_to(running), PROMPT, LONG)
         assert answer == plain_text(target, PROMPT, LONG)[0]
         assert pauses
-        host.rates.take_tokens(CALLER, 6000)
+        host.admission.rates.take_tokens(CALLER, 6000)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await generate(channel_to(running), PROMPT, SHORT)
         assert isinstance(error_from_rpc(caught.value), RateLimitError)
@@ -173,7 +173,7 @@ async def test_questions_count_as_requests(target: Target) -> None:
         ) as caught:
             await answer_to_its_end(peer)
         assert caught.value.retry_after_ms == 20_000
-        await until(lambda: host.registry.detached == 1)
+        await until(lambda: host.services.registry.detached == 1)
 
 
 async def test_downloads_do_not_count_as_requests(target: Target) -> None:
@@ -199,7 +199,7 @@ async def test_what_a_stopped_answer_did_not_use_is_given_back(target: Target) -
             await peer.send(stop=pb.Stop(ask=peer.asks))
             while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
                 await peer.verdict()
-        assert host.rates.token_refusal(CALLER) is None
+        assert host.admission.rates.token_refusal(CALLER) is None
 
 
 async def test_a_flood_is_refused_counted_and_hardly_logged(target: Target) -> None:
@@ -221,7 +221,7 @@ async def test_a_flood_is_refused_counted_and_hardly_logged(target: Target) -> N
         assert codes.count(grpc.StatusCode.OK) + refused == 600
         assert refused > 400  # a minute's worth, and what flows in meanwhile, are not
         assert sum(entry["event"] == "call refused" for entry in logs) == MOST_LINES
-        (left_out,) = host.refusals.take_left_out(host.clock() + 60.0)
+        (left_out,) = host.admission.refusals.take_left_out(host.services.clock() + 60.0)
         assert (left_out.code, left_out.owner, left_out.count) == ("rate_limit", CALLER.owner, refused - MOST_LINES)
 
 
@@ -254,11 +254,11 @@ async def test_a_stream_without_questions_is_ended_and_its_session_kept(target: 
         await peer.ask(PROMPT, SHORT)
         await answer_to_its_end(peer)
         clock.now += 59.0
-        host.end_idle()
+        host.lifecycle.end_idle()
         await peer.ask([7], SHORT)
         await answer_to_its_end(peer)
         clock.now += 61.0
-        host.end_idle()
+        host.lifecycle.end_idle()
         await peer.done()
         assert peer.go_away is not None
         assert (peer.go_away.reason, peer.go_away.resume_token) == (IDLE, opened.resume_token)
@@ -276,7 +276,7 @@ async def test_an_answer_that_waits_for_drafts_is_not_idle(target: Target) -> No
         await peer.ask(PROMPT, SHORT)
         await peer.verdict()
         clock.now += 1000.0
-        host.end_idle()
+        host.lifecycle.end_idle()
         while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
             await peer.draft([])
             await peer.verdict()
@@ -350,7 +350,7 @@ async def test_calls_beyond_those_of_a_connection_wait_for_their_turn(target: Ta
         opening = asyncio.create_task(Peer(channel).open(memory=False))
         await first.ask(PROMPT, SHORT)
         await first.verdict()
-        assert len(running.host.registry) == 1
+        assert len(running.host.services.registry) == 1
         await first.bye()
         await opening
 
@@ -385,9 +385,13 @@ async def test_strangers_of_an_address_and_of_a_connection_cost_a_good_key_nothi
     async with serving(host) as running, channel_to(running) as shared:  # as behind a proxy
         describe = moa_pb2_grpc.MoaStub(shared).Describe
         strangers = [asyncio.ensure_future(_code(describe, f"wrong{number}")) for number in range(100)]
-        await until(lambda: any(each.pause_seconds > 1.0 for each in host.allowances._kept.values()))
+        await until(lambda: any(each.pause_seconds > 1.0 for each in host.admission.allowances._kept.values()))
         assert {await _code(describe, "honest") for _ in range(20)} == {grpc.StatusCode.OK}
-        assert all(allowance.pause_seconds == 0.0 for name, allowance in host.allowances._kept.items() if "key" in name)
+        assert all(
+            allowance.pause_seconds == 0.0
+            for name, allowance in host.admission.allowances._kept.items()
+            if "key" in name
+        )
         refused = await asyncio.gather(*strangers)
         assert set(refused) == {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 

@@ -29,7 +29,7 @@ async def status(channel: grpc.aio.Channel, name: str) -> int:
 async def test_an_answer_is_counted(target: Target) -> None:
     async with observed(target) as (running, observing), channel_to(running) as channel:
         await generate(channel, PROMPT, GREEDY)
-        await until(lambda: not len(running.host.registry))
+        await until(lambda: not len(running.host.services.registry))
         found = await values(observing)
     assert found["moa_tokens_written_total"] == 12
     assert found["moa_tokens_read_total"] == len(PROMPT) - 1
@@ -75,7 +75,7 @@ async def test_who_comes_back_is_counted_by_what_it_finds(target: Target) -> Non
         await second.open(tokens=first.tokens, resume_token=token)
         await first.done()
         second.call.cancel()
-        await until(lambda: running.host.registry.detached == 1)
+        await until(lambda: running.host.services.registry.detached == 1)
         await Peer(channel).open(tokens=first.tokens, resume_token=token)
         await Peer(channel).open(tokens=first.tokens, resume_token=b"x" * 16)
         found = await values(observing)
@@ -106,7 +106,7 @@ async def test_health_follows_a_server_to_its_end(target: Target) -> None:
         await peer.ask(PROMPT, GREEDY)
         await peer.verdict()
         draining = asyncio.create_task(running.drain(30.0))
-        await until(lambda: running.host.draining)
+        await until(lambda: running.host.lifecycle.draining)
         assert [await status(channel, name) for name in names] == [NOT_SERVING, NOT_SERVING, SERVING, SERVING]
         assert await page(observing, "/readyz") == (503, "draining: running answers end, no new ones begin\n")
         assert await page(observing, "/livez") == (200, "alive\n")
@@ -133,7 +133,7 @@ async def test_a_busy_event_loop_makes_metrics_older_but_not_the_port_silent(
 async def test_a_hanging_forward_is_told(target: Target) -> None:
     release = threading.Event()
     async with observed(target, hang_seconds=1.0) as (running, observing), channel_to(running) as channel:
-        running.host.engine._thread.submit(release.wait)  # type: ignore[arg-type]
+        running.host.services.engine._thread.submit(release.wait)  # type: ignore[arg-type]
         try:
             async with asyncio.timeout(20.0):
                 while await status(channel, "liveness") == SERVING:  # noqa: ASYNC110 (the sweep has no event to wait on)

@@ -67,7 +67,7 @@ class WatchingStepper(Stepper):
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
         outputs = super().forward_all(work)
-        self.fed += sum(len(plan.feed) for _, plan in work)
+        self.fed += sum(len(each.plan.feed) for each in work)
         self.most_nbytes = max(self.most_nbytes, self.held_nbytes())
         return outputs
 
@@ -85,7 +85,7 @@ def stepper(target: Target) -> WatchingStepper:
 @asynccontextmanager
 async def server(stepper: WatchingStepper, **settings: Any) -> AsyncIterator[RunningServer]:
     host = make_host(stepper.target, stepper=stepper, **{"prefill_chunk": 32, "draft_nodes": DRAFT_NODES, **settings})
-    stepper.kept = host._sharing._store._kept
+    stepper.kept = host.services._sharing._store._kept
     async with serving(host) as running:
         yield running
 
@@ -171,10 +171,10 @@ async def test_a_client_that_has_lost_its_token_finds_its_text(
     text = [*peer.tokens, 5, 6]
     if ends == "bye":
         await peer.bye()
-        assert len(running.host.registry) == 0
+        assert len(running.host.services.registry) == 0
     else:
         peer.call.cancel()
-        await until(lambda: running.host.registry.detached == 1)
+        await until(lambda: running.host.services.registry.detached == 1)
     before = stepper.fed
     assert await answer(Peer(channel), text) == plain_text(target, text, SHORT)[0]
     assert stepper.fed - before < PAGE
@@ -265,10 +265,12 @@ async def test_pages_go_when_their_room_is_needed(target: Target, stepper: Watch
             peer = Peer(channel)
             assert await answer(peer, text) == plain_text(target, text, SHORT)[0]
             await peer.bye()
-            assert host.pool.promised <= host.pool.budget
-            assert host.pool.promised == host.prefixes.nbytes == host.prefixes.spare_nbytes > 0
-        await until(lambda: stepper.held_nbytes() == host.prefixes.nbytes)  # jobs of the thread are done
-        assert stepper.most_nbytes <= host.pool.budget
+            assert host.services.pool.promised <= host.services.pool.budget
+            assert (
+                host.services.pool.promised == host.services.prefixes.nbytes == host.services.prefixes.spare_nbytes > 0
+            )
+        await until(lambda: stepper.held_nbytes() == host.services.prefixes.nbytes)  # jobs of the thread are done
+        assert stepper.most_nbytes <= host.services.pool.budget
         before = stepper.fed
         await answer(Peer(channel), texts[2])
         assert stepper.fed - before < PAGE
@@ -281,7 +283,7 @@ async def test_shared_pages_count_once(target: Target, stepper: WatchingStepper)
     """Four users of one text, in room for two that share nothing."""
     need = stepper.most_nbytes_of(len(TEXT) + SHORT.max_tokens)
     async with server(stepper, kv_bytes=2 * need + need // 2) as running, channel_to(running) as channel:
-        assert running.host.conversations_that_fit(len(TEXT) + SHORT.max_tokens) == 2
+        assert running.host.services.conversations_that_fit(len(TEXT) + SHORT.max_tokens) == 2
         peers = [Peer(channel) for _ in range(4)]
         await answer(peers[0])
         for peer in peers[1:]:
@@ -289,7 +291,7 @@ async def test_shared_pages_count_once(target: Target, stepper: WatchingStepper)
             await peer.ask(TEXT, SHORT)
         for peer in peers[1:]:
             await peer.verdict()
-        assert stepper.most_nbytes <= running.host.pool.promised <= running.host.pool.budget
+        assert stepper.most_nbytes <= running.host.services.pool.promised <= running.host.services.pool.budget
 
 
 class Client:
@@ -386,12 +388,12 @@ async def test_many_that_share_what_they_may_get_the_targets_text(
 
         await asyncio.gather(*(run(number) for number in range(8)))
         host = running.host
-        assert stepper.most_nbytes <= host.pool.budget
-        assert host.pool.promised <= host.pool.budget
+        assert stepper.most_nbytes <= host.services.pool.budget
+        assert host.services.pool.promised <= host.services.pool.budget
         assert len(adopted) > 5
-        for live in host.registry.live_sessions:
-            host.registry.close(live)
-        assert host.pool.promised == host.prefixes.nbytes == host.prefixes.spare_nbytes
-        await until(lambda: stepper.held_nbytes() == host.prefixes.nbytes)
-        host.prefixes.drop(host.prefixes.nbytes)
+        for live in host.services.registry.live_sessions:
+            host.services.registry.close(live)
+        assert host.services.pool.promised == host.services.prefixes.nbytes == host.services.prefixes.spare_nbytes
+        await until(lambda: stepper.held_nbytes() == host.services.prefixes.nbytes)
+        host.services.prefixes.drop(host.services.prefixes.nbytes)
         await until(lambda: stepper.held_nbytes() == 0)

@@ -68,7 +68,7 @@ async def test_a_reload_ends_nothing_and_a_second_sigterm_ends_the_grace(target:
         await waiting.verdict()
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        await until(lambda: host.draining)
+        await until(lambda: host.lifecycle.draining)
         os.kill(os.getpid(), signal.SIGHUP)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await Peer(channel).open()
@@ -146,11 +146,11 @@ async def test_a_reload_reads_the_keys_and_a_file_that_is_gone_leaves_them(targe
 
     add("one")
     host = make_host(target)
-    host.gate = Gate(path)
+    host.admission.gate = Gate(path)
     async with serving(host) as running:
         add("two")
         running.reload()
-        assert host.gate.keys == 2
+        assert host.admission.gate.keys == 2
         path.unlink()
         running.reload()
-        assert host.gate.keys == 2
+        assert host.admission.gate.keys == 2

@@ -101,9 +101,9 @@ async def test_a_server_that_refuses_in_an_answer_is_left_for_the_other(
         async def refuse(event: Event) -> None:
             if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
                 screen.cuts += 1
-                [live] = one.host.registry.live_sessions
-                assert live.listener is not None
-                live.listener.on_failure(OverloadedError("There is no room."))
+                [live] = one.host.services.registry.live_sessions
+                assert live.stream.listener is not None
+                live.stream.listener.on_failure(OverloadedError("There is no room."))
 
         await watch(engine, screen, PROMPT, SAMPLED, refuse)
         assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
@@ -120,7 +120,7 @@ async def test_a_server_that_goes_away_is_left_at_once(target: Target, servers: 
     async with talking_to(servers.links(), slow_device(target)) as (route, engine):
         route.servers[0].rtt_ms, route.servers[1].rtt_ms = 1.0, 50.0
         await watch(engine, screen, PROMPT, GREEDY)
-        one.host.drain()
+        one.host.lifecycle.drain()
         attending = engine.attend()
         async with asyncio.timeout(30.0):
             while not screen.notices:
@@ -186,7 +186,7 @@ async def test_a_server_that_makes_no_progress_is_left(target: Target, servers: 
         async def hang(event: Event) -> None:
             if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
                 screen.cuts += 1
-                await one.host.engine.stop()  # it still answers beats
+                await one.host.services.engine.stop()  # it still answers beats
 
         await watch(engine, screen, PROMPT, SAMPLED, hang)
         assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]

@@ -86,7 +86,7 @@ async def test_a_new_conversation_finds_the_successor_of_a_server_that_is_gone(
 async def test_who_comes_while_a_server_drains_is_told_where_to_go(target: Target, servers: Servers) -> None:
     await servers.start("two")
     one = await servers.start("one", peers=address(servers, "two"))
-    one.host.drain()
+    one.host.lifecycle.drain()
     screen = Screen()
     async with (
         connect_any([Link(address(servers, "one"), 5.0, 20.0)]) as link,
@@ -112,8 +112,8 @@ async def test_servers_that_name_each_other_and_are_both_gone(target: Target, se
 
         async def both_leave() -> None:
             await working[0]
-            one.host.drain()
-            servers.running["two"].host.drain()
+            one.host.lifecycle.drain()
+            servers.running["two"].host.lifecycle.drain()
             await servers.stop("one")
             await servers.stop("two")
             await servers.start("one")

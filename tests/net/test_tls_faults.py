@@ -109,7 +109,7 @@ async def test_a_client_without_tls_at_a_port_of_tls(target: Target, authority: 
             "The server at 127.0.0.1:PORT cannot be used: it speaks TLS only. Connect with --tls, or with --tls-ca FILE if the server has an authority of its own."
         )
         assert running.tls is not None
-        assert running.tls.handshakes > running.host.allowances.connections == 0  # what the log reports later
+        assert running.tls.handshakes > running.host.admission.allowances.connections == 0  # what the log reports later
 
 
 async def test_a_client_with_tls_at_a_plain_port(target: Target, trusted: Path) -> None:
@@ -177,7 +177,9 @@ async def test_a_session_belongs_to_the_certificate_and_not_to_the_address(
             engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
             try:
                 await watch(engine, Screen(), PROMPT, SETTINGS)
-                assert [live.caller.owner for live in running.host.registry.live_sessions] == ["certificate alice"]
+                assert [live.caller.owner for live in running.host.services.registry.live_sessions] == [
+                    "certificate alice"
+                ]
             finally:
                 await engine.close()
 

@@ -64,10 +64,10 @@ async def secured(host: Host, key: str = "") -> AsyncIterator[int]:
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
     credentials = grpc.ssl_server_credentials([(_pair().key, _pair().certificate)])
     port = server.add_secure_port("127.0.0.1:0", credentials)
-    host.engine.start()
+    host.services.engine.start()
     await server.start()
     try:
         yield port
     finally:
         await server.stop(0.0)
-        await host.engine.stop()
+        await host.services.engine.stop()

@@ -31,11 +31,12 @@ from moa_client.link.channel import Link
 from moa_client.link.dialer import Dialer, OneServerDialer
 from moa_client.link.stream import Traffic
 from moa_server.access.caller import Caller
-from moa_server.engine import engine
-from moa_server.engine.stepper import Stepper
+from moa_server.engine import engine, losses
+from moa_server.engine.stepper import Stepper, Work
 from moa_server.service import converse as stream
 from moa_server.service.converse import ConverseStream
-from moa_server.service.host import Host, Served
+from moa_server.service.host import Host
+from moa_server.service.served import Served
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
@@ -252,9 +253,9 @@ class ToyStepper:
     def new_tensors(self) -> Any:
         return SimpleNamespace(cache=ToyCache(), planes={}, source=None, nbytes=0, release=lambda: None)
 
-    def verify_all(self, work: Sequence[tuple[Any, StepPlan]]) -> list[Verification | None]:
+    def verify_all(self, work: Sequence[Work]) -> list[Verification | None]:
         self._world.worked += self._world.chance.uniform(5, 20) * FEW_MS
-        return [self._verify(tensors, plan) for tensors, plan in work]
+        return [self._verify(each.tensors, each.plan) for each in work]
 
     def _verify(self, tensors: Any, plan: StepPlan) -> Verification | None:
         cache: ToyCache = tensors.cache
@@ -388,7 +389,7 @@ class Wire:
             self.down.put(copy)
 
         try:
-            await ConverseStream(self._world.host, write, Caller()).run(frames())
+            await ConverseStream(self._world.host.services, self._world.host.lifecycle, write, Caller()).run(frames())
         except MoaError as error:
             self.down.put(error)
         else:
@@ -462,8 +463,8 @@ class World:
             decode=decode,
         )
         loop = asyncio.get_running_loop()
-        self.host = Host(served, cast(Stepper, ToyStepper(self)), SETTINGS, clock=loop.time)
-        self.host.engine.start()
+        self.host = Host.assemble(served, cast(Stepper, ToyStepper(self)), SETTINGS, clock=loop.time)
+        self.host.services.engine.start()
 
     def delay(self) -> float:
         """Seconds from one end to the other."""
@@ -551,7 +552,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_thread, "InferenceThread", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))
-    for module in (engine, stream):
+    for module in (losses, stream):
         monkeypatch.setattr(module, "log", _Log(world))
     shorten_loops(monkeypatch)
 

@@ -216,8 +216,7 @@ class SimulatedServer:
         ]
         chosen = []
         for part, tree in zip(parts, self._schedule.choose_nodes(offered), strict=True):
-            plan = part.plan if len(tree) == len(part.plan.tree) else part.live.session.plan_step(tree)
-            if plan is not None:
+            if (plan := part.plan.pick(tree)) is not None:
                 chosen.append(SimulatedPart(part.live, plan))
         return chosen
 

@@ -30,6 +30,7 @@ from moa_server.cluster.server_thread import ServerThread
 from moa_server.loading import load_host
 from moa_server.logs import LogProgress, configure_logs
 from moa_server.running.addresses import reachable_address
+from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 
 TELL_SECONDS = 2.0  # of a coordinator that is far or busy; away for longer, it is called again at the next beat
@@ -83,10 +84,11 @@ class Replica:
             )
             await asyncio.to_thread(self._server.start)
 
-    def _load(self) -> Any:
+    def _load(self) -> Host:
         host = load_host(self._settings, LogProgress())
         if not self._settings.kv_bytes:
-            host.pool.budget = round(host.pool.budget * self._kv_share)
+            pool = host.services.pool
+            pool.budget = round(pool.budget * self._kv_share)
         return host
 
     def check_health(self) -> None:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 
 import structlog
 from moa_shared.errors import ConfigError, UnavailableError
@@ -28,6 +27,7 @@ from moa_server.observing.readings import read_host
 from moa_server.running.addresses import check_address, host_port
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
+from moa_server.service.services import Services
 
 log = structlog.get_logger()
 
@@ -76,7 +76,7 @@ class ServerThread:
         if not self._is_running:
             return True
         host = self._started.result().host
-        return host.hangs or time.monotonic() - self._beaten_at > host.settings.hang_seconds
+        return host.lifecycle.hangs or time.monotonic() - self._beaten_at > host.services.settings.hang_seconds
 
     def end(self, grace_seconds: float) -> None:
         """Drains, then closes; clients are told who goes on. Nothing happens where nothing listens."""
@@ -101,7 +101,7 @@ class ServerThread:
         sys.setswitchinterval(SWITCH_SECONDS)
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         host = self._load()
-        host.rates.share(**self._quotas)
+        host.admission.rates.share(**self._quotas)
         running = await self._listen(host)
         try:
             await self._beat(running)
@@ -121,21 +121,20 @@ class ServerThread:
             ConfigError: none is.
         """
         for number, port in enumerate(self._ports, 1):
-            host.settings = replace(host.settings, port=port)
             try:
-                check_address(host.settings.host, port)
-                running = await start(host)
+                check_address(host.services.settings.host, port)
+                running = await start(host, port)
             except ConfigError:
                 if number == len(self._ports):
                     raise
             else:
-                log.info("serving", target=host.served.identity.target_id, address=self._address(running))
+                log.info("serving", target=host.services.served.identity.target_id, address=self._address(running))
                 return running
         raise ConfigError("There is no port to listen on.")
 
     async def _drain(self, grace_seconds: float) -> None:
         running = self._started.result()
-        log.info("draining", sessions=len(running.host.registry))
+        log.info("draining", sessions=len(running.host.services.registry))
         draining = asyncio.ensure_future(running.drain(grace_seconds))
         await asyncio.sleep(0)  # it drains from here on, as the beat says
         await self._beat(running)
@@ -151,31 +150,33 @@ class ServerThread:
         self.newest, self._beaten_at = self._report(running), time.monotonic()
         taken = {(kind, owner): each for kind, held in self._quotas.items() for owner, each in held.taken().items()}
         try:
-            told = await self._tell(self.newest, taken, _held(running.host))
+            told = await self._tell(self.newest, taken, _held(running.host.services))
         except UnavailableError as error:
             log.warning("the fleet does not answer; what was known stays", reason=error.message)
             return
         self._others = len(told.others)
-        running.host.fleet.update(told.others)
-        now = running.host.clock()
+        host = running.host
+        host.lifecycle.fleet.update(told.others)
+        now = host.services.clock()
         for kind, held in self._quotas.items():
             held.lease({owner: lease for (each, owner), lease in told.leases.items() if each == kind}, now)
-        _settle(running.host, told)
+        _settle(host.services, told)
 
     def _report(self, running: RunningServer) -> Report:
         host, readings = running.host, read_host(running.host, running.tls)
-        identity = host.served.identity
+        served, lifecycle = host.services.served, host.lifecycle
+        identity = served.identity
         return Report(
             replica=self._replica,
             address=self._address(running),
             serving=Serving(
                 identity.target_id,
                 (identity.target_fingerprint + identity.tokenizer_hash).hex(),
-                host.served.execution.level,
+                served.execution.level,
             ),
-            state=State.DRAINS if host.draining else State.HANGS if host.hangs else State.SERVES,
+            state=State.DRAINS if lifecycle.draining else State.HANGS if lifecycle.hangs else State.SERVES,
             load=round(host.load, 3),
-            kv_used=round(host.pool.taken, 3),
+            kv_used=round(host.services.pool.taken, 3),
             queue_seconds=round(readings.oldest_wait, 3),
             sessions=readings.answering + readings.idle + readings.detached,
             answering=readings.answering,
@@ -184,25 +185,25 @@ class ServerThread:
         )
 
     def _address(self, running: RunningServer) -> str:
-        host = running.host.settings.host
+        host = running.host.services.settings.host
         return host_port(self._node if host in ANY_ADDRESS else host, running.port)
 
 
-def _held(host: Host) -> dict[Name, KeyUsage]:
+def _held(services: Services) -> dict[Name, KeyUsage]:
     """What callers hold here that may hold only so much."""
-    sessions, kv_bytes = host.registry.holdings(), host.pool.holdings()
+    sessions, kv_bytes = services.registry.holdings(), services.pool.holdings()
     return {
         **{(SESSIONS, owner): held for owner, held in sessions.items()},
         **{(KV_BYTES, owner): held for owner, held in kv_bytes.items()},
     }
 
 
-def _settle(host: Host, told: FleetView) -> None:
+def _settle(services: Services, told: FleetView) -> None:
     """Takes in what callers hold elsewhere, and gives up what they have come to hold there."""
     rests = {kind: {owner: rest for (each, owner), rest in told.rests.items() if each == kind} for kind in LIMITED}
-    host.sessions_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[SESSIONS].items()})
-    host.kv_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[KV_BYTES].items()})
+    services.sessions_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[SESSIONS].items()})
+    services.kv_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[KV_BYTES].items()})
     for owner, rest in rests[SESSIONS].items():
-        host.registry.give_up(owner, rest.excess)
+        services.registry.give_up(owner, rest.excess)
     for owner, rest in rests[KV_BYTES].items():
-        host.pool.give_up(owner, rest.excess)
+        services.pool.give_up(owner, rest.excess)

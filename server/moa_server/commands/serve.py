@@ -94,7 +94,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
             observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
         host = load_host(settings, progress, load, metrics)
         log_settings(config_file, settings.keys_file)
-        target = host.served.identity.target_id
+        target = host.services.served.identity.target_id
 
         def announce(where: str, connect: str) -> None:
             write_output(f"serving {target} on {where}\n")

@@ -14,7 +14,7 @@ from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
 from moa_server.access.holdings import KeyUsage, sum_holdings
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.session.session import Phase
 
@@ -99,7 +99,7 @@ class KVPool:
             )
         self._check_share(live, nbytes)
         # A forward under way may still fill what was promised before.
-        nbytes = max(nbytes, live.tensors.nbytes, before if live.stepping else 0)
+        nbytes = max(nbytes, live.tensors.nbytes, before if live.turn.stepping else 0)
         promise = Reservation(nbytes, page_nbytes)
         asked = self._own(live, promise)
         room = self.budget - self.promised + self._own(live)
@@ -203,4 +203,6 @@ class KVPool:
             for live in self._promised
             if live.is_idle and live is not asking and (self._own(live) or self._prefixes.held(live))
         ]
-        return sorted(idle, key=lambda live: (live.caller.owner != asking.caller.owner, live.listener is not None))
+        return sorted(
+            idle, key=lambda live: (live.caller.owner != asking.caller.owner, live.stream.listener is not None)
+        )

@@ -14,7 +14,8 @@ from moa_shared.errors import OverloadedError
 
 from moa_server.access.caller import Caller
 from moa_server.access.holdings import KeyUsage, sum_holdings
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.attachment import Attachment
+from moa_server.engine.live.live_session import LiveSession
 
 TOKEN_BYTES = 16  # cannot be guessed: whoever knows it can read another's conversation
 
@@ -82,7 +83,7 @@ class SessionRegistry:
         """A new session, which counts once it is attached."""
         return self._make_live_session(self._make_token(TOKEN_BYTES))
 
-    def attach(self, live: LiveSession, caller: Caller) -> None:
+    def attach(self, live: LiveSession, caller: Caller, stream: Attachment) -> None:
         """Gives a session, new or found, to a stream of `caller`.
 
         Raises:
@@ -94,7 +95,7 @@ class SessionRegistry:
         if live.token not in self._live_sessions:
             self._make_own_room(caller)
             self._make_room(caller.owner)
-        live.caller = caller
+        live.attach(caller, stream)
         self._live_sessions[live.token] = live
         self._detached.pop(live.token, None)
 
@@ -119,8 +120,8 @@ class SessionRegistry:
         """Drops so many sessions of an owner, or as many as have no answer: first those that wait for their client."""
         idle = [live for live in self._live_sessions.values() if live.caller.owner == owner and live.is_idle]
         for live in sorted(idle, key=lambda live: live.token not in self._detached)[: max(0, sessions)]:
-            if live.listener is not None:
-                live.listener.on_displaced()
+            if live.stream.listener is not None:
+                live.stream.listener.on_displaced()
             self.close(live)
 
     def _make_room(self, owner: str) -> None:
@@ -147,14 +148,13 @@ class SessionRegistry:
         if not idle:
             raise OverloadedError(f"The server has {self._stream_limit} streams already, which is its limit.")
         live = _first_of_the_most(idle, held, owner)
-        if live.listener is not None:
-            live.listener.on_displaced()
+        if live.stream.listener is not None:
+            live.stream.listener.on_displaced()
         self.detach(live)
 
     def detach(self, live: LiveSession) -> None:
         """Keeps a session whose stream broke for a time, if there is something to keep."""
-        live.end_trace("detached", "detached")
-        live.listener = live.feed = None
+        live.detach()
         if live.closed or live.token not in self._live_sessions:
             return
         if self._detached_seconds <= 0 or not live.session.tokens:
@@ -165,9 +165,7 @@ class SessionRegistry:
 
     def close(self, live: LiveSession) -> None:
         """Frees a session."""
-        live.end_trace("closed")
-        live.closed = True
-        live.listener = live.feed = None
+        live.close()
         self._live_sessions.pop(live.token, None)
         self._detached.pop(live.token, None)
         self._on_closed(live)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.stepper import NewestRows
 from moa_server.memory.feed import MemoryFeed
 from moa_server.session.verification import StepPlan
@@ -42,14 +42,14 @@ NO_CODING = Coding((), ())
 
 def newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
     """Which rows of this step to code without being asked."""
-    feed = live.feed
+    feed = live.stream.feed
     if feed is None or not feed.has_room:
         return NO_CODING
     left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
-    fruitless = live.drafts.fruitless_steps if live.drafts is not None else 0
+    fruitless = live.drafting.fruitless_steps
     if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
         return Coding((), (), postponed=True, feed=feed)
-    after = [plane for plane in feed.planes if feed.is_encoded(plane) and live.budget.allows_newest]
+    after = [plane for plane in feed.planes if feed.is_encoded(plane) and live.stream.budget.allows_newest]
     return Coding(
         tuple(NewestRows(plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
         tuple(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 from moa_shared.protocol.messages import Plane
@@ -16,7 +16,7 @@ from moa_shared.protocol.messages import Plane
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.drafting.session_drafter import DrafterRecord, Guess, SessionDrafter
-from moa_server.engine.stepper import MemorySource, Outcome, SessionTensors
+from moa_server.engine.stepper import MemorySource, SessionTensors, Work
 from moa_server.session.verification import StepPlan, Verification
 
 log = structlog.get_logger()
@@ -56,7 +56,17 @@ class TimePrice:
     cost: CostLine
 
 
-Order = tuple[SessionTensors, StepPlan, DraftOrder | None]
+@dataclass(eq=False, slots=True)
+class DraftedWork(Work):
+    """One session's share of a forward, for which the server may draft first.
+
+    Args:
+        order: None: the server does not draft.
+        guess: what it drafted; None: nothing was tried.
+    """
+
+    order: DraftOrder | None = None
+    guess: Guess | None = None
 
 
 class ServerDrafts:
@@ -64,29 +74,25 @@ class ServerDrafts:
 
     def __init__(self) -> None:
         self._records: dict[int, DrafterRecord] = {}  # by the drafter's identity
-        self._guesses: list[Guess | None] = []
 
-    def extend(self, orders: Sequence[Order], price: TimePrice) -> tuple[list[StepPlan], float]:
-        """The plans with the server's nodes, and how long that took, in ms."""
+    def extend(self, work: Sequence[DraftedWork], price: TimePrice) -> float:
+        """Adds the server's nodes to the plans; returns how long that took, in ms."""
         began = time.perf_counter()
-        rows = sum(len(plan.feed) + len(plan.tree) for _, plan, _ in orders) - 1
-        plans: list[StepPlan] = []
-        self._guesses = []
-        for tensors, plan, order in orders:
-            guess = self._guess(tensors, plan, order, price, rows) if order is not None else None
-            self._guesses.append(guess)
-            if guess is None:
-                plans.append(plan)
-            else:
-                plans.append(replace(plan, tree=guess.tree, own_nodes=guess.own))
-                rows += guess.own
-        return plans, 1e3 * (time.perf_counter() - began)
+        rows = sum(each.rows for each in work) - 1
+        for each in work:
+            if each.order is not None:
+                each.guess = self._guess(each.tensors, each.plan, each.order, price, rows)
+            if each.guess is not None:
+                each.plan = each.plan.extend(each.guess.tree, each.guess.own)
+                rows += each.guess.own
+        return 1e3 * (time.perf_counter() - began)
 
-    def learn(self, orders: Sequence[Order], outcomes: Sequence[Outcome]) -> None:
-        """The target has chosen after the plans that `extend` gave last."""
-        for (tensors, _, _), guess, outcome in zip(orders, self._guesses, outcomes, strict=True):
-            if guess is not None and tensors.drafter is not None and isinstance(outcome, Verification):
-                tensors.drafter.learn(guess, outcome.taken)
+    def learn(self, work: Sequence[DraftedWork]) -> None:
+        """The target has chosen after the plans that `extend` has extended."""
+        for each in work:
+            drafter = each.tensors.drafter
+            if each.guess is not None and drafter is not None and isinstance(each.outcome, Verification):
+                drafter.learn(each.guess, each.outcome.taken)
 
     def _guess(
         self, tensors: SessionTensors, plan: StepPlan, order: DraftOrder, price: TimePrice, rows: int

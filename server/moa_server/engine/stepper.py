@@ -154,8 +154,25 @@ class NewestRows:
     most_rows: int
 
 
-Work = tuple[SessionTensors, StepPlan]
 Outcome = Verification | Exception | None  # None: a chunk of a prompt was read
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """One session's share of a forward.
+
+    Args:
+        outcome: what the target chose, or why it failed, once the forward has ended.
+    """
+
+    tensors: SessionTensors
+    plan: StepPlan
+    outcome: Outcome = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target."""
+        return len(self.plan.feed) + len(self.plan.tree)
 
 
 class Stepper:
@@ -203,16 +220,16 @@ class Stepper:
 
         If the forward fails, each session has one of its own, so that only those that fail again are lost.
         """
-        masks = [self._masks.submit(plan.allowed) if plan.form is not None else None for _, plan in work]
+        masks = [None if each.plan.form is None else self._masks.submit(each.plan.allowed) for each in work]
         try:
             outputs = self.forward_all(work)
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
             return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
         outcomes: list[Outcome] = []
-        for (tensors, plan), output, mask in zip(work, outputs, masks, strict=True):
+        for each, output, mask in zip(work, outputs, masks, strict=True):
             try:
                 allowed = mask.result() if mask is not None else None
-                outcomes.append(self._verify(tensors, plan, output, allowed))
+                outcomes.append(self._verify(each.tensors, each.plan, output, allowed))
             except Exception as error:  # noqa: BLE001 (as above)
                 outcomes.append(error)
         return outcomes
@@ -220,7 +237,8 @@ class Stepper:
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
         """The forward; on an error the caches may be used again after a crop."""
         requests = []
-        for tensors, plan in work:
+        for each in work:
+            tensors, plan = each.tensors, each.plan
             tensors.crop(plan.cached)
             fed, layers = len(plan.feed), tuple(sorted(set(tensors.states.values())))
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()

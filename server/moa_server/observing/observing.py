@@ -87,9 +87,9 @@ class Observing:
         host = self._host
         return Signs(
             started=host is not None,
-            draining=host is not None and host.draining,
+            draining=host is not None and host.lifecycle.draining,
             silent_seconds=self._pulse.silent_seconds,
-            forward_seconds=host.engine.busy_seconds if host is not None else 0.0,
+            forward_seconds=host.services.engine.busy_seconds if host is not None else 0.0,
             hang_seconds=self._hang_seconds,
         )
 
@@ -130,7 +130,7 @@ def _build(host: Host) -> dict[str, str]:
         own = version("moa")
     except PackageNotFoundError:  # run from a checkout that is not installed
         own = "0"
-    served = host.served
+    served = host.services.served
     drafters = ",".join(each.name for each in served.drafters)
     return {
         "version": own,

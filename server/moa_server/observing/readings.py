@@ -41,22 +41,22 @@ class Readings:
 
 def read_host(host: Host, tls: TlsListener | None) -> Readings:
     """Reads a host; to be called on its event loop."""
-    lives, now, pool = host.registry.live_sessions, time.monotonic(), host.pool
-    detached = host.registry.detached
+    registry, pool, lifecycle, admission = host.services.registry, host.services.pool, host.lifecycle, host.admission
+    lives, now, detached = registry.live_sessions, time.monotonic(), registry.detached
     answering = sum(not live.is_idle for live in lives)
     return Readings(
         answering=answering,
         idle=max(0, len(lives) - detached - answering),
         detached=detached,
-        calls=host.calls,
-        connections=host.allowances.connections,
-        oldest_wait=max((now - live.queued_at for live in lives if live.queued), default=0.0),
+        calls=lifecycle.calls,
+        connections=admission.allowances.connections,
+        oldest_wait=max((now - live.turn.queued_at for live in lives if live.turn.queued), default=0.0),
         kv_held=pool.held,
         kv_promised=pool.promised,
         kv_running=pool.running,
         kv_budget=pool.budget,
-        keys=host.gate.keys,
-        draining=host.draining,
-        hangs=host.hangs,
+        keys=admission.gate.keys,
+        draining=lifecycle.draining,
+        hangs=lifecycle.hangs,
         expires_at=tls.certificate.expires_at.timestamp() if tls is not None else None,
     )

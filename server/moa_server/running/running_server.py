@@ -47,7 +47,7 @@ class RunningServer:
         self.host = host
         self.port = port
         self.tls = tls
-        self.reloads: list[tuple[str, Callable[[], object]]] = [("keys", host.gate.reload)]
+        self.reloads: list[tuple[str, Callable[[], object]]] = [("keys", host.admission.gate.reload)]
         if tls is not None:
             self.reloads.append(("certificate", tls.reload))
         self._server = server
@@ -57,11 +57,11 @@ class RunningServer:
 
     def _watch_fleet(self) -> asyncio.Task[None] | None:
         """Tells the host of its fleet from now on; None: somebody else does, or there is none."""
-        settings = self.host.settings
+        settings = self.host.services.settings
         if not settings.peers:
             return None
         own = settings.advertise or host_port(settings.host, self.port)
-        return asyncio.create_task(FleetWatch(self.host.fleet, parse_peers(settings.peers), own).run())
+        return asyncio.create_task(FleetWatch(self.host.lifecycle.fleet, parse_peers(settings.peers), own).run())
 
     def reload(self) -> None:
         """Reads keys and certificates again; what fails is logged, and leaves the rest alone."""
@@ -74,23 +74,23 @@ class RunningServer:
     async def drain(self, grace_seconds: float) -> None:
         """Sets health to NOT_SERVING, accepts nothing new; returns once all answers have ended or the grace is over."""
         await self._status.drain()
-        self.host.drain()
+        self.host.lifecycle.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
-                await self.host.drained()
+                await self.host.lifecycle.drained()
 
     async def close(self, seconds: float = LAST_WORD_SECONDS) -> None:
         """Ends all running answers and calls within `seconds`."""
-        self.host.end_answers()
+        self.host.lifecycle.end_answers()
         await self._server.stop(seconds)
-        self.host.close_sessions()
+        self.host.services.close_sessions()
         background = [task for task in (self._sweeper, self._fleet_watch) if task is not None]
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         if self.host.drafter_files is not None:
             await self.host.drafter_files.stop()
-        await self.host.engine.stop()
+        await self.host.services.engine.stop()
 
     async def stop(self, grace_seconds: float) -> None:
         """Drains, then closes."""
@@ -99,21 +99,22 @@ class RunningServer:
 
 
 async def _sweep(host: Host, status: Health, manager: ServiceManager, tls: TlsListener | None) -> None:
+    services, lifecycle, admission = host.services, host.lifecycle, host.admission
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
-            if host.watch():
-                log.error("inference hangs") if host.hangs else log.warning("inference continues")
-                await status.tell(hangs=host.hangs)
-            if not host.hangs:
+            if lifecycle.watch(services.engine.busy_seconds):
+                log.error("inference hangs") if lifecycle.hangs else log.warning("inference continues")
+                await status.tell(hangs=lifecycle.hangs)
+            if not lifecycle.hangs:
                 manager.alive()
-            dropped = host.registry.expire()
+            dropped = services.registry.expire()
             if tls is not None:
-                tls.look(host.allowances.connections)
-            host.end_idle()
-            host.gate.refresh()
+                tls.look(admission.allowances.connections)
+            lifecycle.end_idle()
+            admission.gate.refresh()
             host.end_refused()
-            left_out = host.refusals.take_left_out(host.clock())
+            left_out = admission.refusals.take_left_out(services.clock())
         except Exception:
             log.exception("sweeping failed; the next round tries again")
             continue

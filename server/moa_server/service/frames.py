@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -79,19 +80,16 @@ def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
     continues = earlier.ask == later.ask and later.base == earlier.base + len(earlier.tokens)
     if earlier.finish or not continues:
         return None
-    return Verdict(
-        earlier.ask,
-        earlier.base,
-        earlier.prefix_hash,
-        [*earlier.tokens, *later.tokens],
-        later.finish,
-        earlier.accepted + later.accepted,
-        earlier.drafted + later.drafted,
-        earlier.stale + later.stale,
-        later.step_ms,
-        earlier.server_drafted + later.server_drafted,
-        earlier.server_accepted + later.server_accepted,
-        later.least_chance,
+    return replace(
+        later,
+        base=earlier.base,
+        prefix_hash=earlier.prefix_hash,
+        tokens=[*earlier.tokens, *later.tokens],
+        accepted=earlier.accepted + later.accepted,
+        drafted=earlier.drafted + later.drafted,
+        stale=earlier.stale + later.stale,
+        server_drafted=earlier.server_drafted + later.server_drafted,
+        server_accepted=earlier.server_accepted + later.server_accepted,
     )
 
 

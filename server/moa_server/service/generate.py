@@ -18,30 +18,37 @@ from moa_shared.protocol.protobuf_messages import settings_from_proto
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.answer_trace import AnswerTrace
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.answer_trace import AnswerTrace
+from moa_server.engine.live.attachment import Attachment
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.bounded_writer import BoundedWriter
-from moa_server.service.host import Host
+from moa_server.service.lifecycle import Lifecycle
+from moa_server.service.services import Services
 
 
 class Generation:
     """The server's end of a Generate call.
 
     Args:
-        host: what is served.
         write: hands one message to gRPC.
         caller: who calls.
         traceparent: of the client's span; empty: none.
     """
 
     def __init__(
-        self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], caller: Caller, traceparent: str = ""
+        self,
+        services: Services,
+        lifecycle: Lifecycle,
+        write: Callable[[pb.GenerateResponse], Awaitable[None]],
+        caller: Caller,
+        traceparent: str = "",
     ) -> None:
-        self._host = host
+        self._services = services
+        self._lifecycle = lifecycle
         self.caller = caller
         self._traceparent = traceparent
-        self._writer = BoundedWriter(write, host.settings.write_seconds)
+        self._writer = BoundedWriter(write, services.settings.write_seconds)
         self._verdicts: deque[Verdict] = deque()
         self._poke = asyncio.Event()
         self._failure: MoaError | None = None
@@ -55,32 +62,37 @@ class Generation:
         Raises:
             MoaError: a request that cannot be served, or a failure of the step.
         """
-        host = self._host
-        host.check_open()
+        services = self._services
+        self._lifecycle.check_open()
         settings = settings_from_proto(request.sampling)
-        host.check_settings(settings)
-        if len(request.tokens) > host.most_tokens:
-            raise ContextLengthError(f"The request has {len(request.tokens)} tokens, at most {host.most_tokens} fit.")
-        live = self._live = host.registry.new()
-        host.let_in(live, self.caller)
-        live.listener = self
+        services.check_settings(settings)
+        constraint = settings.sampling.constraint
+        form = await services.forms.begin(constraint) if constraint is not None else None
+        if len(request.tokens) > services.most_tokens:
+            raise ContextLengthError(
+                f"The request has {len(request.tokens)} tokens, at most {services.most_tokens} fit."
+            )
+        live = self._live = services.registry.new()
+        services.let_in(live, self.caller)
         session = live.session
         session.run_ahead = True
-        drafts_by = host.let_draft(live, None, wanted=request.server_drafts)
+        drafts_by = services.drafting_source(None, wanted=request.server_drafts)
+        live.drafting.agree(by_server=drafts_by is not None)
         if drafts_by is not None:
-            stepper = host.engine.stepper
-            host.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
-        host.registry.attach(live, self.caller)
-        live.usage.on_ask(1, len(request.tokens))
+            stepper = services.engine.stepper
+            services.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
+        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings), form)
+        services.registry.attach(live, self.caller, Attachment(self))
+        live.account.usage.on_ask(1, len(request.tokens))
         if is_traced():
-            live.trace = AnswerTrace(self._traceparent, live.number, len(request.tokens), cached=0)
-        host.enter(self)
+            trace = AnswerTrace(self._traceparent, live.number, len(request.tokens), cached=0)
+            live.account.begin_trace(trace)
+        self._lifecycle.enter(self)
         try:
-            host.reserve(live)
+            services.reserve(live)
             finish = Finish.UNFINISHED
             while finish is Finish.UNFINISHED:
-                host.engine.wake(live)
+                services.engine.wake(live)
                 verdict = await self._next()
                 finish_name = pb.Finish.Name(verdict.finish)
                 await self._writer.write(pb.GenerateResponse(tokens=verdict.tokens, finish=finish_name))
@@ -89,8 +101,8 @@ class Generation:
         finally:
             if self._pause is not None:
                 self._pause.cancel()
-            host.leave(self)
-            host.registry.close(live)
+            self._lifecycle.leave(self)
+            services.registry.close(live)
 
     async def _next(self) -> Verdict:
         while not self._verdicts:
@@ -102,7 +114,7 @@ class Generation:
             await self._poke.wait()
         return self._verdicts.popleft()
 
-    # ------------------------------------------------------------ what the engine and the host say
+    # ------------------------------------------------------------ what the engine and the lifecycle say
 
     def on_verdict(self, verdict: Verdict) -> None:
         self._verdicts.append(verdict)
@@ -132,11 +144,11 @@ class Generation:
         if self._live is None or self._live.closed:
             return
         try:
-            self._host.let_in(self._live, self.caller)
+            self._services.let_in(self._live, self.caller)
         except RateLimitError as refusal:  # others of the same caller were faster
             self.on_held(refusal)
         else:
-            self._host.engine.wake(self._live)
+            self._services.engine.wake(self._live)
 
     def drain(self) -> None:
         """Does nothing: the call ends with its answer."""

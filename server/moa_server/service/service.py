@@ -5,7 +5,6 @@ Requests of all but Describe arrive as bytes and are parsed by us, so that malfo
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
@@ -14,15 +13,13 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import AuthenticationError, InternalError, MoaError, NotFoundError, UnavailableError
+from moa_shared.errors import InternalError, MoaError, NotFoundError, UnavailableError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.tracing.spans import TRACEPARENT
 
-from moa_server.access.authentication import check_right
 from moa_server.access.caller import Caller, Right, anonymous
 from moa_server.access.certificate_identity import certificate_name
-from moa_server.access.rates import address_of
 from moa_server.service.bounded_writer import BoundedWriter
 from moa_server.service.converse import ConverseStream
 from moa_server.service.frames import parse
@@ -41,6 +38,9 @@ class MoaService:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._services = host.services
+        self._lifecycle = host.lifecycle
+        self._admission = host.admission
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """What a grpc.aio server registers."""
@@ -64,85 +64,52 @@ class MoaService:
 
     async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         async def run(caller: Caller) -> pb.DescribeResponse:
-            host = self._host
-            served = host.served
+            services, files = self._services, self._host.drafter_files
+            served, engine = services.served, services.engine
             return pb.DescribeResponse(
                 protocol_version=PROTOCOL_VERSION,
                 server_version=_version(),
                 identity=served.identity,
-                limits=host.limits,
+                limits=services.limits,
                 codecs=[pb.Codec.Name(codec) for codec in Codec] if served.drafters else [],
                 execution=served.execution,
                 drafters=served.drafters,
-                step_ms=host.engine.told_cost.step_ms,
-                row_ms=host.engine.told_cost.row_ms,
-                load=host.load,
-                cached_tokens=host.cached_tokens(caller, request.prefix_hashes),
-                read_ms=host.engine.read_ms,
-                servers=host.fleet.names(),
-                manifest_sha256=host.drafter_files.manifest_sha256 if host.drafter_files is not None else b"",
+                step_ms=engine.told_cost.step_ms,
+                row_ms=engine.told_cost.row_ms,
+                load=self._host.load,
+                cached_tokens=services.cached_tokens(caller, request.prefix_hashes),
+                read_ms=engine.read_ms,
+                servers=self._lifecycle.fleet.names(),
+                manifest_sha256=files.manifest_sha256 if files is not None else b"",
             )
 
         return await self._answer("Describe", run, context, None)
 
     async def generate(self, data: bytes, context: Context) -> None:
         async def run(caller: Caller) -> None:
-            request = parse(pb.GenerateRequest, data, self._host.frame_bytes)
-            await Generation(self._host, _writing(context), caller, _traceparent(context)).run(request)
+            request = parse(pb.GenerateRequest, data, self._services.frame_bytes)
+            await Generation(self._services, self._lifecycle, _writing(context), caller, _traceparent(context)).run(
+                request
+            )
 
         await self._answer("Generate", run, context, Right.GENERATE)
 
     async def fetch_drafter(self, data: bytes, context: Context) -> None:
         async def run(caller: Caller) -> None:
-            request = parse(pb.FetchDrafterRequest, data, self._host.frame_bytes)
-            if self._host.drafter_files is None:
+            request = parse(pb.FetchDrafterRequest, data, self._services.frame_bytes)
+            if (files := self._host.drafter_files) is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
-            writer = BoundedWriter(_writing(context), self._host.settings.write_seconds)
-            await self._host.drafter_files.answer(request, writer.write, caller.owner)
+            writer = BoundedWriter(_writing(context), self._services.settings.write_seconds)
+            await files.answer(request, writer.write, caller.owner)
 
         await self._answer("FetchDrafter", run, context, Right.FETCH)
 
     async def converse(self, frames: AsyncIterator[bytes], context: Context) -> None:
         async def run(caller: Caller) -> None:
-            allowance = self._host.allowances.of(caller.account(caller.peer))
-            await ConverseStream(self._host, _writing(context), caller, allowance).run(frames)
+            allowance = self._admission.allowance(caller)
+            await ConverseStream(self._services, self._lifecycle, _writing(context), caller, allowance).run(frames)
 
         await self._answer("Converse", run, context, Right.CONVERSE)
-
-    async def _admit(self, context: Context, right: Right | None) -> Caller:
-        """Says who calls, once the call may begin: strangers wait too, but not at the cost of those with good keys.
-
-        Args:
-            right: that the call needs; None: none.
-
-        Raises:
-            RateLimitError: the address, or the caller, makes too many.
-            AuthenticationError, ForbiddenError: the caller may not make this call.
-        """
-        peer = context.peer()
-        host = self._host
-        refusal: AuthenticationError | None = None
-        try:  # first, since others behind this address, and a proxy's on this connection, may have no good key
-            caller = host.gate.admit(
-                context.invocation_metadata() or (), peer, certificate_name(context.auth_context())
-            )
-        except AuthenticationError as error:
-            caller, refusal = anonymous(peer), error
-        connection = host.allowances.of(caller.account(peer))
-        address = host.address_allowances.of(caller.account(address_of(peer)))
-        connection.charge_call()
-        address.charge_call()
-        if pause_seconds := max(connection.pause_seconds, address.pause_seconds):
-            await asyncio.sleep(pause_seconds)
-        host.rates.on_call(caller)
-        if refusal is not None:
-            connection.charge_wrong_key()
-            raise refusal
-        if right is not None:
-            check_right(caller, right)
-        if right is not Right.FETCH:  # a drafter takes dozens of calls
-            host.rates.on_request(caller)
-        return caller
 
     async def _answer(
         self, call: str, run: Callable[[Caller], Awaitable[Answer]], context: Context, right: Right | None
@@ -154,19 +121,20 @@ class MoaService:
         """
         peer = context.peer()
         owner = anonymous(peer).owner
-        self._host.observer.on_call(call)
+        self._services.observer.on_call(call)
         try:
-            caller = await self._admit(context, right)
+            certificate = certificate_name(context.auth_context())
+            caller = await self._admission.admit(context.invocation_metadata() or (), peer, certificate, right)
             owner = caller.owner
             return await run(caller)
         except MoaError as error:
             refusal = error
-            if self._host.refusals.is_worth_a_line(error.code, owner, self._host.clock()):
+            if self._admission.refusals.is_worth_a_line(error.code, owner, self._services.clock()):
                 log.warning("call refused", call=call, code=error.code, reason=error.message, peer=peer)
         except Exception as error:
             refusal = InternalError(f"The server failed in this call ({type(error).__name__}).")
             log.exception("call failed", call=call, peer=peer)
-        self._host.observer.on_refusal(refusal.code)
+        self._services.observer.on_refusal(refusal.code)
         return await context.abort(*error_status(refusal))
 
 

@@ -296,11 +296,10 @@ class Session:
 
     # ------------------------------------------------------------ what the target does
 
-    def plan_step(self, tree: DraftTree | None = None, most_read: int | None = None) -> StepPlan | None:
-        """The next forward for this session, if its turn came now.
+    def plan_step(self, most_read: int | None = None) -> StepPlan | None:
+        """The next forward for this session, if its turn came now, with all nodes that have arrived.
 
         Args:
-            tree: the part of the arrived draft that is to be verified; None: all of it.
             most_read: tokens of a prompt that it may feed; None: a chunk.
         """
         if self.phase is not Phase.ANSWERING:
@@ -309,14 +308,13 @@ class Session:
         feed = self.tokens[self.cached : self.cached + chunk]
         if self.unread > len(feed):
             return self._plan(feed, NO_DRAFT, chooses=False)
-        if tree is None:
-            tree = self.arrived_draft()
+        tree = self.arrived_draft()
         ahead = len(self.tokens) - self.acknowledged
         steps_alone = self._first_step or (
             ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers(self.tokens)
         )
         if tree or steps_alone:
-            return self._plan(feed, tree, chooses=True)
+            return self._plan(feed, tree, chooses=True, needs_draft=not steps_alone)
         return None
 
     def arrived_draft(self) -> DraftTree:
@@ -360,18 +358,18 @@ class Session:
             least_chance: that a node must have to be worth verifying now.
         """
         return Verdict(
-            self.ask_id,
-            plan.fed,
-            self.hashes.short_at(plan.fed),
-            verification.taken,
-            verification.finish,
-            verification.accepted,
-            len(plan.tree),
-            stale,
-            step_ms,
-            plan.own_nodes,
-            verification.own_accepted,
-            least_chance,
+            ask=self.ask_id,
+            base=plan.fed,
+            prefix_hash=self.hashes.short_at(plan.fed),
+            tokens=verification.taken,
+            finish=verification.finish,
+            accepted=verification.accepted,
+            drafted=len(plan.tree),
+            stale=stale,
+            step_ms=step_ms,
+            server_drafted=plan.own_nodes,
+            server_accepted=verification.own_accepted,
+            least_chance=least_chance,
         )
 
     # ------------------------------------------------------------ inside
@@ -390,20 +388,21 @@ class Session:
             return False
         return text is self.tokens or text[:length] == self.tokens[:length]
 
-    def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
+    def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool, needs_draft: bool = False) -> StepPlan:
         start = max(self.answer_start, len(self.tokens) - self._settings.decisive_tokens)
         return StepPlan(
-            self.version,
-            self.cached,
-            tuple(feed),
-            tree,
-            chooses,
-            self._settings,
-            self._rule(self._settings, self.answer_start),
-            tuple(self.tokens[start:]),
-            start - self.answer_start,
-            self.cache_version,
-            self.tokens,
+            version=self.version,
+            cached=self.cached,
+            feed=tuple(feed),
+            tree=tree,
+            chooses=chooses,
+            settings=self._settings,
+            rule=self._rule(self._settings, self.answer_start),
+            answer=tuple(self.tokens[start:]),
+            before=start - self.answer_start,
+            cache_version=self.cache_version,
+            text=self.tokens,
+            needs_draft=needs_draft,
             form=self._form,
         )
 

@@ -7,7 +7,7 @@ target's own coupled choices: docs/adr/0001-text-is-a-function-of-the-seed.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
@@ -54,6 +54,7 @@ class StepPlan:
         text: the session's own list of tokens when it was made; it may have grown since, and is never cut.
         own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
         form: the answer under its constraint, which only the forward touches; None: it has none.
+        needs_draft: it is worth a forward only if it verifies nodes.
     """
 
     version: int
@@ -69,6 +70,7 @@ class StepPlan:
     text: list[int] = field(default_factory=list, repr=False)
     own_nodes: int = 0
     form: ConstrainedText | None = field(default=None, repr=False)
+    needs_draft: bool = False
 
     def allowed(self) -> Allowed | None:
         """Which tokens the target may choose at each position, [positions, vocabulary]; None: any.
@@ -80,6 +82,14 @@ class StepPlan:
             return None
         self.form.advance(self.text[self.rule.answer_start + self.form.read : self.fed])
         return self.form.allowed(self.tree)
+
+    def pick(self, tree: DraftTree) -> StepPlan | None:
+        """The same step with these nodes only, a part of `tree`; None: without the others it is not worth a forward."""
+        return None if self.needs_draft and not tree else replace(self, tree=tree)
+
+    def extend(self, tree: DraftTree, own_nodes: int) -> StepPlan:
+        """The same step with nodes of the server: the last of `tree`, whose first ones are those of this step."""
+        return replace(self, tree=tree, own_nodes=own_nodes)
 
     @property
     def sampling(self) -> Sampling:

@@ -61,14 +61,14 @@ class Planning:
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
-        on_stepped = Engine._on_stepped
+        commit = Engine._commit
 
         def timed(engine: Engine, *arguments: Any) -> None:
             began = time.thread_time()
-            on_stepped(engine, *arguments)
+            commit(engine, *arguments)
             self.cpu_s += time.thread_time() - began
 
-        Engine._on_stepped = timed  # type: ignore[method-assign,assignment]
+        Engine._commit = timed  # type: ignore[method-assign,assignment]
 
 
 class TimedTarget(WrappedTarget):

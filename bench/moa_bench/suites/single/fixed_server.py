@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.engine.stepper import MemorySource, Stepper, Work
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.session import Phase, Session, SessionLimits
 from moa_server.session.verification import Verification
@@ -62,11 +62,11 @@ class FixedServer:
             if reading_ms:
                 last = len(session.tokens) - len(prompt) + 1 == settings.max_tokens  # which no draft makes sooner
                 tree = drafts.draft(session.tokens, session.cached, 0 if last else session.most_nodes)
-            plan = session.plan_step(tree)
-            if plan is None:
+            planned = session.plan_step()
+            if planned is None or (plan := planned.pick(tree)) is None:
                 raise DataError("An answer under way has nothing to do.", hint="Report this.")
             forwarding = time.perf_counter()
-            outcome = self._stepper.verify_all([(tensors, plan)])[0]
+            outcome = self._stepper.verify_all([Work(tensors, plan)])[0]
             ended = time.perf_counter()
             if isinstance(outcome, Exception):
                 raise outcome

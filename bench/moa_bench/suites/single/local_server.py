@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from moa_server.engine.schedule import Rows, Schedule
-from moa_server.engine.server_drafts import DraftOrder, ServerDrafts, TimePrice
+from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDrafts, TimePrice
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import Phase, Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
@@ -122,24 +122,23 @@ class LocalSession:
     def step(self) -> LocalStep | None:
         """The next forward; None: it read a piece of the prompt and chose nothing."""
         session, schedule, drafts = self.session, self._server.schedule, self._server.drafts
-        planned = session.plan_step()
-        if planned is None:
+        plan = session.plan_step()
+        if plan is None:
             raise DataError("An answer under way has nothing to do.", hint="Report this.")
-        order = self._order(planned)
-        (plan,), drafting_ms = drafts.extend(
-            [(self._tensors, planned, order)], TimePrice(schedule.rate(1), schedule.cost.line())
-        )
+        work = DraftedWork(self._tensors, plan, order=self._order(plan))
+        drafting_ms = drafts.extend([work], TimePrice(schedule.rate(1), schedule.cost.line()))
         began = time.perf_counter()
-        outcomes = self._server.stepper.verify_all([(self._tensors, plan)])
+        [outcome] = self._server.stepper.verify_all([work])
         forward_ms = 1e3 * (time.perf_counter() - began)
-        drafts.learn([(self._tensors, planned, order)], outcomes)
-        if isinstance(outcomes[0], Exception):
-            raise outcomes[0]
-        if not isinstance(outcomes[0], Verification):
+        plan, work.outcome = work.plan, outcome
+        drafts.learn([work])
+        if isinstance(outcome, Exception):
+            raise outcome
+        if not isinstance(outcome, Verification):
             session.on_prefilled(plan)
             return None
-        taken = len(outcomes[0].taken)
-        session.on_verified(plan, outcomes[0])
+        taken = len(outcome.taken)
+        session.on_verified(plan, outcome)
         if len(plan.feed) == 1:
             schedule.on_forward(Rows(1, 1, len(plan.tree)), forward_ms, taken, drafting_ms)
         return LocalStep(taken, len(plan.tree), forward_ms, drafting_ms)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 
 from moa_server.access.caller import Caller
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex, TextPage
 from moa_server.engine.prefixes.page_store import PageStore
 from moa_server.engine.stepper import Stepper
@@ -95,7 +95,7 @@ class PrefixSharing:
             return None
         session = live.session
         self._index.let_go(live, session.cached // size)
-        if live.stepping:
+        if live.turn.stepping:
             return None
         most = (len(session.tokens) - 1) // size * size  # the newest token is always fed
         if most < session.cached + 1:
@@ -134,10 +134,10 @@ class PrefixSharing:
 
     def _states(self, live: LiveSession) -> dict[Hashable, int]:
         """The states that must be kept with a session's pages, and their bytes in a page."""
-        source, stepper, size = live.source, self._stepper, self._index.page_tokens
+        source, stepper, size = live.drafting.source, self._stepper, self._index.page_tokens
         if source is None:
             return {}
-        made = {plane: width for plane, width in live.widths.items() if stepper.made_by_forward(source, plane)}
+        made = {plane: width for plane, width in live.drafting.widths.items() if stepper.made_by_forward(source, plane)}
         return {(source, plane): most_nbytes(width, size) for plane, width in made.items()}
 
     def _cache_nbytes(self, live: LiveSession) -> int:

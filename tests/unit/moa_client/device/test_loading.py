@@ -32,11 +32,13 @@ def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(
     path = save_drafter(tmp_path / "drafter.safetensors", shape)
     settings = ServerSettings(model=str(folder), drafter=str(path), context_length=context, threads=1)
     host = load_host(settings, SilentProgress())
-    limits = pb.Limits(context_tokens=host.served.context_tokens)
-    described = pb.DescribeResponse(identity=host.served.identity, drafters=host.served.drafters, limits=limits)
+    limits = pb.Limits(context_tokens=host.services.served.context_tokens)
+    described = pb.DescribeResponse(
+        identity=host.services.served.identity, drafters=host.services.served.drafters, limits=limits
+    )
     client = ClientSettings(model=str(folder), drafter=str(path))
     device: Any = load_device(client, described, SilentProgress())
-    stepper: Any = host._stepper
+    stepper: Any = host.services._stepper
     [source] = stepper.sources
     served, _ = stepper.target.network.plan.rotaries[0].tables(8)
     for state in (source.drafter.new(), device.drafter._draft.state):

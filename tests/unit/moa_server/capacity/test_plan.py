@@ -31,10 +31,10 @@ def assert_as_a_host(settings: ServerSettings) -> None:
     """The plan says what a host with the same settings says, which has loaded the model."""
     planned = plan_capacity(settings, 0, SilentProgress())
     host = load_host(settings, SilentProgress())
-    assert planned.level == host.served.execution.level
-    assert planned.rooms[-1].tokens == host.served.context_tokens
+    assert planned.level == host.services.served.execution.level
+    assert planned.rooms[-1].tokens == host.services.served.context_tokens
     for room in planned.rooms:
-        assert room.sessions == host.conversations_that_fit(room.tokens) > 0
+        assert room.sessions == host.services.conversations_that_fit(room.tokens) > 0
 
 
 @pytest.mark.parametrize("drafting", ["auto", "device"])

@@ -10,7 +10,8 @@ import pytest
 from inline_snapshot import snapshot
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.attachment import Attachment
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.page_store import PagesNotKept
 from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
 from moa_server.engine.schedule import Rows, Schedule
@@ -50,9 +51,9 @@ class FakeStepper(Stepper):
         self.entered.set()
         assert self.gate.wait(10)
         assert threading.current_thread().name == "inference"
-        self.forwards.append([f"{plan.feed[0]}:{len(plan.feed)}" for _, plan in work])
+        self.forwards.append([f"{each.plan.feed[0]}:{len(each.plan.feed)}" for each in work])
         self.order.append("step")
-        return [self._choose(plan) for _, plan in work]
+        return [self._choose(each.plan) for each in work]
 
     def _choose(self, plan: StepPlan) -> Outcome:
         if plan.feed[0] in self.fail_verify:
@@ -131,9 +132,8 @@ class Bench:
         session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=True)
         session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, ANSWER, 0))
         ear = Ear(self.stepper)
-        live = LiveSession(bytes(prompt), session, SessionTensors(cast(Any, None), {}), listener=ear)
-        if memory:
-            live.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+        feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20) if memory else None
+        live = LiveSession(bytes(prompt), session, SessionTensors(cast(Any, None), {}), stream=Attachment(ear, feed))
         self.engine.wake(live)
         return live, ear
 
@@ -150,8 +150,8 @@ async def test_an_answer_is_stepped_to_its_end(bench: Bench) -> None:
     assert [verdict.tokens for verdict in ear.verdicts] == [(7,)] * 3
     assert [verdict.base for verdict in ear.verdicts] == [2, 3, 4]
     assert ear.verdicts[-1].finish is Finish.MAX_TOKENS
-    assert live.steps == 3
-    assert not live.stepping
+    assert live.turn.steps == 3
+    assert not live.turn.stepping
 
 
 async def test_answers_share_a_forward_and_prompts_are_read_beside_them(bench: Bench) -> None:
@@ -184,28 +184,29 @@ async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
     await ear.got_rows.wait()
     assert bench.stepper.order[:2] == ["step", "step"]  # no rows before the prompt is read
     assert ear.rows[0].payload == b"newest"
-    assert live.feed is not None
-    chunk = live.feed.take()
+    assert live.stream.feed is not None
+    chunk = live.stream.feed.take()
     assert chunk is not None
     assert (chunk.start + chunk.count, chunk.plane) == (live.session.cached, Plane.MEMORY)
 
 
 async def test_rows_that_cost_too_much_wait_and_then_come_together(bench: Bench) -> None:
     live, ear = bench.ask([1] * 3, memory=True)
-    live.budget.on_step(1.0, 1, 1.0)
-    live.budget.on_encoded(1e6)  # in debt for good
+    live.stream.budget.on_step(1.0, 1, 1.0)
+    live.stream.budget.on_encoded(1e6)  # in debt for good
     await ear.ended.wait()
-    assert live.feed is not None
+    assert live.stream.feed is not None
     assert bench.stepper.order.count("rows") == 1  # of the step that had begun
-    assert live.feed.unsent_before(Plane.MEMORY, live.session.cached) == 0  # they are all still to be sent
+    assert live.stream.feed.unsent_before(Plane.MEMORY, live.session.cached) == 0  # they are all still to be sent
 
 
 async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: Bench) -> None:
     bench.stepper.gate.clear()
     live, ear = bench.ask([1] * 3)
-    live.feed = MemoryFeed({Plane.MEMORY: 4, Plane.REUSED_STATE: 4}, Codec.BF16, 1 << 20)
-    live.budget.on_step(1.0, 1, 1.0)
-    live.budget.on_encoded(1e6)
+    feed = MemoryFeed({Plane.MEMORY: 4, Plane.REUSED_STATE: 4}, Codec.BF16, 1 << 20)
+    live.stream = Attachment(ear, feed)
+    live.stream.budget.on_step(1.0, 1, 1.0)
+    live.stream.budget.on_encoded(1e6)
     bench.stepper.gate.set()
     await ear.ended.wait()
     steps = bench.stepper.order
@@ -216,8 +217,8 @@ async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: B
 async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Bench) -> None:
     bench.stepper.gate.clear()
     live, ear = bench.ask([1], memory=True)
-    live.budget.on_step(1.0, 1, 1.0)
-    live.budget.on_encoded(1e6)
+    live.stream.budget.on_step(1.0, 1, 1.0)
+    live.stream.budget.on_encoded(1e6)
     assert not bench.engine.may_code(live)
     assert ear.spare_times == 0
     bench.stepper.gate.set()
@@ -234,9 +235,10 @@ async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(be
     for verifies_all, verified in ((False, 0), (True, 2)):
         bench.stepper.gate.clear()
         live, ear = bench.ask([1])
-        live.drafts, live.verifies_all = DraftRecord(), verifies_all
+        record = DraftRecord()
+        live.drafting.agree(by_server=False, record=record, verifies_all=verifies_all)
         for _ in range(50):  # drafts were never right
-            live.drafts.learn(DraftTree((3,), (-1,)), [7])
+            record.learn(DraftTree((3,), (-1,)), [7])
         prefix = live.session.hashes.short_at(1)
         live.session.on_draft(Draft(1, 1, prefix, 0, [7, 3, 3]))
         bench.stepper.gate.set()
@@ -270,7 +272,7 @@ async def test_an_error_ends_one_session(bench: Bench, error: Exception) -> None
         assert "out of memory" not in bad.error.message
     assert len(good.verdicts) == 3
     bench.engine.wake(bad_session)
-    assert not bad_session.queued
+    assert not bad_session.turn.queued
 
 
 async def test_an_error_while_encoding_ends_one_session(bench: Bench) -> None:
@@ -292,8 +294,9 @@ async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch
     worse_session, worse = bench.ask([1])
     monkeypatch.setattr(worse_session.session, "plan_step", fail)
     worst_session, worst = bench.ask([1])
-    worst_session.drafts = DraftRecord()
-    monkeypatch.setattr(worst_session.drafts, "survival", fail)
+    record = DraftRecord()
+    worst_session.drafting.agree(by_server=False, record=record)
+    monkeypatch.setattr(record, "survival", fail)
     _, good = bench.ask([1])
     for ear in (bad, worse, worst, good):
         await ear.ended.wait()
@@ -388,11 +391,11 @@ async def test_a_closed_session_is_not_stepped(bench: Bench) -> None:
     bench.stepper.gate.clear()
     _, first = bench.ask([1])
     live, _ = bench.ask([2])
-    live.closed = True
+    live.close()
     bench.stepper.gate.set()
     await first.ended.wait()
     assert ["2:1"] not in bench.stepper.forwards
-    assert live.steps == 0
+    assert live.turn.steps == 0
 
 
 async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
@@ -412,7 +415,7 @@ async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
 async def test_a_detached_session_runs_ahead_without_a_listener(bench: Bench) -> None:
     bench.stepper.gate.clear()
     live, _ = bench.ask([1])
-    live.listener = None
+    live.detach()
     _, other = bench.ask([2])
     bench.stepper.gate.set()
     await other.ended.wait()
@@ -436,11 +439,12 @@ async def test_a_prompt_is_not_read_for_nobody(bench: Bench) -> None:
     bench.stepper.gate.clear()
     _, first = bench.ask([1])
     live, _ = bench.ask([2] * 10)
-    live.listener = None
+    live.detach()
     bench.stepper.gate.set()
     await first.ended.wait()
-    assert live.steps == 0
-    live.listener = ear = Ear(bench.stepper)
+    assert live.turn.steps == 0
+    ear = Ear(bench.stepper)
+    live.attach(live.caller, Attachment(ear))
     bench.engine.wake(live)
     await ear.ended.wait()
     assert live.session.tokens == [*[2] * 10, 7, 7, 7]
@@ -450,15 +454,9 @@ async def test_rows_of_another_stream_s_forward_are_not_sent(bench: Bench) -> No
     """Another stream takes the session over while a forward runs; its rows may be those of another drafter."""
     bench.stepper.gate.clear()
     live, ear = bench.ask([1], memory=True)
-    live.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+    live.stream = Attachment(ear, MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20))
     bench.stepper.gate.set()
     await ear.ended.wait()
     await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
     assert [rows.chunk.start for rows in ear.rows] != []
     assert len(ear.rows) == len(ear.verdicts) - 1
-
-
-async def test_a_job_before_the_start_is_a_defect() -> None:
-    engine = Engine(FakeStepper(), lambda _: None)
-    with pytest.raises(InternalError):
-        engine._post(print)

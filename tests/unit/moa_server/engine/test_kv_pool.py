@@ -13,7 +13,8 @@ from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits
 from moa_server.access.holdings import KeyUsage
 from moa_server.engine.kv_pool import KVPool
-from moa_server.engine.live_session import Listener, LiveSession
+from moa_server.engine.live.attachment import Attachment, Listener
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
@@ -53,7 +54,7 @@ class Bench:
             cast(SessionTensors, Tensors(held)),
             caller=Caller(client, key="k", limits=limits),
         )
-        live.listener = LISTENER if attached else None
+        live.stream = Attachment(LISTENER if attached else None)
         return live
 
     def ask(self, live: LiveSession, nbytes: int) -> None:
@@ -136,10 +137,10 @@ def test_nobody_loses_anything_for_what_is_refused_all_the_same() -> None:
 def test_a_forward_under_way_keeps_what_it_works_on() -> None:
     bench = Bench(100)
     stepping = bench.answered(promised=80, held=80)
-    stepping.stepping = True
+    stepping.turn.stepping = True
     with pytest.raises(OverloadedError):
         bench.ask(bench.live(), 50)
-    stepping.stepping = False
+    stepping.turn.stepping = False
     bench.ask(bench.live(), 50)
     assert bench.released == [stepping]
 
@@ -238,10 +239,10 @@ def test_a_forward_under_way_keeps_what_it_was_promised_for_a_longer_text() -> N
     bench = Bench(100)
     live = bench.live()
     bench.ask(live, 80)
-    live.stepping = True
+    live.turn.stepping = True
     bench.pool.reserve(live, 20, PAGE_NBYTES)
     assert bench.pool.promised == 80
-    live.stepping = False
+    live.turn.stepping = False
     bench.pool.reserve(live, 20, PAGE_NBYTES)
     assert bench.pool.promised == 20
 

@@ -9,7 +9,8 @@ import pytest
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits
 from moa_server.access.holdings import KeyUsage
-from moa_server.engine.live_session import Listener, LiveSession
+from moa_server.engine.live.attachment import Attachment, Listener
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Phase, Session, SessionLimits
@@ -65,8 +66,8 @@ class Bench:
             live.session.on_ask(Ask(1, 0, live.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
         else:
             live.session.on_open([1] * tokens)
-        self.registry.attach(live, Caller(client, key="k", limits=limits))
-        live.listener = create_autospec(Listener, instance=True)
+        stream = Attachment(create_autospec(Listener, instance=True))
+        self.registry.attach(live, Caller(client, key="k", limits=limits), stream)
         return live
 
 
@@ -96,7 +97,7 @@ def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
     _, registry = make_bench(clock)
     live = registry.new()
     assert (len(registry), registry.find(live.token, Caller())) == (0, None)
-    registry.attach(live, Caller("a"))
+    registry.attach(live, Caller("a"), Attachment())
     assert (len(registry), registry.detached) == (1, 0)
 
 
@@ -144,15 +145,15 @@ def test_a_session_without_any_text_is_not_kept(clock: Clock) -> None:
 def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -> None:
     bench, registry = make_bench(clock, limit=100, stream_limit=3)
     answering, oldest, newest = bench.admit(answering=True), bench.admit(), bench.admit()
-    listener = oldest.listener
+    listener = oldest.stream.listener
     third = bench.admit()
     assert listener is not None
     listener.on_displaced.assert_called_once_with()  # type: ignore[attr-defined]
     assert (len(registry), registry.detached) == (4, 1)
     assert not oldest.closed
-    assert all(live.listener is not None for live in (answering, newest, third))
+    assert all(live.stream.listener is not None for live in (answering, newest, third))
     registry.detach(newest)
-    registry.attach(oldest, Caller("a"))
+    registry.attach(oldest, Caller("a"), Attachment())
     assert (len(registry), registry.detached) == (4, 1)
 
 
@@ -160,10 +161,10 @@ def test_who_has_most_streams_gives_one_to_who_has_fewer_and_not_the_other_way_r
     bench, _ = make_bench(clock, limit=100, stream_limit=3)
     few, *many = bench.admit("few"), bench.admit("many"), bench.admit("many")
     bench.admit("another")
-    assert many[0].listener is None
-    assert few.listener is not None
+    assert many[0].stream.listener is None
+    assert few.stream.listener is not None
     bench.admit("a third")  # an idle stream makes room for who has none
-    assert few.listener is None
+    assert few.stream.listener is None
 
 
 def test_who_keeps_streams_busy_does_not_end_those_of_others(clock: Clock) -> None:
@@ -175,7 +176,7 @@ def test_who_keeps_streams_busy_does_not_end_those_of_others(clock: Clock) -> No
         OverloadedError, snapshot("The server has 3 streams already, which is its limit. Try again in a few seconds.")
     ):
         bench.admit("busy")
-    assert few.listener is not None
+    assert few.stream.listener is not None
 
 
 def test_streams_that_answer_are_not_ended(clock: Clock) -> None:
@@ -190,7 +191,7 @@ def test_a_session_that_was_resumed_is_not_dropped(clock: Clock) -> None:
     bench, registry = make_bench(clock)
     live = bench.admit()
     registry.detach(live)
-    registry.attach(live, Caller("a"))
+    registry.attach(live, Caller("a"), Attachment())
     clock.now = 100
     assert registry.expire() == 0
     assert registry.detached == 0
@@ -218,7 +219,7 @@ def test_without_a_time_a_detached_session_is_freed_at_once(clock: Clock) -> Non
     live = bench.admit()
     registry.detach(live)
     assert live.closed
-    assert live.listener is None
+    assert live.stream.listener is None
     assert len(registry) == 0
 
 
@@ -250,7 +251,7 @@ def test_what_a_key_has_at_other_replicas_counts(clock: Clock) -> None:
 def test_what_came_to_be_elsewhere_is_given_up_here_and_no_answer_is(clock: Clock) -> None:
     bench, registry = make_bench(clock, limit=10)
     lives = [bench.admit("a", answering=answering) for answering in (True, False, False)]
-    listener = lives[1].listener
+    listener = lives[1].stream.listener
     registry.detach(lives[2])
     registry.give_up("a", 1)
     assert bench.closed == [lives[2]]

@@ -3,7 +3,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.attachment import Attachment
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.live.session_drafting import SessionDrafting
 from moa_server.engine.row_coding import NO_CODING, newest_coding
 from moa_server.memory.feed import MemoryFeed
 from moa_server.session.verification import StepPlan
@@ -13,7 +15,7 @@ from moa_shared.protocol.messages import Plane
 
 def test_rows_that_cannot_be_sent_yet_are_not_coded() -> None:
     feed = MemoryFeed({Plane.REUSED_STATE: 512}, Codec.BF16, 1 << 20)
-    live = cast("LiveSession", SimpleNamespace(feed=feed, drafts=None))
+    live = cast("LiveSession", SimpleNamespace(stream=Attachment(feed=feed), drafting=SessionDrafting()))
     plan = cast("StepPlan", SimpleNamespace(cached=0))
     assert [rows.plane for rows in newest_coding(live, plan).at_once] == [Plane.REUSED_STATE]
     feed.rows_ready(1000)

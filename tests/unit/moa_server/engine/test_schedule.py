@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.fair_queue import FairQueue
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.schedule import (
     LEAST_SLICE,
     LONGEST_TURN,

@@ -6,7 +6,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper
+from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.pending_draft import NO_DRAFT
@@ -70,7 +70,7 @@ def plan(
 
 def verify(stepper: Stepper, held: SessionTensors, step: StepPlan) -> Verification | None:
     """The step of one session."""
-    [outcome] = stepper.verify_all([(held, step)])
+    [outcome] = stepper.verify_all([Work(held, step)])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

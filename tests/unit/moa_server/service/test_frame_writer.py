@@ -33,11 +33,9 @@ class Wire:
         self.gate = asyncio.Event()
         self.gate.set()
         self.codings: list[tuple[Chunk, asyncio.Future[CodedRows]]] = []
-        self.may_code = True
+        self.has_time = True
         self._reader = VerdictReader()
-        self.frame_writer = FrameWriter(
-            self._write, self._code, lambda length: length, lambda: self.may_code, write_seconds
-        )
+        self.frame_writer = FrameWriter(self._write, write_seconds)
 
     async def _write(self, frame: pb.ServerFrame) -> None:
         await self.gate.wait()
@@ -52,7 +50,13 @@ class Wire:
             rows = [f" with {each.plane.name} {each.start}+{each.count}" for each in memory]
             self.written.append(f"verdict {verdict.base}{''.join(rows)}")
 
-    def _code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
+    def may_code(self) -> bool:
+        return self.has_time
+
+    def hash_at(self, length: int) -> int:
+        return length
+
+    def code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
         future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
         self.codings.append((chunk, future))
         return future
@@ -88,7 +92,7 @@ def coded(start: int, count: int, plane: Plane = Plane.MEMORY) -> CodedRows:
 async def test_verdicts_overtake_memory_that_is_being_coded() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(3))
+        wire.frame_writer.follow(feed(3), wire)
         await wire.settle()
         wire.frame_writer.put_verdict(verdict(1))
         await wire.settle()
@@ -103,7 +107,7 @@ async def test_verdicts_overtake_memory_that_waits_to_be_written() -> None:
     async with wire.running():
         wire.gate.clear()
         wire.frame_writer.put_verdict(verdict(1))
-        wire.frame_writer.follow(feed(3))
+        wire.frame_writer.follow(feed(3), wire)
         await wire.settle()
         wire.frame_writer.put_verdict(verdict(2))
         wire.gate.set()
@@ -116,7 +120,7 @@ async def test_verdicts_overtake_memory_that_waits_to_be_written() -> None:
 async def test_rows_that_are_coded_already_need_no_coding() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(3))
+        wire.frame_writer.follow(feed(3), wire)
         wire.frame_writer.put_rows(coded(0, 3), with_verdict=False)
         await wire.settle()
         assert wire.written == ["memory 0+3"]
@@ -126,7 +130,7 @@ async def test_rows_that_are_coded_already_need_no_coding() -> None:
 async def test_rows_coded_for_another_chunk_are_not_used() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(3))
+        wire.frame_writer.follow(feed(3), wire)
         wire.frame_writer.put_rows(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.INT4, 9), bytes(9)), with_verdict=False)
         wire.frame_writer.poke()
         await wire.settle()
@@ -150,7 +154,7 @@ async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
     wire = Wire()
     owed = feed(3)
     async with wire.running():
-        wire.frame_writer.follow(owed)
+        wire.frame_writer.follow(owed, wire)
         await wire.settle()
         assert owed.in_flight_bytes == 3 * ROW
         wire.frame_writer.void(2)
@@ -164,7 +168,7 @@ async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
 async def test_rows_before_the_cut_stay() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(3))
+        wire.frame_writer.follow(feed(3), wire)
         await wire.settle()
         wire.frame_writer.void(3)
         wire.finish_coding()
@@ -174,7 +178,7 @@ async def test_rows_before_the_cut_stay() -> None:
 
 async def test_close_writes_the_small_frames_and_no_memory() -> None:
     wire = Wire()
-    wire.frame_writer.follow(feed(3))
+    wire.frame_writer.follow(feed(3), wire)
     wire.frame_writer.put_verdict(verdict(1))
     wire.frame_writer.close()
     await wire.frame_writer.run()
@@ -192,7 +196,7 @@ async def test_a_failure_comes_after_what_was_queued_before_it() -> None:
 
 async def test_coding_that_fails_ends_the_stream() -> None:
     wire = Wire()
-    wire.frame_writer.follow(feed(3))
+    wire.frame_writer.follow(feed(3), wire)
     task = asyncio.create_task(wire.frame_writer.run())
     await wire.settle()
     wire.codings[0][1].set_exception(InternalError("lost"))
@@ -210,16 +214,16 @@ async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
 
 async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
     wire = Wire()
-    wire.may_code = False
+    wire.has_time = False
     async with wire.running():
         fed = feed(20)
-        wire.frame_writer.follow(fed)
+        wire.frame_writer.follow(fed, wire)
         await wire.settle()
         assert wire.codings == []
         wire.frame_writer.put_rows(coded(20 - CHUNK_ROWS, CHUNK_ROWS), with_verdict=False)
         await wire.settle()
         assert wire.written == [f"memory {20 - CHUNK_ROWS}+{CHUNK_ROWS}"]
-        wire.may_code = True
+        wire.has_time = True
         wire.frame_writer.poke()
         await wire.settle()
         assert [chunk.start for chunk, _ in wire.codings] == [20 - 2 * CHUNK_ROWS]
@@ -235,7 +239,7 @@ async def test_verdicts_that_wait_are_one() -> None:
         await wire.gate.wait()
         frames.append(frame)
 
-    wire.frame_writer = FrameWriter(write, wire._code, lambda length: length, lambda: True, 10.0)
+    wire.frame_writer = FrameWriter(write, 10.0)
     async with wire.running():
         wire.gate.clear()
         for base in range(1, 1000):
@@ -271,10 +275,10 @@ def both_planes(rows: int) -> MemoryFeed:
 
 async def test_rows_of_both_planes_leave_with_the_verdict() -> None:
     wire = Wire()
-    wire.may_code = False
+    wire.has_time = False
     owed = both_planes(4)
     async with wire.running():
-        wire.frame_writer.follow(owed)
+        wire.frame_writer.follow(owed, wire)
         wire.frame_writer.put_rows(coded(0, 3), with_verdict=True)  # of the step before
         wire.frame_writer.put_verdict(Verdict(1, 4, 0, [9]))
         wire.frame_writer.put_rows(coded(0, 4, Plane.REUSED_STATE), with_verdict=False)
@@ -285,9 +289,9 @@ async def test_rows_of_both_planes_leave_with_the_verdict() -> None:
 
 async def test_rows_that_wait_for_a_verdict_do_not_go_alone() -> None:
     wire = Wire()
-    wire.may_code = False
+    wire.has_time = False
     async with wire.running():
-        wire.frame_writer.follow(both_planes(4))
+        wire.frame_writer.follow(both_planes(4), wire)
         wire.frame_writer.put_rows(coded(0, 4, Plane.REUSED_STATE), with_verdict=False)
         wire.frame_writer.put_rows(coded(0, 4), with_verdict=True)
         await wire.settle()
@@ -301,7 +305,7 @@ async def test_a_verdict_does_not_wait_for_many_rows() -> None:
     many = START_BYTES // ROW + 1
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(feed(many, credit=1 << 20))
+        wire.frame_writer.follow(feed(many, credit=1 << 20), wire)
         wire.frame_writer.put_rows(coded(0, many), with_verdict=True)
         wire.frame_writer.put_verdict(verdict(many))
         await wire.settle()
@@ -311,7 +315,7 @@ async def test_a_verdict_does_not_wait_for_many_rows() -> None:
 async def test_rows_of_a_later_verdict_do_not_go_with_an_earlier_one() -> None:
     wire = Wire()
     async with wire.running():
-        wire.frame_writer.follow(both_planes(5))
+        wire.frame_writer.follow(both_planes(5), wire)
         wire.gate.clear()
         wire.frame_writer.put_verdict(Verdict(1, 4, 0, (), Finish.STOP))
         wire.frame_writer.put_rows(coded(4, 1, Plane.REUSED_STATE), with_verdict=False)
@@ -323,9 +327,9 @@ async def test_rows_of_a_later_verdict_do_not_go_with_an_earlier_one() -> None:
 
 async def test_void_rows_that_are_coded_give_their_credit_back() -> None:
     wire = Wire()
-    wire.may_code = False
+    wire.has_time = False
     owed = both_planes(5)
-    wire.frame_writer.follow(owed)
+    wire.frame_writer.follow(owed, wire)
     wire.frame_writer.put_rows(coded(0, 3), with_verdict=True)
     wire.frame_writer.put_rows(coded(3, 2), with_verdict=True)
     assert owed.in_flight_bytes == 5 * ROW

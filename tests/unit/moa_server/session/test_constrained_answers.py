@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.constraints.constrained_text import ConstrainedText
@@ -45,14 +46,17 @@ def choose(plan: StepPlan, table: np.ndarray) -> list[int]:
 def answer(
     settings: AnswerSettings,
     table: np.ndarray,
-    draft: Callable[[list[int]], DraftTree | None],
+    draft: Callable[[list[int]], DraftTree],
 ) -> tuple[list[int], Finish]:
     limits = SessionLimits(4000, len(TOKENS), prefill_chunk=4)
     session = Session(limits, end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
     session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), form())
     while True:
-        plan = session.plan_step(draft(session.tokens[len(PROMPT) :]))
+        plan = session.plan_step()
         assert plan is not None
+        if plan.chooses:
+            plan = plan.pick(draft(session.tokens[len(PROMPT) :]))
+            assert plan is not None
         if not plan.chooses:
             session.on_prefilled(plan)
             continue
@@ -71,7 +75,7 @@ def test_the_text_is_of_the_form_and_the_same_with_any_drafts(seed: int, tempera
     settings = AnswerSettings(
         Sampling(temperature, seed=seed, presence_penalty=0.5, constraint=CONSTRAINT), max_tokens=60
     )
-    plain, finish = answer(settings, table, lambda _: None)
+    plain, finish = answer(settings, table, lambda _: NO_DRAFT)
 
     def drafted(written: list[int]) -> DraftTree:
         """Right and wrong guesses in a tree."""
@@ -101,7 +105,7 @@ def test_an_answer_that_goes_on_goes_on_in_its_form() -> None:
     table = np.random.default_rng(1).standard_normal((len(TOKENS), len(TOKENS)), np.float32)
     table[:, ord("]")] += 2
     settings = AnswerSettings(Sampling(1.0, seed=5, constraint=CONSTRAINT), max_tokens=60)
-    whole, finish = answer(settings, table, lambda _: None)
+    whole, finish = answer(settings, table, lambda _: NO_DRAFT)
     for held in (1, len(whole) // 2, len(whole) - 1):
         session = Session(
             SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True

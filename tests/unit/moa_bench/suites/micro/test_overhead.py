@@ -47,7 +47,7 @@ def test_answers_are_all_under_way_from_the_last_start_to_the_first_end() -> Non
 def test_a_target_notes_its_forwards(make_target: Callable[[], KernelTarget], monkeypatch: pytest.MonkeyPatch) -> None:
     from moa_server.engine.engine import Engine
 
-    monkeypatch.setattr(Engine, "_on_stepped", Engine._on_stepped)  # put back afterwards
+    monkeypatch.setattr(Engine, "_commit", Engine._commit)  # put back afterwards
     target = TimedTarget(make_target(), Planning())
     for _ in range(2):
         target.forward_all([Request(target.new_cache(), [1, 2, 3]), Request(target.new_cache(), [4])])

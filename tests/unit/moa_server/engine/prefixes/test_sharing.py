@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pytest
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller
-from moa_server.engine.live_session import LiveSession
+from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
-from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.engine.stepper import MemorySource, Stepper, Work
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.session import Session, SessionLimits
@@ -58,10 +58,10 @@ class Bench:
         session = Session(SessionLimits(CONTEXT, VOCAB), end_of_text=frozenset(), decode=str, run_ahead=True)
         live = LiveSession(client.encode(), session, self.stepper.new_tensors(), caller=Caller(client))
         if memory:
-            live.source = self.stepper.sources[0]
-            widths = self.stepper.widths(live.source, reused_state=state)
-            live.widths = self.stepper.kept_widths(live.source, widths, drafts=drafts)
-            live.tensors.keep_rows(live.source, live.widths)
+            source = self.stepper.sources[0]
+            kept = self.stepper.kept_widths(source, self.stepper.widths(source, reused_state=state), drafts=drafts)
+            live.drafting.keep(source, kept)
+            live.tensors.keep_rows(source, kept)
         return live
 
     def ask(self, live: LiveSession, text: Sequence[int]) -> Adoption | None:
@@ -80,7 +80,7 @@ class Bench:
         """Reads what is not read, to the first token; which tokens were fed."""
         fed: list[int] = []
         while (plan := live.session.plan_step()) is not None:
-            [outcome] = self.stepper.verify_all([(live.tensors, plan)])
+            [outcome] = self.stepper.verify_all([Work(live.tensors, plan)])
             fed += plan.feed
             assert not isinstance(outcome, Exception)
             if isinstance(outcome, Verification):
@@ -205,9 +205,9 @@ def test_what_is_taken_over_lies_between_forwards(bench: Bench) -> None:
     lender, taker = bench.live(), bench.live()
     bench.ask(lender, TEXT)
     bench.read(lender)
-    taker.stepping = True
+    taker.turn.stepping = True
     assert bench.ask(taker, TEXT) is None
-    taker.stepping = False
+    taker.turn.stepping = False
     assert bench.sharing.begin(taker) is not None
     closed = bench.live()
     closed.closed = True
@@ -347,7 +347,7 @@ def test_pages_that_could_not_be_kept_are_given_to_nobody(bench: Bench) -> None:
     while (filled := bench.sharing.on_read(lender)) is None:  # the store never has them
         plan = lender.session.plan_step()
         assert plan is not None
-        [outcome] = bench.stepper.verify_all([(lender.tensors, plan)])
+        [outcome] = bench.stepper.verify_all([Work(lender.tensors, plan)])
         if isinstance(outcome, Verification):
             lender.session.on_verified(plan, outcome)
         else:

@@ -1,0 +1,1 @@
+"""A session on this server: its parts, each with one writer."""

@@ -1,0 +1,128 @@
+"""Codes memory rows to bytes: with a forward before its verdicts go out, after them, or when a stream asks.
+
+State: the sessions whose older rows wait for idle time. Invariant: rows of a prompt wait until its first token is out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.losses import public_error
+from moa_server.engine.part import Part
+from moa_server.engine.session_jobs import SessionJobs, ms_since
+from moa_server.engine.stepper import CodedRows, Stepper
+from moa_server.memory.feed import Chunk, MemoryFeed
+from moa_server.session.verification import Verification
+
+
+class RowCoder:
+    """Codes rows of sessions."""
+
+    def __init__(self, stepper: Stepper, jobs: SessionJobs) -> None:
+        self._stepper = stepper
+        self._jobs = jobs
+        self._short_of_time: set[LiveSession] = set()
+
+    # ------------------------------------------------------------ on the event loop
+
+    def code(self, live: LiveSession, chunk: Chunk, *, busy: bool) -> asyncio.Future[CodedRows]:
+        """Codes a chunk's rows between forwards; `busy`: forwards wait for it meanwhile."""
+        future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
+        feed, tensors = live.stream.feed, live.tensors
+        costs = busy and feed is not None and feed.is_encoded(chunk.plane)
+        budget = live.stream.budget if costs else None
+
+        def job() -> None:
+            began = time.perf_counter()
+            try:
+                coded = self._stepper.code(tensors, chunk)
+            except Exception as error:  # noqa: BLE001 (whatever the target raises ends only this session)
+                self._jobs.post(partial(_fail, future, error))
+            else:
+                self._jobs.post(partial(_give, future, coded))
+            if budget is not None:
+                self._jobs.post(partial(budget.on_encoded, ms_since(began)))
+
+        ticket = self._jobs.run(job)
+        future.add_done_callback(lambda done: self._jobs.withdraw(ticket) if done.cancelled() else None)
+        return future
+
+    def may_code(self, live: LiveSession, *, busy: bool) -> bool:
+        """Whether there is time to encode older rows; if not, the session's stream learns when there is."""
+        if not busy or live.stream.budget.allows_older:
+            return True
+        self._short_of_time.add(live)
+        return False
+
+    def on_spare_time(self) -> None:
+        """No forward is to be run now."""
+        waiting, self._short_of_time = self._short_of_time, set()
+        for live in waiting:
+            if live.stream.listener is not None:
+                live.stream.listener.on_spare_time()
+
+    def release(self, part: Part, *, ended: bool) -> None:
+        """Lets a step's rows go out, its verdict being on the way; `ended`: so has the answer."""
+        live, feed = part.live, part.live.stream.feed
+        if feed is not None and (ended or not part.coding.gives_rows(feed)):
+            feed.rows_ready(live.session.cached)
+        for newest in part.coded:
+            self._on_coded(live, part.coding.feed, newest, 0.0)
+
+    def _on_coded(self, live: LiveSession, feed: MemoryFeed | None, newest: CodedRows, took_ms: float) -> None:
+        stream = live.stream
+        if stream.feed is None or stream.feed is not feed or stream.listener is None:
+            return
+        if feed.is_encoded(newest.chunk.plane):
+            stream.budget.on_encoded(took_ms)
+        stop = newest.chunk.start + newest.chunk.count
+        if stop <= live.session.cached:  # a void forward's rows are not the session's
+            feed.rows_ready(stop)
+            stream.listener.on_rows(newest)
+
+    # ------------------------------------------------------------ on the inference thread
+
+    def code_at_once(self, parts: Sequence[Part]) -> None:
+        """Codes what leaves with the verdicts; a part whose rows cannot be coded has failed."""
+        wanted = [(part, rows) for part in _chosen(parts) for rows in part.coding.at_once]
+        if not wanted:
+            return
+        coded = self._stepper.code_newest([(part.tensors, rows) for part, rows in wanted])
+        for (part, _), each in zip(wanted, coded, strict=True):
+            if isinstance(each, Exception):
+                part.outcome = each
+            else:
+                part.coded.append(each)
+
+    def code_after(self, parts: Sequence[Part]) -> None:
+        """Codes the rows that take time, once the verdicts are out."""
+        wanted = [(part, rows) for part in _chosen(parts) for rows in part.coding.after]
+        if not wanted:
+            return
+        began = time.perf_counter()
+        coded = self._stepper.code_newest([(part.tensors, rows) for part, rows in wanted])
+        took_ms = ms_since(began) / len(wanted)
+        for (part, _), each in zip(wanted, coded, strict=True):
+            if isinstance(each, Exception):
+                self._jobs.post_loss(part.live, each)
+            else:
+                self._jobs.post(partial(self._on_coded, part.live, part.coding.feed, each, took_ms))
+
+
+def _chosen(parts: Sequence[Part]) -> list[Part]:
+    """Those that chose tokens."""
+    return [part for part in parts if isinstance(part.outcome, Verification)]
+
+
+def _give(future: asyncio.Future[CodedRows], coded: CodedRows) -> None:
+    if not future.done():
+        future.set_result(coded)
+
+
+def _fail(future: asyncio.Future[CodedRows], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(public_error(error))

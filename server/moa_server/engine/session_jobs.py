@@ -1,0 +1,72 @@
+"""Jobs of sessions on the inference thread, and what follows from them on the event loop.
+
+State: the event loop. Invariant: a session's job that fails ends that session, and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+from moa_shared.errors import InternalError
+
+from moa_server.engine.inference_thread import InferenceThread
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.losses import Losses
+
+
+class SessionJobs:
+    """Runs jobs between forwards.
+
+    Args:
+        losses: ends a session whose job fails.
+    """
+
+    def __init__(self, thread: InferenceThread, losses: Losses) -> None:
+        self._thread = thread
+        self._losses = losses
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Starts the inference thread; call it on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    # ------------------------------------------------------------ on the event loop
+
+    def run(self, job: Callable[[], None]) -> int:
+        """Has a job run before the next forward; returns its ticket."""
+        return self._thread.submit(job, urgent=True)
+
+    def run_for(self, live: LiveSession, job: Callable[[], None]) -> None:
+        """As `run`; if the job fails, its session is lost."""
+        self.run(partial(self._run_or_lose, live, job))
+
+    def withdraw(self, ticket: int) -> None:
+        """Removes a job that has not started."""
+        self._thread.withdraw(ticket)
+
+    # ------------------------------------------------------------ on the inference thread
+
+    def post(self, reply: Callable[[], None]) -> None:
+        """Calls back on the event loop."""
+        if self._loop is None:
+            raise InternalError("The engine ran a job before it was started.")
+        self._loop.call_soon_threadsafe(reply)
+
+    def post_loss(self, live: LiveSession, error: Exception) -> None:
+        """Ends a session that has failed, on the event loop."""
+        self.post(partial(self._losses.lose, live, error))
+
+    def _run_or_lose(self, live: LiveSession, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 (whatever it raises ends only this session)
+            self.post_loss(live, error)
+
+
+def ms_since(began: float) -> float:
+    """Milliseconds since a moment of `time.perf_counter`."""
+    return 1000.0 * (time.perf_counter() - began)

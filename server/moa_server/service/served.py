@@ -1,0 +1,57 @@
+"""What a server serves: the target, its execution and its drafters, as clients are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.compiler import ConstraintCompiler
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The target as the service needs to know it.
+
+    Args:
+        identity: what clients must hold in common with it.
+        context_tokens: the most tokens of a conversation.
+        end_of_text: token ids that end an answer.
+        decode: text of some tokens.
+        drafters: those whose memory is served.
+        step_ms, row_ms: time of a plain step at the start, and of each further row; 0: not measured.
+        constraints: compiles the forms of answers; None: it has none.
+    """
+
+    identity: pb.Identity
+    execution: pb.Execution
+    vocab_size: int
+    context_tokens: int
+    end_of_text: frozenset[int]
+    decode: Callable[[Sequence[int]], str]
+    drafters: tuple[pb.Drafter, ...] = ()
+    step_ms: float = 0.0
+    row_ms: float = 0.0
+    constraints: ConstraintCompiler | None = None
+
+    def new_execution(self, before: bytes) -> pb.NewExecution | None:
+        """The message for a client whose conversation began on another execution than this server's."""
+        if before == self.identity.execution:
+            return None
+        return pb.NewExecution(
+            fingerprint=self.identity.execution, execution=self.execution, end_of_text=sorted(self.end_of_text)
+        )
+
+    def check_vocabulary(self, settings: AnswerSettings) -> None:
+        """Raises ConfigError if a client's settings name a token that the target does not have."""
+        for token, _ in settings.sampling.logit_bias[-1:]:  # the largest
+            if token >= self.vocab_size:
+                raise ConfigError(
+                    f"logit_bias names token {token}, outside the vocabulary (0 to {self.vocab_size - 1}).",
+                    hint="Use the server's tokenizer.",
+                )

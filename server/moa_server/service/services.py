@@ -1,0 +1,222 @@
+"""What the calls of the service work with: the sessions, the engine that steps them, and the memory that they share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.prefix_hash import NAMED_TOKENS
+from moa_shared.protocol.protobuf_messages import ask_from_proto
+
+from moa_server.access.caller import Caller
+from moa_server.access.holdings import OtherReplicasUsage
+from moa_server.access.rates import Rates
+from moa_server.access.usage import Usage
+from moa_server.drafting.forward_cost import NODE_SHARE
+from moa_server.engine.engine import Engine
+from moa_server.engine.kv_pool import KVPool
+from moa_server.engine.live.account import Account
+from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.observer import Observer
+from moa_server.engine.prefixes.index import PrefixIndex
+from moa_server.engine.prefixes.sharing import PrefixSharing
+from moa_server.engine.registry import SessionRegistry
+from moa_server.engine.schedule import Schedule
+from moa_server.engine.session_size import SessionSize
+from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.service.forms import Forms
+from moa_server.service.served import Served
+from moa_server.session.session import Session, SessionLimits
+from moa_server.settings import ServerSettings
+
+log = structlog.get_logger()
+
+
+class Services:
+    """What a call needs in order to converse.
+
+    Args:
+        rates: of all callers.
+        observer: learns what happens.
+        before: called once on the inference thread.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        stepper: Stepper,
+        settings: ServerSettings,
+        rates: Rates,
+        observer: Observer,
+        before: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.served = served
+        self.settings = settings
+        self.rates = rates
+        self.observer = observer
+        self.clock = clock
+        self.forms = Forms(served.constraints)
+        self.sessions_elsewhere, self.kv_elsewhere = OtherReplicasUsage(clock), OtherReplicasUsage(clock)
+        self.registry = SessionRegistry(
+            settings.max_sessions,
+            settings.max_streams,
+            settings.detached_seconds,
+            self._make_live_session,
+            secrets.token_bytes,
+            clock,
+            self._on_closed,
+            self.sessions_elsewhere.running,
+        )
+        self.prefixes = PrefixIndex[LiveSession](
+            0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
+            lambda numbers: self.engine.pages.drop(numbers),
+        )
+        self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
+        schedule = Schedule[LiveSession](
+            served.row_ms / served.step_ms if served.step_ms else NODE_SHARE,
+            served.step_ms,
+            settings.prefill_chunk,
+            lambda live: live.caller.owner,
+        )
+        self.engine = Engine(stepper, self.registry.close, before, schedule, self._sharing, observer)
+        kv_bytes = settings.kv_bytes or stepper.target.kv_bytes()
+        self.pool = KVPool(kv_bytes, self.engine.release, self.prefixes, self.kv_elsewhere.running)
+        self._stepper = stepper
+        self._size = SessionSize(stepper, settings.draft_nodes)
+        self._limits = SessionLimits(
+            served.context_tokens,
+            served.vocab_size,
+            settings.draft_nodes,
+            settings.prefill_chunk,
+            settings.run_ahead_tokens,
+        )
+
+    # ------------------------------------------------------------ what clients are told
+
+    @property
+    def limits(self) -> pb.Limits:
+        settings = self.settings
+        return pb.Limits(
+            context_tokens=self.served.context_tokens,
+            draft_nodes=settings.draft_nodes,
+            frame_bytes=self.frame_bytes,
+            sessions=settings.max_sessions,
+            constraints=self.forms.are_offered,
+        )
+
+    @property
+    def frame_bytes(self) -> int:
+        """The longest message accepted."""
+        return self.settings.most_frame_bytes(self.served.context_tokens)
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens in one frame: a whole context, or the nodes of one draft."""
+        return max(self.served.context_tokens, self.settings.draft_nodes)
+
+    @property
+    def load(self) -> float:
+        """How much of this server is taken, 0 to 1, for clients that choose among several servers.
+
+        The largest of four shares that running answers have: of streams, of memory, of the time of a step with one
+        more, and of the reading of prompts with one more.
+        """
+        running = [live for live in self.registry.live_sessions if not live.is_idle]
+        answers, readers = len(running), sum(live.session.reads for live in running)
+        cost = self.engine.told_cost
+        others_ms = answers * cost.row_ms
+        time_share = others_ms / (cost.step_ms + others_ms) if others_ms else 0.0
+        return min(1.0, max(answers / self.settings.max_streams, self.pool.taken, time_share, readers / (readers + 1)))
+
+    def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
+        """How much of a text is kept that this caller need not have read.
+
+        Args:
+            prefix_hashes: of the text after each 64th token; those beyond the context are not looked at.
+        """
+        return self._sharing.cached_tokens(caller, prefix_hashes[: self.served.context_tokens // NAMED_TOKENS])
+
+    def conversations_that_fit(self, tokens: int) -> int:
+        """How many conversations of so many tokens can have running answers, with the memory rows that take most.
+
+        They share nothing: with a prefix in common there is room for more.
+        """
+        return self.pool.budget // self._size.largest(tokens)
+
+    # ------------------------------------------------------------ what clients ask
+
+    def read_ask(self, message: pb.Ask) -> Ask:
+        """A question from the wire.
+
+        Raises:
+            ConfigError: it asks for what this server does not do.
+        """
+        ask = ask_from_proto(message)
+        self.check_settings(ask.settings)
+        return ask
+
+    def check_settings(self, settings: AnswerSettings) -> None:
+        """Raises ConfigError if a client asks for what this server does not do."""
+        if settings.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
+            raise ConfigError(
+                "This server ends answers at end-of-text.",
+                hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text.",
+            )
+        self.served.check_vocabulary(settings)
+
+    def let_in(self, live: LiveSession, caller: Caller) -> None:
+        """Lets a session begin its answer, or continue it; to be called before anything else of the question is done.
+
+        Raises:
+            RateLimitError: the caller has used up its tokens.
+        """
+        live.account.let_in(self.rates.meter(caller))
+        live.turn.let_in()
+
+    def drafting_source(self, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
+        """The source whose drafter drafts here for a client; None: the server does not draft for it.
+
+        Args:
+            source: of the memory that the client wants; None: it wants none.
+            wanted: whether it wants the server's drafts.
+        """
+        source = source or self._stepper.find_source(b"")
+        able = source is not None and source.drafter is not None
+        return source if wanted and self.settings.drafts_here and able else None
+
+    def reserve(self, live: LiveSession) -> None:
+        """Promises a session the memory that the requested answer may take, less what of its text is kept already.
+
+        Raises:
+            ContextLengthError: it is more than this server keeps for all.
+            OverloadedError: it is not available now.
+        """
+        self.engine.pages.adopt(live)
+        cache, drafting = live.tensors.cache, live.drafting
+        nbytes = self._size.most_nbytes(cache, drafting.widths, live.session.most_tokens, drafting.own_drafter)
+        self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
+
+    # ------------------------------------------------------------ sessions
+
+    def close_sessions(self) -> None:
+        """Ends all sessions: their clients hold the text, and the log says what each has used."""
+        for live in self.registry.live_sessions:
+            self.registry.close(live)
+
+    def _on_closed(self, live: LiveSession) -> None:
+        live.account.end_answer()
+        self.pool.forget(live)
+        self.engine.free(live)
+        log.info("session ended", session=live.number, **live.account.usage.facts(live.caller, self.clock()))
+
+    def _make_live_session(self, token: bytes) -> LiveSession:
+        served = self.served
+        session = Session(self._limits, end_of_text=served.end_of_text, decode=served.decode, run_ahead=False)
+        return LiveSession(token, session, self._stepper.new_tensors(), account=Account(Usage(self.clock())))

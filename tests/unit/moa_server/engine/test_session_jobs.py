@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from unittest.mock import create_autospec
+
+import pytest
+from moa_server.engine.inference_thread import InferenceThread
+from moa_server.engine.losses import Losses
+from moa_server.engine.session_jobs import SessionJobs
+from moa_shared.errors import InternalError
+
+
+def test_a_job_before_the_start_is_a_defect() -> None:
+    jobs = SessionJobs(create_autospec(InferenceThread, instance=True), create_autospec(Losses, instance=True))
+    with pytest.raises(InternalError):
+        jobs.post(print)
