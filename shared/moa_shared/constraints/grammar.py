@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
@@ -34,7 +34,7 @@ def grammar_of(constraint: Constraint) -> str:
         case ConstraintKind.JSON_OBJECT:
             return _schema('{"type": "object"}')
         case ConstraintKind.REGEX:
-            return LLMatcher.grammar_from_regex(constraint.text)
+            return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'd')}/")  # \d is 0 to 9
         case ConstraintKind.CHOICE:
             return LLMatcher.grammar_from_regex("|".join(re.escape(each) for each in constraint.choices))
         case ConstraintKind.LARK:
