@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.coupling import select
 from moa_shared.tree.arithmetic import below_chain
 
 from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
@@ -253,7 +252,7 @@ class Stepper:
         verification = None
         kept: Sequence[int] = ()
         if plan.chooses:
-            verification = plan.verify(select(output.logits, plan.positions, plan.sampling, plan.text_before, allowed))
+            verification = plan.choose(output.logits, allowed)
             kept = [fed + node for node in verification.kept]
             tensors.cache.keep([*range(fed), *kept])
         source = tensors.source

@@ -239,7 +239,16 @@ class ConverseStream:
             session.on_draft(ask.provisional)
         if backlog.is_news:
             prefix_hash = session.hashes.short_at(backlog.base)
-            self.on_verdict(Verdict(session.ask_id, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
+            self.on_verdict(
+                Verdict(
+                    session.ask_id,
+                    backlog.base,
+                    prefix_hash,
+                    backlog.tokens,
+                    backlog.finish,
+                    chances=backlog.chances,
+                )
+            )
         self._services.engine.wake(live)
 
     def _reserve(self, live: LiveSession) -> None:

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.log_probabilities import chances_of
 from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import Scores
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 
@@ -29,6 +33,7 @@ class Verification:
         accepted: how many of `taken` were drafted.
         finish: whether and why the answer ends with them.
         own_accepted: how many of `taken` only the server guessed.
+        chances: of each of `taken`, where they are wanted.
     """
 
     kept: tuple[int, ...]
@@ -36,6 +41,7 @@ class Verification:
     accepted: int
     finish: Finish
     own_accepted: int = 0
+    chances: tuple[TokenChances, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,34 @@ class StepPlan:
         """Positions of the tokens that the target chooses: after the last of `feed`, then after each node."""
         root = self.fed
         return [root] + [root + depth for depth in self.tree.depths]
+
+    def choose(self, logits: Scores, allowed: Allowed | None) -> Verification:
+        """What the target chooses, with its chances where they are wanted.
+
+        Args:
+            logits: [positions, vocab].
+            allowed: what `allowed` gives.
+
+        Raises:
+            InternalError: logits that are not numbers.
+        """
+        positions, before, wanted = self.positions, self.text_before, self.settings.chances
+        verification = self.verify(select(logits, positions, self.sampling, before, allowed))
+        if wanted is None:
+            return verification
+        rows = [0, *(1 + node for node in verification.kept)]
+        if before is not None:
+            before = TextBefore(before.tokens, [before.paths[row] for row in rows])
+        chances = chances_of(
+            logits[rows],
+            verification.taken,
+            [positions[row] for row in rows],
+            wanted,
+            self.sampling,
+            before,
+            None if allowed is None else allowed[rows],
+        )
+        return replace(verification, chances=chances)
 
     def verify(self, chosen: Sequence[int]) -> Verification:
         """Walks the tree along the target's choices (after the last of `feed`, then after each node)."""
