@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.coupling import select
@@ -21,6 +22,8 @@ from moa_shared.tree.draft_tree import DraftTree, longest_path
 
 if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import Allowed, ConstrainedText
+
+MOST_FORCED = 16  # nodes of a tree with tokens that a form forces: most names of fields are shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,18 @@ class StepPlan:
     form: ConstrainedText | None = field(default=None, repr=False)
     needs_draft: bool = False
 
+    def with_forced(self) -> StepPlan:
+        """The same step with the tokens that the form forces, as nodes of the server; itself where there are none."""
+        if self.form is None or not self.chooses:
+            return self
+        try:
+            self._advance(self.form)
+        except ConfigError:
+            return self  # the forward says so, which fails for this session alone
+        room = max(0, min(MOST_FORCED - len(self.tree), self.rule.context_tokens - self.fed - 1))
+        tree = self.tree.with_path(self.form.forced()[:room])
+        return self.extend(tree, self.own_nodes + len(tree) - len(self.tree))
+
     def allowed(self) -> Allowed | None:
         """Which tokens the target may choose at each position, [positions, vocabulary]; None: any.
 
@@ -86,8 +101,12 @@ class StepPlan:
         """
         if self.form is None or not self.chooses:
             return None
-        self.form.advance(self.text[self.rule.answer_start + self.form.read : self.fed])
+        self._advance(self.form)
         return self.form.allowed(self.tree)
+
+    def _advance(self, form: ConstrainedText) -> None:
+        """Has the form read what is committed of the answer."""
+        form.advance(self.text[self.rule.answer_start + form.read : self.fed])
 
     def pick(self, tree: DraftTree) -> StepPlan | None:
         """The same step with these nodes only, a part of `tree`; None: without the others it is not worth a forward."""

@@ -16,7 +16,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from moa_shared.constraints.grammar import refusal
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import ConstraintKind
-from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.arithmetic import ROOT, path_to
 from moa_shared.tree.draft_tree import DraftTree
 
 Allowed = npt.NDArray[np.bool_]
@@ -56,6 +56,10 @@ class ConstrainedText:
                 hint="Ask again: the answer was continued without its constraint.",
             )
 
+    def forced(self) -> list[int]:
+        """The tokens that follow in any case, as the tokenizer would write them; none where there is a choice."""
+        return self._matcher.compute_ff_tokens()
+
     def allowed(self, tree: DraftTree) -> Allowed:
         """Which tokens may follow the answer, and each node of a draft below it: [1 + nodes, vocabulary].
 
@@ -86,11 +90,7 @@ class ConstrainedText:
 
     def _go_to(self, node: int, tree: DraftTree, read: list[int]) -> None:
         """Has the matcher read the path to a node, and no more."""
-        path: list[int] = []
-        while node != ROOT:
-            path.append(node)
-            node = tree.parents[node]
-        path.reverse()
+        path = path_to(tree.parents, node) if node != ROOT else []
         shared = 0
         while shared < min(len(path), len(read)) and path[shared] == read[shared]:
             shared += 1

@@ -129,3 +129,25 @@ def test_an_answer_that_lost_its_form_is_refused() -> None:
     assert plan is not None
     with pytest.raises(ConfigError, match="Token 1 of the answer does not have the form"):
         plan.allowed()
+
+
+def test_what_the_form_forces_is_drafted() -> None:
+    table = np.random.default_rng(1).standard_normal((len(TOKENS), len(TOKENS)), np.float32)
+    settings = AnswerSettings(Sampling(1.0, seed=5, constraint=CONSTRAINT), max_tokens=60)
+    whole, finish = answer(settings, table, lambda _: NO_DRAFT)
+    session = Session(SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), form())
+    steps = 0
+    while session.tokens[len(PROMPT) :] != whole:
+        plan = session.plan_step()
+        assert plan is not None
+        plan = plan.with_forced()
+        if not steps:
+            assert text_of(plan.tree.tokens) == '{"kind": "'
+            assert plan.own_nodes == len(plan.tree)
+        verification = plan.verify(choose(plan, table))
+        session.on_verified(plan, verification)
+        session.on_ack(len(session.tokens))
+        steps += 1
+    assert verification.finish is finish
+    assert steps < len(whole) / 2
