@@ -90,7 +90,7 @@ class ConstrainedText:
 
     def _go_to(self, node: int, tree: DraftTree, read: list[int]) -> None:
         """Has the matcher read the path to a node, and no more."""
-        path = path_to(tree.parents, node) if node != ROOT else []
+        path = path_to(tree.parents, node)
         shared = 0
         while shared < min(len(path), len(read)) and path[shared] == read[shared]:
             shared += 1
