@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from moa.v1 import moa_pb2 as pb
@@ -28,6 +29,7 @@ from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 
 from moa_server.access.authentication import Gate
@@ -40,6 +42,9 @@ from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.execution_level import Execution, load_execution
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.compiler import ConstraintCompiler
 
 log = structlog.get_logger()
 
@@ -109,6 +114,7 @@ def load_host(
         drafters=tuple(drafters),
         step_ms=execution.test.step_ms if execution.test else 0.0,
         row_ms=execution.test.row_ms if execution.test else 0.0,
+        constraints=constraint_compiler(tokenizer, target.vocab_size, ends),
     )
     offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
@@ -123,6 +129,20 @@ def load_host(
         observer=observer,
         before=execution.before,
     )
+
+
+def constraint_compiler(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> ConstraintCompiler | None:
+    """Compiles the forms of answers; None where the library for that is not installed.
+
+    Args:
+        size: rows of the target's head.
+        ends: tokens that end an answer.
+    """
+    try:
+        from moa_shared.constraints.compiler import ConstraintCompiler
+    except ModuleNotFoundError:
+        return None
+    return ConstraintCompiler(tokenizer, size, ends)
 
 
 def drafter_paths(

@@ -8,6 +8,7 @@ from typing import Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.defaults import SamplingDefaults
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
 
@@ -16,6 +17,7 @@ SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
 _OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, REPEAT_LAST_N)
+_ENDS = ("max_tokens", "stop", "loop_guard")  # what ends an answer, rather than chooses its tokens
 OPTION_NAMES = (  # in the order in which people are shown them
     "temperature",
     "top_k",
@@ -30,6 +32,7 @@ OPTION_NAMES = (  # in the order in which people are shown them
     "loop_guard",
     "max_tokens",
     "stop",
+    "constraint",
 )
 
 
@@ -45,6 +48,7 @@ class AnswerOptions:
         stop: strings before which the answer ends.
         presence_penalty, frequency_penalty, logit_bias: see `Sampling`.
         loop_guard: an answer that only repeats itself is ended.
+        constraint: the form that the answer must have; None: any.
     """
 
     temperature: float | None = None
@@ -60,6 +64,7 @@ class AnswerOptions:
     frequency_penalty: float = 0.0
     logit_bias: TokenBias = ()
     loop_guard: bool = True
+    constraint: Constraint | None = None
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open.
@@ -79,9 +84,9 @@ class AnswerOptions:
         Raises:
             ConfigError: a value outside its range.
         """
-        decided = asdict(self.decided())
-        ends = {name: decided.pop(name) for name in ("max_tokens", "stop", "loop_guard")}
-        return AnswerSettings(Sampling(**decided), **ends)
+        decided = self.decided()
+        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS}
+        return AnswerSettings(Sampling(**sampling), **{name: getattr(decided, name) for name in _ENDS})
 
     def sampling(self) -> dict[str, float]:
         """Those that a model may have a say in, once decided, by name."""
@@ -90,7 +95,10 @@ class AnswerOptions:
     def fields(self) -> dict[str, Any]:
         """The same as JSON has it."""
         values = asdict(self)
-        return values | {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
+        values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
+        if self.constraint is not None:
+            values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
+        return values
 
     def words(self) -> str:
         """The options of `moa-client chat` that choose the text, once decided; what is off is left out."""
@@ -122,14 +130,23 @@ def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
     """The options that `AnswerOptions.fields` has made; what is missing is left open.
 
     Raises:
-        ConfigError: a token id that is none.
+        ConfigError: a token id that is none, or a constraint that is none.
     """
     values = dict(fields)
+    if (constraint := values.get("constraint")) is not None:
+        values["constraint"] = _constraint_from(constraint)
     if "stop" in values:
         values["stop"] = tuple(values["stop"])
     if "logit_bias" in values:
         values["logit_bias"] = token_bias(values["logit_bias"])
     return AnswerOptions(**values)
+
+
+def _constraint_from(fields: Mapping[str, Any]) -> Constraint:
+    kinds = {kind.name.lower(): kind for kind in ConstraintKind}
+    if fields.get("kind") not in kinds:
+        raise ConfigError(f"A constraint has the kind {fields.get('kind')!r}, expected {', '.join(kinds)}.")
+    return Constraint(kinds[fields["kind"]], str(fields.get("text", "")))
 
 
 def token_bias(bias: Mapping[str, float]) -> TokenBias:

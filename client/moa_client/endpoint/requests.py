@@ -19,6 +19,7 @@ from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions, 
 from moa_client.endpoint.message_fields import used_messages
 from moa_client.endpoint.messages import Message
 from moa_client.endpoint.parameters import Api, used_parameters
+from moa_client.endpoint.response_format import ResponseFormat, StructuredOutputs, constraint_of
 from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
@@ -74,6 +75,8 @@ class AnswerRequest(_RequestPart):
     seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     stop: Annotated[list[str], BeforeValidator(_as_list)] = Field([], max_length=16)
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     moa: Extensions = Extensions()
 
     @property
@@ -94,6 +97,7 @@ class AnswerRequest(_RequestPart):
         for stop in self.stop:
             if not 0 < len(stop) <= 64:
                 raise _refused("stop", "each text must have 1 to 64 characters")
+        constraint = constraint_of(self.response_format, self.structured_outputs)
         seed = self.seed % (1 << 64)  # a negative one is another name of a large one
         try:
             options = AnswerOptions(
@@ -110,6 +114,7 @@ class AnswerRequest(_RequestPart):
                 frequency_penalty=self.frequency_penalty,
                 logit_bias=token_bias(self.logit_bias),
                 loop_guard=self.loop_guard,
+                constraint=constraint,
             ).decided(defaults, API_DEFAULTS)
             options.settings()
         except ConfigError as error:
@@ -219,6 +224,8 @@ def _first_problem(error: ValidationError) -> RequestError:
 def _path(loc: tuple[int | str, ...]) -> str:
     """Such as messages[0].role; without the names of types that alternatives have in it."""
     path = ""
+    if loc[0] == "response_format":
+        loc = (loc[0], *loc[2:])
     for part in loc:
         if isinstance(part, int):
             path += f"[{part}]"

@@ -140,16 +140,18 @@ class Identity(_message.Message):
     def __init__(self, target_id: _Optional[str] = ..., target_fingerprint: _Optional[bytes] = ..., tokenizer_hash: _Optional[bytes] = ..., drafter_fingerprint: _Optional[bytes] = ..., execution: _Optional[bytes] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("context_tokens", "draft_nodes", "frame_bytes", "sessions")
+    __slots__ = ("context_tokens", "draft_nodes", "frame_bytes", "sessions", "constraints")
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_NODES_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     context_tokens: int
     draft_nodes: int
     frame_bytes: int
     sessions: int
-    def __init__(self, context_tokens: _Optional[int] = ..., draft_nodes: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
+    constraints: bool
+    def __init__(self, context_tokens: _Optional[int] = ..., draft_nodes: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., constraints: _Optional[bool] = ...) -> None: ...
 
 class FetchDrafterRequest(_message.Message):
     __slots__ = ("name", "offset", "sha256")
@@ -198,7 +200,7 @@ class PartChunk(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "ignore_end_of_text", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "logit_bias", "loop_guard")
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "ignore_end_of_text", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "logit_bias", "loop_guard", "constraint", "chances")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +222,8 @@ class Sampling(_message.Message):
     FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
     LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
     LOOP_GUARD_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    CHANCES_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -234,7 +238,39 @@ class Sampling(_message.Message):
     frequency_penalty: float
     logit_bias: _containers.ScalarMap[int, float]
     loop_guard: bool
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_end_of_text: _Optional[bool] = ..., min_p: _Optional[float] = ..., repeat_penalty: _Optional[float] = ..., repeat_last_n: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., loop_guard: _Optional[bool] = ...) -> None: ...
+    constraint: Constraint
+    chances: WantedChances
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_end_of_text: _Optional[bool] = ..., min_p: _Optional[float] = ..., repeat_penalty: _Optional[float] = ..., repeat_last_n: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., loop_guard: _Optional[bool] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., chances: _Optional[_Union[WantedChances, _Mapping]] = ...) -> None: ...
+
+class WantedChances(_message.Message):
+    __slots__ = ("likeliest", "processed")
+    LIKELIEST_FIELD_NUMBER: _ClassVar[int]
+    PROCESSED_FIELD_NUMBER: _ClassVar[int]
+    likeliest: int
+    processed: bool
+    def __init__(self, likeliest: _Optional[int] = ..., processed: _Optional[bool] = ...) -> None: ...
+
+class Constraint(_message.Message):
+    __slots__ = ("kind", "text")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Constraint.Kind]
+        KIND_JSON_SCHEMA: _ClassVar[Constraint.Kind]
+        KIND_JSON_OBJECT: _ClassVar[Constraint.Kind]
+        KIND_REGEX: _ClassVar[Constraint.Kind]
+        KIND_CHOICE: _ClassVar[Constraint.Kind]
+        KIND_LARK: _ClassVar[Constraint.Kind]
+    KIND_UNSPECIFIED: Constraint.Kind
+    KIND_JSON_SCHEMA: Constraint.Kind
+    KIND_JSON_OBJECT: Constraint.Kind
+    KIND_REGEX: Constraint.Kind
+    KIND_CHOICE: Constraint.Kind
+    KIND_LARK: Constraint.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: Constraint.Kind
+    text: str
+    def __init__(self, kind: _Optional[_Union[Constraint.Kind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("tokens", "sampling", "server_drafts")
@@ -387,7 +423,7 @@ class Ack(_message.Message):
     def __init__(self, committed: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_hundredths", "memory", "ask", "server_drafted", "server_accepted", "least_percent")
+    __slots__ = ("base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_hundredths", "memory", "ask", "server_drafted", "server_accepted", "least_percent", "chances")
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -401,6 +437,7 @@ class Verdict(_message.Message):
     SERVER_DRAFTED_FIELD_NUMBER: _ClassVar[int]
     SERVER_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     LEAST_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    CHANCES_FIELD_NUMBER: _ClassVar[int]
     base: int
     prefix_hash: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -414,7 +451,18 @@ class Verdict(_message.Message):
     server_drafted: int
     server_accepted: int
     least_percent: int
-    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_hundredths: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ..., least_percent: _Optional[int] = ...) -> None: ...
+    chances: _containers.RepeatedCompositeFieldContainer[TokenChances]
+    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_hundredths: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ..., least_percent: _Optional[int] = ..., chances: _Optional[_Iterable[_Union[TokenChances, _Mapping]]] = ...) -> None: ...
+
+class TokenChances(_message.Message):
+    __slots__ = ("chosen", "tokens", "chances")
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHANCES_FIELD_NUMBER: _ClassVar[int]
+    chosen: float
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    chances: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, chosen: _Optional[float] = ..., tokens: _Optional[_Iterable[int]] = ..., chances: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("start", "count", "codec", "payload", "plane", "prefix_hash")

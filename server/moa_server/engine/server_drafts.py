@@ -76,14 +76,16 @@ class ServerDrafts:
         self._records: dict[int, DrafterRecord] = {}  # by the drafter's identity
 
     def extend(self, work: Sequence[DraftedWork], price: TimePrice) -> float:
-        """Adds the server's nodes to the plans; returns how long that took, in ms."""
+        """Adds what forms force, and the server's nodes, to the plans; returns how long that took, in ms."""
         began = time.perf_counter()
+        for each in work:
+            each.plan = each.plan.with_forced()
         rows = sum(each.rows for each in work) - 1
         for each in work:
             if each.order is not None:
                 each.guess = self._guess(each.tensors, each.plan, each.order, price, rows)
             if each.guess is not None:
-                each.plan = each.plan.extend(each.guess.tree, each.guess.own)
+                each.plan = each.plan.extend(each.guess.tree, each.plan.own_nodes + each.guess.own)
                 rows += each.guess.own
         return 1e3 * (time.perf_counter() - began)
 

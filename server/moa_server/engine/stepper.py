@@ -7,6 +7,7 @@ Invariant: after a verification a cache holds exactly the fed tokens and the acc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.coupling import select
 from moa_shared.tree.arithmetic import below_chain
 
 from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
@@ -25,6 +25,8 @@ from moa_server.session.verification import StepPlan, Verification
 from moa_server.verifier import Request
 
 if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import Allowed
+
     from moa_server.verifier import KVCache, Target, TargetOutput
 
 Rows = npt.NDArray[np.float32]
@@ -183,6 +185,7 @@ class Stepper:
     def __init__(self, target: Target, sources: Sequence[MemorySource] = ()) -> None:
         self.target = target
         self.sources = tuple(sources)
+        self._masks = ThreadPoolExecutor(1, "masks")  # computed while the forward runs
 
     def find_source(self, fingerprint: bytes) -> MemorySource | None:
         """The source of rows for the drafter with that fingerprint; None if it is not served."""
@@ -216,14 +219,16 @@ class Stepper:
 
         If the forward fails, each session has one of its own, so that only those that fail again are lost.
         """
+        masks = [None if each.plan.form is None else self._masks.submit(each.plan.allowed) for each in work]
         try:
             outputs = self.forward_all(work)
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
             return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
         outcomes: list[Outcome] = []
-        for each, output in zip(work, outputs, strict=True):
+        for each, output, mask in zip(work, outputs, masks, strict=True):
             try:
-                outcomes.append(self._verify(each.tensors, each.plan, output))
+                allowed = mask.result() if mask is not None else None
+                outcomes.append(self._verify(each.tensors, each.plan, output, allowed))
             except Exception as error:  # noqa: BLE001 (as above)
                 outcomes.append(error)
         return outcomes
@@ -239,13 +244,15 @@ class Stepper:
             requests.append(Request(tensors.cache, [*plan.feed, *plan.tree.tokens], _parents(plan), wanted, layers))
         return self.target.forward_all(requests)
 
-    def _verify(self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput) -> Verification | None:
+    def _verify(
+        self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput, allowed: Allowed | None = None
+    ) -> Verification | None:
         """What the target chose; None for a chunk of a prompt, which chooses nothing. Keeps rows and the path."""
         fed = len(plan.feed)
         verification = None
         kept: Sequence[int] = ()
         if plan.chooses:
-            verification = plan.verify(select(output.logits, plan.positions, plan.sampling, plan.text_before))
+            verification = plan.choose(output.logits, allowed)
             kept = [fed + node for node in verification.kept]
             tensors.cache.keep([*range(fed), *kept])
         source = tensors.source

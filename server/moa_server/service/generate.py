@@ -66,6 +66,8 @@ class Generation:
         self._lifecycle.check_open()
         settings = settings_from_proto(request.sampling)
         services.check_settings(settings)
+        constraint = settings.sampling.constraint
+        form = await services.forms.begin(constraint) if constraint is not None else None
         if len(request.tokens) > services.most_tokens:
             raise ContextLengthError(
                 f"The request has {len(request.tokens)} tokens, at most {services.most_tokens} fit."
@@ -79,7 +81,7 @@ class Generation:
         if drafts_by is not None:
             stepper = services.engine.stepper
             services.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
+        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings), form)
         services.registry.attach(live, self.caller, Attachment(self))
         live.account.usage.on_ask(1, len(request.tokens))
         if is_traced():

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.compiler import ConstraintCompiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class Served:
         decode: text of some tokens.
         drafters: those whose memory is served.
         step_ms, row_ms: time of a plain step at the start, and of each further row; 0: not measured.
+        constraints: compiles the forms of answers; None: it has none.
     """
 
     identity: pb.Identity
@@ -32,6 +37,7 @@ class Served:
     drafters: tuple[pb.Drafter, ...] = ()
     step_ms: float = 0.0
     row_ms: float = 0.0
+    constraints: ConstraintCompiler | None = None
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:
         """The message for a client whose conversation began on another execution than this server's."""

@@ -29,6 +29,7 @@ from moa_server.engine.sessions.kv_pool import KVPool
 from moa_server.engine.sessions.registry import SessionRegistry
 from moa_server.engine.sessions.session_size import SessionSize
 from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.service.forms import Forms
 from moa_server.service.served import Served
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
@@ -61,6 +62,7 @@ class Services:
         self.rates = rates
         self.observer = observer
         self.clock = clock
+        self.forms = Forms(served.constraints)
         self.sessions_elsewhere, self.kv_elsewhere = OtherReplicasUsage(clock), OtherReplicasUsage(clock)
         self.registry = SessionRegistry(
             settings.max_sessions,
@@ -106,6 +108,7 @@ class Services:
             draft_nodes=settings.draft_nodes,
             frame_bytes=self.frame_bytes,
             sessions=settings.max_sessions,
+            constraints=self.forms.are_offered,
         )
 
     @property

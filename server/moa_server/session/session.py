@@ -10,16 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 import numpy as np
 from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.tree.draft_tree import DraftTree, check_tokens
 
 from moa_server.session.pending_draft import NO_DRAFT, PendingDraft
 from moa_server.session.verification import StepPlan, Verification
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +63,14 @@ class Backlog:
         base: position of the first of them.
         finish: whether and why the answer has ended with them.
         repeats: this stream has sent the same Ask before; its verdicts are on their way.
+        chances: of the tokens, where they are wanted.
     """
 
     base: int
     tokens: tuple[int, ...] = ()
     finish: Finish = Finish.UNFINISHED
     repeats: bool = False
+    chances: tuple[TokenChances, ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -103,6 +110,8 @@ class Session:
         self._end_of_text = end_of_text
         self._decode = decode
         self._settings = AnswerSettings()
+        self._form: ConstrainedText | None = None
+        self._chances: list[TokenChances] = []  # of the newest tokens of the answer, where they are wanted
         self._first_step = False
         self._finish = Finish.UNFINISHED
         self.cache_version = 0  # grows when what the cache holds is given up
@@ -160,8 +169,11 @@ class Session:
         if ask is not None:
             self._check_ask(ask, PrefixHashes(tokens))
 
-    def on_ask(self, ask: Ask) -> Backlog:
+    def on_ask(self, ask: Ask, form: ConstrainedText | None = None) -> Backlog:
         """Appends a turn and begins (or continues) an answer. An Ask repeated in one stream changes nothing.
+
+        Args:
+            form: where the settings have a constraint, the answer under it, before its first token.
 
         Returns:
             The part of this answer already chosen beyond the client's tokens, to be sent at once; without tokens, but
@@ -181,6 +193,7 @@ class Session:
         if same and self.phase is SessionPhase.ANSWERING and ask.id == self.ask_id:
             return Backlog(end, repeats=True)
         self.ask_id = ask.id
+        self._form = form
         if same and self._resumable:
             return self._resume(end)
         self._replace(ask.base, ask.tokens)
@@ -188,6 +201,7 @@ class Session:
         self.cached = min(self.cached, end - 1)
         self.answer_start = start
         self._settings = ask.settings
+        self._chances.clear()
         self._finish = self._rule(ask.settings, start).finish_of(self.tokens[start:])
         self._resumable = False
         if self._finish is Finish.UNFINISHED:
@@ -215,7 +229,11 @@ class Session:
         self._check_new(ask.tokens, held=base, spare=spare)
 
     def _resume(self, end: int) -> Backlog:
-        backlog = Backlog(end, tuple(self.tokens[end:]), self._finish)
+        missed = tuple(self.tokens[end:])
+        chances = tuple(self._chances[-len(missed) :]) if missed else ()
+        if len(chances) < len(missed):  # the client had said that it holds some of these
+            chances = ()
+        backlog = Backlog(end, missed, self._finish, chances=chances)
         self._resumable = False
         if self._finish is Finish.UNFINISHED:
             self._begin(end)
@@ -259,6 +277,8 @@ class Session:
         if committed > len(self.tokens):
             raise ProtocolError(f"an Ack of at most {len(self.tokens)} tokens", f"{committed}")
         self.acknowledged = max(self.acknowledged, committed)
+        unknown = len(self.tokens) - self.acknowledged
+        del self._chances[: max(0, len(self._chances) - unknown)]
 
     def on_stop(self) -> bool:
         """Ends the answer where it is; False if none was running."""
@@ -331,6 +351,7 @@ class Session:
             self._salvage(plan)
             return False
         self._append(verification.taken)
+        self._chances += verification.chances
         self.cached = plan.fed + len(verification.kept)
         self._first_step = False
         self.pending.on_committed(self.tokens)
@@ -361,6 +382,7 @@ class Session:
             server_drafted=plan.own_nodes,
             server_accepted=verification.own_accepted,
             least_chance=least_chance,
+            chances=verification.chances,
         )
 
     # ------------------------------------------------------------ inside
@@ -394,6 +416,7 @@ class Session:
             cache_version=self.cache_version,
             text=self.tokens,
             needs_draft=needs_draft,
+            form=self._form,
         )
 
     def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:

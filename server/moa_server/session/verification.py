@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.sampling.chances import TokenChances
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.log_probabilities import chances_of
 from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.scores import Scores
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import Allowed, ConstrainedText
+
+MOST_FORCED = 16  # nodes of a tree with tokens that a form forces: most names of fields are shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,7 @@ class Verification:
         accepted: how many of `taken` were drafted.
         finish: whether and why the answer ends with them.
         own_accepted: how many of `taken` only the server guessed.
+        chances: of each of `taken`, where they are wanted.
     """
 
     kept: tuple[int, ...]
@@ -32,6 +44,7 @@ class Verification:
     accepted: int
     finish: Finish
     own_accepted: int = 0
+    chances: tuple[TokenChances, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,7 @@ class StepPlan:
         cache_version: of the cache when it was made.
         text: the session's own list of tokens when it was made; it may have grown since, and is never cut.
         own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
+        form: the answer under its constraint, which only the forward touches; None: it has none.
         needs_draft: it is worth a forward only if it verifies nodes.
     """
 
@@ -64,7 +78,35 @@ class StepPlan:
     cache_version: int = 0
     text: list[int] = field(default_factory=list, repr=False)
     own_nodes: int = 0
+    form: ConstrainedText | None = field(default=None, repr=False)
     needs_draft: bool = False
+
+    def with_forced(self) -> StepPlan:
+        """The same step with the tokens that the form forces, as nodes of the server; itself where there are none."""
+        if self.form is None or not self.chooses:
+            return self
+        try:
+            self._advance(self.form)
+        except ConfigError:
+            return self  # the forward says so, which fails for this session alone
+        room = max(0, min(MOST_FORCED - len(self.tree), self.rule.context_tokens - self.fed - 1))
+        tree = self.tree.with_path(self.form.forced()[:room])
+        return self.extend(tree, self.own_nodes + len(tree) - len(self.tree))
+
+    def allowed(self) -> Allowed | None:
+        """Which tokens the target may choose at each position, [positions, vocabulary]; None: any.
+
+        Raises:
+            ConfigError: what is committed is not of the form, or nothing can follow.
+        """
+        if self.form is None or not self.chooses:
+            return None
+        self._advance(self.form)
+        return self.form.allowed(self.tree)
+
+    def _advance(self, form: ConstrainedText) -> None:
+        """Has the form read what is committed of the answer."""
+        form.advance(self.text[self.rule.answer_start + form.read : self.fed])
 
     def pick(self, tree: DraftTree) -> StepPlan | None:
         """The same step with these nodes only, a part of `tree`; None: without the others it is not worth a forward."""
@@ -97,6 +139,34 @@ class StepPlan:
         """Positions of the tokens that the target chooses: after the last of `feed`, then after each node."""
         root = self.fed
         return [root] + [root + depth for depth in self.tree.depths]
+
+    def choose(self, logits: Scores, allowed: Allowed | None) -> Verification:
+        """What the target chooses, with its chances where they are wanted.
+
+        Args:
+            logits: [positions, vocab].
+            allowed: what `allowed` gives.
+
+        Raises:
+            InternalError: logits that are not numbers.
+        """
+        positions, before, wanted = self.positions, self.text_before, self.settings.chances
+        verification = self.verify(select(logits, positions, self.sampling, before, allowed))
+        if wanted is None:
+            return verification
+        rows = [0, *(1 + node for node in verification.kept)]
+        if before is not None:
+            before = TextBefore(before.tokens, [before.paths[row] for row in rows])
+        chances = chances_of(
+            logits[rows],
+            verification.taken,
+            [positions[row] for row in rows],
+            wanted,
+            self.sampling,
+            before,
+            None if allowed is None else allowed[rows],
+        )
+        return replace(verification, chances=chances)
 
     def verify(self, chosen: Sequence[int]) -> Verification:
         """Walks the tree along the target's choices (after the last of `feed`, then after each node)."""

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.loop_guard import LOOP_TOKENS, guard_looks, only_repeats
+from moa_shared.sampling.chances import WantedChances
 from moa_shared.sampling.settings import Sampling
 
 MAX_STOP_STRINGS = 16
@@ -43,6 +44,7 @@ class AnswerSettings:
         stop: strings that end the answer; the text shown ends before the first of them.
         ignore_end_of_text: continue after end-of-text (for measurements).
         loop_guard: end an answer that only repeats itself (`protocol.loop_guard`).
+        chances: what the asker wants to know of the chances of its tokens; None: nothing.
 
     Raises:
         ConfigError: a value outside its range.
@@ -53,6 +55,7 @@ class AnswerSettings:
     stop: tuple[str, ...] = ()
     ignore_end_of_text: bool = False
     loop_guard: bool = False
+    chances: WantedChances | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_tokens < TOKENS_LIMIT:

@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.sampling.chances import TokenChances
 
 
 class Plane(IntEnum):
@@ -91,6 +92,7 @@ class Verdict:
         step_ms: how long the forward took, selection included.
         server_drafted, server_accepted: how many of `drafted` and `accepted` only the server guessed.
         least_chance: that a node must have to be worth verifying now; 0: any.
+        chances: of each of `tokens`, where the question wants them.
     """
 
     ask: int
@@ -105,6 +107,7 @@ class Verdict:
     server_drafted: int = 0
     server_accepted: int = 0
     least_chance: float = 0.0
+    chances: Sequence[TokenChances] = ()
 
 
 @dataclass(frozen=True, slots=True)

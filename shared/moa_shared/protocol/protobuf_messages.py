@@ -12,6 +12,8 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.sampling.chances import TokenChances, WantedChances
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling
 from moa_shared.tree.arithmetic import ROOT
 
@@ -21,7 +23,7 @@ Number = TypeVar("Number", bound=IntEnum)
 
 
 def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
-    sampling = settings.sampling
+    sampling, wanted = settings.sampling, settings.chances
     return pb.Sampling(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -37,6 +39,8 @@ def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
         frequency_penalty=sampling.frequency_penalty,
         logit_bias=dict(sampling.logit_bias),
         loop_guard=settings.loop_guard,
+        constraint=constraint_to_proto(sampling.constraint) if sampling.constraint is not None else None,
+        chances=pb.WantedChances(likeliest=wanted.likeliest, processed=wanted.processed) if wanted else None,
     )
 
 
@@ -53,6 +57,7 @@ def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
         message.presence_penalty,
         message.frequency_penalty,
         tuple(message.logit_bias.items()),
+        constraint_from_proto(message.constraint) if message.HasField("constraint") else None,
     )
     return AnswerSettings(
         sampling,
@@ -60,7 +65,18 @@ def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
         tuple(message.stop),
         message.ignore_end_of_text,
         message.loop_guard,
+        WantedChances(message.chances.likeliest, message.chances.processed) if message.HasField("chances") else None,
     )
+
+
+def constraint_to_proto(constraint: Constraint) -> pb.Constraint:
+    return pb.Constraint(kind=constraint.kind.value, text=constraint.text)  # type: ignore[arg-type]
+
+
+def constraint_from_proto(message: pb.Constraint) -> Constraint:
+    """Raises ConfigError for a text that is not of its kind, ProtocolError for an unknown kind."""
+    kind = _known(ConstraintKind, message.kind, "a constraint of a kind that this version knows", "kind ")
+    return Constraint(kind, message.text)
 
 
 def ask_to_proto(ask: Ask) -> pb.Ask:
@@ -133,11 +149,16 @@ def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
         server_drafted=verdict.server_drafted,
         server_accepted=verdict.server_accepted,
         least_percent=round(100 * verdict.least_chance),
+        chances=[
+            pb.TokenChances(chosen=each.chosen, tokens=each.tokens, chances=each.chances) for each in verdict.chances
+        ],
     )
 
 
 def verdict_from_proto(message: pb.Verdict) -> Verdict:
-    """Raises ProtocolError for a finish that this version does not know."""
+    """Raises ProtocolError for a finish that this version does not know, or chances that do not fit the tokens."""
+    if message.chances and len(message.chances) != len(message.tokens):
+        raise ProtocolError(f"chances of {len(message.tokens)} tokens", f"of {len(message.chances)}")
     return Verdict(
         ask=message.ask,
         base=message.base,
@@ -151,6 +172,7 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
         server_drafted=message.server_drafted,
         server_accepted=message.server_accepted,
         least_chance=min(message.least_percent, 100) / 100,
+        chances=tuple(TokenChances(each.chosen, tuple(each.tokens), tuple(each.chances)) for each in message.chances),
     )
 
 

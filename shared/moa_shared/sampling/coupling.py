@@ -66,18 +66,27 @@ def process_logits(logits: Scores, sampling: Sampling) -> Scores:
     return log_softmax(_keep_min_p(scores, sampling.min_p))
 
 
-def select(logits: Scores, positions: Sequence[int], sampling: Sampling, before: TextBefore | None = None) -> list[int]:
+def select(
+    logits: Scores,
+    positions: Sequence[int],
+    sampling: Sampling,
+    before: TextBefore | None = None,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> list[int]:
     """The token chosen from each row of logits: argmax of `process_logits` + noise, or of the logits (greedy).
 
     Args:
         logits: [rows, vocab] float32, the target's.
         positions: position of the token that each row chooses.
         before: the text before each row, for penalties.
+        allowed: [rows, vocab or more], which tokens may be chosen; None: all.
 
     Raises:
         InternalError: logits that are not numbers, so no token can be chosen; penalties without the text.
     """
     logits = adjusted(logits, positions, sampling, before)
+    if allowed is not None:
+        logits = np.where(allowed[:, : logits.shape[-1]], logits, np.float32(-np.inf))
     if sampling.greedy:
         return _likeliest(logits, positions)
     chosen: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from moa_shared.errors import ConfigError
+from moa_shared.sampling.constraint import Constraint
 
 SEED_LIMIT = 1 << 64
 # Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite,
@@ -38,6 +39,7 @@ class Sampling:
         presence_penalty: taken off the logits of tokens that the answer has, -2 to 2 (OpenAI's).
         frequency_penalty: taken off once for each time that the answer has the token, -2 to 2 (OpenAI's).
         logit_bias: token ids with what is added to their logits, -100 to 100; kept in the order of the ids.
+        constraint: the form that the answer must have; None: any.
         answer_start: no setting of the user: position of the answer's first token, where an end has filled it in
             (`within`).
 
@@ -55,6 +57,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: TokenBias = ()
+    constraint: Constraint | None = None
     answer_start: int = 0
 
     def __post_init__(self) -> None:

@@ -22,7 +22,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moa_shared.errors import ConfigError
+
 if TYPE_CHECKING:
+    from moa_shared.sampling.constraint import Constraint
     from moa_shared.sandbox.chat_template import Messages
 
 PROGRAM = "from moa_shared.sandbox.child_program import main; main()"
@@ -83,6 +86,17 @@ class TextChild:
         """
         self._ask({"do": "try", "folder": str(folder)})
 
+    def try_constraint(self, constraint: Constraint) -> None:
+        """Compiles a constraint, and finds what an answer may begin with.
+
+        Raises:
+            ConfigError: it cannot be enforced.
+            ChildError: it takes too much.
+        """
+        problem = self._ask({"do": "constrain", "kind": constraint.kind.value, "text": constraint.text})
+        if problem is not None:
+            raise ConfigError(problem["message"], hint=problem["hint"])
+
     def close(self) -> None:
         """Ends the process."""
         with self._lock:
@@ -138,6 +152,14 @@ class TextChild:
             return process.wait(0.2)  # one that has crashed says how
         process.kill()
         return process.wait()
+
+
+@cache
+def constraint_child() -> TextChild:
+    """The child of this process that tries constraints: its own, since one may take all of its time."""
+    child = TextChild(1)  # compiling for a model's vocabulary takes up to four times as long
+    atexit.register(child.close)
+    return child
 
 
 @cache

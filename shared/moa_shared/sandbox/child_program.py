@@ -20,6 +20,8 @@ from typing import Any
 import jinja2
 import tokenizers
 
+from moa_shared.errors import ConfigError
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sandbox.chat_template import render
 from moa_shared.sandbox.child import LENGTH_BYTES, MOST_REPLY
 from moa_shared.sandbox.patterns import patterns_in
@@ -78,6 +80,14 @@ def _do(request: dict[str, Any]) -> object:
         case "encode":
             path = Path(request["folder"]) / "tokenizer.json"
             return _backend(path, path.stat().st_mtime_ns).encode(request["text"], add_special_tokens=False).ids
+        case "constrain":
+            from moa_shared.constraints.trial import try_constraint  # where the library is installed
+
+            try:
+                try_constraint(Constraint(ConstraintKind(request["kind"]), request["text"]))
+            except ConfigError as refusal:
+                return {"message": refusal.message, "hint": refusal.hint}
+            return None
         case _:
             _try(Path(request["folder"]))
             return None

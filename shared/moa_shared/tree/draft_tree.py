@@ -75,6 +75,18 @@ class DraftTree:
             children.setdefault(parent, []).append(node)
         return {parent: tuple(nodes) for parent, nodes in children.items()}
 
+    def with_path(self, tokens: Sequence[int]) -> DraftTree:
+        """The tree with these tokens as a path from the root; nodes that it lacks are added at its end."""
+        added, parents, node = [*self.tokens], [*self.parents], ROOT
+        for token in tokens:
+            child = self.child_with(node, token)
+            if child is None:
+                child = len(added)
+                added.append(token)
+                parents.append(node)
+            node = child
+        return self if len(added) == len(self) else DraftTree(tuple(added), tuple(parents))
+
     def ancestor_matrix(self) -> npt.NDArray[np.bool_]:
         """[nodes, nodes] bool: row sees column, which is itself or one of its ancestors."""
         return arithmetic.ancestor_matrix(self.parents)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 import structlog
 from moa.v1 import moa_pb2 as pb
@@ -25,6 +26,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Verdict
+from moa_shared.protocol.protobuf_messages import constraint_from_proto
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
@@ -40,6 +42,9 @@ from moa_server.service.stream.frames import check_lengths, check_order, parse
 from moa_server.service.stream.handshake import OpenHandshake
 from moa_server.service.stream.memory_queue import SessionRows
 from moa_server.session.session import SessionPhase
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
 log = structlog.get_logger()
 
@@ -75,6 +80,7 @@ class ConverseStream:
         self._codecs: tuple[Codec, ...] = ()
         self._frame_writer = FrameWriter(write, services.settings.write_seconds, services.observer)
         self._drafts = DraftReader()
+        self._form: ConstrainedText | None = None  # of the question that is handled
         self._reader: asyncio.Task[None] | None = None
         self._busy_at = services.clock()  # when something was last asked or written
         self._allowance = allowance or Allowance(services.clock)
@@ -118,9 +124,9 @@ class ConverseStream:
         except TimeoutError:
             raise ProtocolError(f"an Open within {self._services.settings.open_seconds:g} s", "nothing") from None
         if first is not None:
-            self._on_frame(first)
+            await self._take(first)
             async for data in frames:
-                self._on_frame(data)
+                await self._take(data)
                 if self.state is StreamState.ENDED:
                     break
                 if pause_seconds := self._allowance.pause_seconds:
@@ -133,15 +139,25 @@ class ConverseStream:
 
     # ------------------------------------------------------------ frames
 
-    def _on_frame(self, data: bytes) -> None:
+    async def _take(self, data: bytes) -> None:
+        """Handles a frame, once the form that a question asks for is compiled."""
         if self.state is StreamState.ENDED:
             return  # crossed with our goodbye
         frame = parse(pb.ClientFrame, data, self._services.frame_bytes)
+        sampling = frame.open.ask.sampling if frame.HasField("open") else frame.ask.sampling
+        self._form = None
+        if sampling.HasField("constraint"):
+            self._form = await self._services.forms.begin(constraint_from_proto(sampling.constraint))
+        self._on_frame(frame, len(data))
+
+    def _on_frame(self, frame: pb.ClientFrame, size: int) -> None:
+        if self.state is StreamState.ENDED:
+            return  # while the form was compiled
         kind = frame.WhichOneof("frame")
         check_order(kind, is_first=self.state is StreamState.AWAITING_OPEN)
         nodes = check_lengths(frame, self._services.most_tokens)
-        self._allowance.charge(len(data), nodes, replies=kind == "beat")
-        self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, len(data))
+        self._allowance.charge(size, nodes, replies=kind == "beat")
+        self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, size)
         match kind:
             case "open":
                 self._on_open(frame.open)
@@ -195,7 +211,7 @@ class ConverseStream:
         self._services.let_in(live, self.caller)
         self._busy_at = self._services.clock()
         session = live.session
-        backlog = session.on_ask(ask)
+        backlog = session.on_ask(ask, self._form)
         if backlog.repeats:
             return
         live.account.usage.on_ask(ask.id, len(session.tokens))
@@ -214,7 +230,16 @@ class ConverseStream:
             session.on_draft(ask.provisional)
         if backlog.is_news:
             prefix_hash = session.hashes.short_at(backlog.base)
-            self.on_verdict(Verdict(session.ask_id, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
+            self.on_verdict(
+                Verdict(
+                    session.ask_id,
+                    backlog.base,
+                    prefix_hash,
+                    backlog.tokens,
+                    backlog.finish,
+                    chances=backlog.chances,
+                )
+            )
         self._services.engine.wake(live)
 
     def _reserve(self, live: LiveSession) -> None:

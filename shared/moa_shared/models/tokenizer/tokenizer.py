@@ -77,6 +77,16 @@ class Tokenizer:
             # as a batch, since that lets other threads run meanwhile
             return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
+    @property
+    def size(self) -> int:
+        """How many tokens there are, with all added ones."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    def to_json(self) -> str:
+        """What tokenizer.json describes, with all added tokens."""
+        with without_panics():
+            return self._backend.to_str()
+
     def with_bos(self, ids: list[int]) -> list[int]:
         """The tokens of a text that no chat template has made, after BOS where the model's files say so."""
         return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]

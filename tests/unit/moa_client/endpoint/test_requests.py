@@ -129,12 +129,6 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             ),
         ),
         (
-            {"response_format": {"type": "json_object"}},
-            snapshot(
-                "response_format | unsupported_parameter | response_format is not supported. Answers are text; no grammar is enforced: ask for JSON in words."
-            ),
-        ),
-        (
             {"modalities": ["text", "audio"]},
             snapshot("modalities | unsupported_parameter | modalities is not supported. Answers are text."),
         ),

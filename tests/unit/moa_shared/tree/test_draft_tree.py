@@ -104,3 +104,10 @@ def test_tokens_are_checked_as_a_whole() -> None:
     ):
         check_tokens(tokens, 1)
     assert tokens.touched == 1
+
+
+def test_a_path_is_added_where_the_tree_lacks_it() -> None:
+    tree = DraftTree((1, 2, 3), (-1, 0, -1))
+    assert tree.with_path([1, 2]) is tree
+    assert tree.with_path([]) is tree
+    assert tree.with_path([1, 4, 5]) == DraftTree((1, 2, 3, 4, 5), (-1, 0, -1, 0, 3))

@@ -1,0 +1,1 @@
+"""Which tokens may follow in an answer that must have a form."""

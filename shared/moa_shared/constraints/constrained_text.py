@@ -1,0 +1,110 @@
+"""An answer that must have a form: which tokens may follow it, and each path of a draft below it.
+
+State: llguidance's matcher after the answer's tokens. Invariant: between two calls it has read exactly these, so what
+may follow a path does not depend on what else was drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+from moa_shared.constraints.grammar import refusal
+from moa_shared.errors import ConfigError
+from moa_shared.sampling.constraint import ConstraintKind
+from moa_shared.tree.arithmetic import ROOT, path_to
+from moa_shared.tree.draft_tree import DraftTree
+
+Allowed = npt.NDArray[np.bool_]
+
+
+class ConstrainedText:
+    """One answer under a constraint.
+
+    Args:
+        matcher: at the beginning of the answer; its own from here on.
+        vocabulary: that it was compiled for.
+    """
+
+    def __init__(self, kind: ConstraintKind, matcher: LLMatcher, vocabulary: LLTokenizer) -> None:
+        self._kind = kind
+        self._matcher = matcher
+        self._size = vocabulary.vocab_size
+        self._ends = frozenset(vocabulary.eos_tokens)
+        self._read = 0  # tokens of the answer
+
+    @property
+    def read(self) -> int:
+        """How many of the answer's tokens it has read."""
+        return self._read
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Reads the answer's next tokens.
+
+        Raises:
+            ConfigError: they are not of the form, which they are not if the target chose them.
+        """
+        read = self._matcher.try_consume_tokens(list(tokens))
+        self._read += read
+        if read < len(tokens):
+            raise ConfigError(
+                f"Token {self._read + 1} of the answer does not have the form that it must have.",
+                hint="Ask again: the answer was continued without its constraint.",
+            )
+
+    def forced(self) -> list[int]:
+        """The tokens that follow in any case, as the tokenizer would write them; none where there is a choice."""
+        return self._matcher.compute_ff_tokens()
+
+    def allowed(self, tree: DraftTree) -> Allowed:
+        """Which tokens may follow the answer, and each node of a draft below it: [1 + nodes, vocabulary].
+
+        All may follow a node that cannot itself be chosen.
+
+        Raises:
+            ConfigError: nothing can follow, or finding it exceeds the library's limits.
+        """
+        masks = allocate_token_bitmask(1 + len(tree), self._size)
+        self._fill(masks, 0)
+        goes_on = [False] * len(tree)  # whether something may follow the node
+        read: list[int] = []  # the nodes that the matcher has read, after the answer
+        try:
+            for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+                if (parent != ROOT and not goes_on[parent]) or not _holds(masks[parent + 1], token):
+                    continue
+                if token in self._ends:
+                    continue  # nothing follows; and the matcher cannot take back an end
+                self._go_to(parent, tree, read)
+                self._matcher.consume_token(token)
+                read.append(node)
+                goes_on[node] = True
+                self._fill(masks, node + 1)
+        finally:
+            self._matcher.rollback(len(read))
+        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._size, bitorder="little")
+        return bits.view(np.bool_)
+
+    def _go_to(self, node: int, tree: DraftTree, read: list[int]) -> None:
+        """Has the matcher read the path to a node, and no more."""
+        path = path_to(tree.parents, node)
+        shared = 0
+        while shared < min(len(path), len(read)) and path[shared] == read[shared]:
+            shared += 1
+        self._matcher.rollback(len(read) - shared)
+        self._matcher.consume_tokens([tree.tokens[each] for each in path[shared:]])
+        read[:] = path
+
+    def _fill(self, masks: npt.NDArray[np.int32], row: int) -> None:
+        fill_next_token_bitmask(self._matcher, masks, row)
+        if self._matcher.is_error():
+            raise refusal(self._kind, self._matcher.get_error())
+        if not masks[row].any():
+            raise refusal(self._kind, "no token can follow")
+
+
+def _holds(mask: npt.NDArray[np.int32], token: int) -> bool:
+    return bool(int(mask[token >> 5]) >> (token & 31) & 1)

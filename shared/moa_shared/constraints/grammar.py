@@ -1,0 +1,77 @@
+"""Constraints as llguidance's grammars, and what it refuses in our words.
+
+Nothing is loosened: a keyword that cannot be enforced is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
+
+from moa_shared.errors import ConfigError
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
+
+# One way to write JSON, Python's: other white space would let a small model write it for ever, and what stands between
+# values needs no forward to be drafted.
+JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+MOST_ERROR = 300  # characters of the library's own words
+_PLACE = re.compile(r"^at \d+\(\d+\): |\n *1 \| .*|<non-verbose/>", re.DOTALL)  # where in the library's own form of it
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
+
+
+def grammar_of(constraint: Constraint) -> str:
+    """llguidance's grammar of a constraint.
+
+    Raises:
+        ConfigError: it is refused without a look at what tokens there are.
+    """
+    match constraint.kind:
+        case ConstraintKind.JSON_SCHEMA:
+            return _schema(constraint.text)
+        case ConstraintKind.JSON_OBJECT:
+            return _schema('{"type": "object"}')
+        case ConstraintKind.REGEX:
+            return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'd')}/")  # \d is 0 to 9
+        case ConstraintKind.CHOICE:
+            return LLMatcher.grammar_from_regex("|".join(re.escape(each) for each in constraint.choices))
+        case ConstraintKind.LARK:
+            return LLMatcher.grammar_from_lark(constraint.text)
+
+
+def compile_grammar(constraint: Constraint, vocabulary: LLTokenizer) -> LLMatcher:
+    """A matcher at the beginning of an answer.
+
+    Raises:
+        ConfigError: the constraint cannot be enforced; it says why.
+    """
+    limits = LLParserLimits(verbose_errors=False)
+    matcher = LLMatcher(vocabulary, grammar_of(constraint), log_level=0, limits=limits)
+    if matcher.is_error():
+        raise refusal(constraint.kind, matcher.get_error())
+    return matcher
+
+
+def refusal(kind: ConstraintKind, problem: str) -> ConfigError:
+    """Why a constraint cannot be enforced."""
+    if found := _UNIMPLEMENTED.search(problem):
+        names = ", ".join(json.loads(found[1]))
+        return ConfigError(
+            f"The {kind.label} uses {names}, which cannot be enforced.", hint="Leave it out, and check it yourself."
+        )
+    if "oneOf constraints are not supported" in problem:
+        return ConfigError(
+            f"The {kind.label} has a oneOf whose forms overlap, which cannot be enforced.", hint="Use anyOf."
+        )
+    words = " ".join(_PLACE.sub("", problem).split()).rstrip(".")
+    return ConfigError(f"The {kind.label} cannot be enforced: {words[:MOST_ERROR]}.", hint="Use a simpler one.")
+
+
+def _schema(text: str) -> str:
+    options: Any = JSON_FORM  # of a typed dictionary
+    try:
+        return LLMatcher.grammar_from_json_schema("{}" if text.strip() == "true" else text, overrides=options)
+    except ValueError as error:
+        raise refusal(ConstraintKind.JSON_SCHEMA, str(error)) from None

@@ -1,0 +1,88 @@
+"""What an answer tells of the chances of its tokens: the same whatever is drafted."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.session.session import Session, SessionLimits
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
+from moa_shared.sampling.chances import TokenChances, WantedChances
+from moa_shared.sampling.coupling import process_logits
+from moa_shared.sampling.scores import log_softmax
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.toy import PROMPT, VOCAB, MarkovModel, decode
+
+LENGTH = 24
+
+
+def session_of(settings: AnswerSettings) -> Session:
+    session = Session(SessionLimits(1000, VOCAB), end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=True)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings))
+    return session
+
+
+def answer(model: MarkovModel, settings: AnswerSettings, chance: random.Random) -> tuple[list[int], list[TokenChances]]:
+    """A whole answer with random drafts, and what the verdicts tell."""
+    session = session_of(settings)
+    told: list[TokenChances] = []
+    while len(session.tokens) < len(PROMPT) + LENGTH:
+        plan = session.plan_step()
+        assert plan is not None
+        count = chance.randrange(6)
+        parents = tuple(chance.randrange(-1, node) for node in range(count))
+        plan = plan.pick(DraftTree(tuple(chance.randrange(VOCAB) for _ in range(count)), parents))
+        assert plan is not None
+        verification = plan.choose(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
+        session.on_verified(plan, verification)
+        verdict = session.verdict(plan, verification, stale=0, step_ms=0.0)
+        assert len(verdict.chances) == len(verdict.tokens)
+        told += verdict.chances
+    return session.tokens[len(PROMPT) :], told
+
+
+@given(st.integers(0, 1 << 30), st.booleans(), st.sampled_from([0.0, 0.8]))
+def test_chances_do_not_depend_on_drafts(seed: int, processed: bool, temperature: float) -> None:
+    sampling = Sampling(temperature, seed=seed, top_k=3, frequency_penalty=0.5)
+    settings = AnswerSettings(sampling, max_tokens=LENGTH, chances=WantedChances(2, processed=processed))
+    model = MarkovModel.random(seed)
+    first, second = (answer(model, settings, random.Random(number)) for number in (seed, seed + 1))
+    assert first == second
+
+
+@pytest.mark.parametrize("processed", [False, True])
+def test_chances_are_of_the_distribution_that_was_asked_for(processed: bool) -> None:
+    model, sampling = MarkovModel.random(3), Sampling(0.7, seed=2, top_k=4)
+    settings = AnswerSettings(sampling, max_tokens=LENGTH, chances=WantedChances(3, processed=processed))
+    tokens, told = answer(model, settings, random.Random(1))
+    for before, token, chances in zip([PROMPT[-1], *tokens], tokens, told, strict=False):
+        row = model.table[[before]]
+        [expected] = process_logits(row, sampling) if processed else log_softmax(row)
+        assert chances.chosen == expected[token]
+        assert chances.tokens == tuple(np.argsort(-expected, kind="stable")[:3])
+        assert chances.chances == tuple(expected[list(chances.tokens)])
+
+
+def test_a_client_that_comes_back_learns_the_chances_of_what_it_missed() -> None:
+    settings = AnswerSettings(Sampling(), max_tokens=LENGTH, chances=WantedChances(1))
+    session, model = session_of(settings), MarkovModel.random(5)
+    told: list[TokenChances] = []
+    for _ in range(6):
+        plan = session.plan_step()
+        assert plan is not None
+        verification = plan.choose(model.table[[plan.feed[-1]]], None)
+        session.on_verified(plan, verification)
+        told += verification.chances
+    session.on_ack(len(PROMPT) + 2)
+    held = len(PROMPT) + 3
+    tokens = session.tokens[:held]
+    session.on_open(tokens, asks=True)
+    backlog = session.on_ask(Ask(1, held, session.hashes.at(held), (), settings, answer_start=len(PROMPT)))
+    assert len(backlog.tokens) == 3
+    assert backlog.chances == tuple(told[3:])
