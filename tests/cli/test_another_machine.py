@@ -34,7 +34,6 @@ class Machine:
         ours = environment("proto", "shared", "server", "client", "kernels", HOME=str(self.home))
         return {name: value for name, value in ours.items() if not name.startswith(("MOA_", "XDG_"))} | {
             "MOA_CLIENT_DAEMON": "false",
-            "MOA_SERVER_EXECUTION": "float32",
             "MOA_SERVER_DRAFTER": "none",
         }
 
@@ -116,7 +115,7 @@ To serve: moa-server serve --config TMP/server/.config/moa/server/server.toml
                 0,
                 """\
 gpu is in use.
-It serves tiny at float32. To talk to it: moa-client chat
+It serves tiny at int8. To talk to it: moa-client chat
 """,
             )
         )

@@ -24,7 +24,7 @@ from tests.net.client_device import stepper
 from tests.net.client_talk import talking
 from tests.net.server_peer import make_host, plain_text, serving
 
-OPTIONS = AnswerOptions(temperature=0.7, seed=4, max_tokens=20)
+OPTIONS = AnswerOptions(temperature=0.7, seed=5, max_tokens=20)
 QUESTIONS = {"first": [5, 17, 42, 8, 17, 42], "second": [9, 9, 4], "third": [3, 1]}
 
 

@@ -20,7 +20,6 @@ def test_without_matplotlib_a_user_hears_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_a_picture_that_cannot_be_written_is_one_sentence_and_leaves_no_figure(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     pyplot = new_pyplot()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):

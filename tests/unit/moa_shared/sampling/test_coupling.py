@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
@@ -18,6 +17,7 @@ from moa_shared.tree.draft_tree import DraftTree, longest_path
 from scipy import stats
 
 from tests.support.messages import raises
+from tests.support.properties import examples
 
 VOCAB = 12
 SAMPLES = 20_000
@@ -121,6 +121,8 @@ def argmax_with_noise(scores: Rows, positions: list[int], sampling: Sampling) ->
 
 def in_torch(logits: Rows, sampling: Sampling) -> Rows:
     """`process_logits` as it was first written."""
+    import torch
+
     scores = torch.from_numpy(logits)
     if sampling.greedy:
         return scores.log_softmax(-1).numpy()
@@ -137,7 +139,7 @@ def in_torch(logits: Rows, sampling: Sampling) -> Rows:
     return scores.log_softmax(-1).numpy()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from([1, 2, 30, 500, 4000]),
     st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
@@ -159,6 +161,7 @@ def test_choices_are_those_of_the_rule_to_the_bit(
     assert select(logits, positions, sampling) == by_the_rule(logits, positions, sampling)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize(
     "sampling",

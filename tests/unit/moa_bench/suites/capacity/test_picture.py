@@ -31,7 +31,6 @@ def test_the_closed_form_is_of_each_user_and_only_where_acceptance_is_known() ->
 
 @pytest.mark.parametrize("numbers", [(1, 16), (4,)])
 def test_it_is_drawn(numbers: tuple[int, ...], facts: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     cells = [cell(users, way, 50.0 / users) for users in numbers for way in (PLAIN, ORACLE, SERVER)]
     (picture,) = draw(facts | {"cells": cells, "name": "capacity"}, tmp_path)
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -20,7 +20,10 @@ from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter, write_gguf
-from tests.support.tiny_models import save_tiny_model, tiny_model
+from tests.support.tiny_models import save_tiny_model
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 __all__ = ["write_gguf"]
 
@@ -100,8 +103,8 @@ def test_without_npm_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("mode", ["plain", "lookup", "assistant"])
 def test_transformers_writes_as_many_tokens_as_asked_and_says_when(mode: str) -> None:
-    model = tiny_model()
-    said = Generator(model, tiny_model(seed=4)).ask([5, 9, 11, 40, 5, 9, 11], 12, mode)
+    model = torch_model()
+    said = Generator(model, torch_model(seed=4)).ask([5, 9, 11, 40, 5, 9, 11], 12, mode)
     assert said["tokens"] == Generator(model).ask([5, 9, 11, 40, 5, 9, 11], 12, "plain")["tokens"]
     assert len(said["tokens"]) == len(said["arrivals_ms"]) == 12
     assert said["arrivals_ms"] == sorted(said["arrivals_ms"])
