@@ -90,6 +90,7 @@ def wait_until_keys_are_in_force(program: Program, count: int) -> None:
     next(line for line in program.err if '"keys reloaded"' in line and f'"keys": {count},' in line)
 
 
+@pytest.mark.long
 def test_three_lines_to_a_secure_server(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
     server, device = machines
     model, port = make_model(tmp_path / "tiny", 1), free_port()

@@ -53,14 +53,19 @@ def speculative_samples(sampling: Sampling, verify_with: Sampling) -> np.ndarray
     return np.array(chosen)
 
 
+def test_the_temperature_divides_the_logits() -> None:
+    scores = process_logits(np.array([[0.0, np.log(3)]], np.float32), Sampling(0.5))
+    np.testing.assert_allclose(np.exp(scores), [[0.1, 0.9]], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(1.0, seed=3),
+        pytest.param(Sampling(1.0, seed=3), marks=pytest.mark.long),
         Sampling(0.7, seed=4),
-        Sampling(1.0, top_k=4, seed=5),
-        Sampling(1.0, top_p=0.8, seed=6),
-        Sampling(1.0, min_p=0.2, seed=7),
+        pytest.param(Sampling(1.0, top_k=4, seed=5), marks=pytest.mark.long),
+        pytest.param(Sampling(1.0, top_p=0.8, seed=6), marks=pytest.mark.long),
+        pytest.param(Sampling(1.0, min_p=0.2, seed=7), marks=pytest.mark.long),
         Sampling(1.0, top_p=0.95, seed=8, min_p=0.1, logit_bias=((3, 1.0), (0, -2.0))),
     ],
     ids=str,
