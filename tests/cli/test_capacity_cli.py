@@ -28,6 +28,7 @@ def capacity(*words: object) -> str:
     return result.stdout
 
 
+@pytest.mark.torch
 def test_a_plan_for_people_and_for_programs(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=6000)
     options = [model, "--drafter", "none", "--execution", "float32"]

@@ -317,7 +317,7 @@ def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path:
     assert (code, err) == snapshot(
         (
             65,
-            "Error: The drafter checkpoint TMP/d.safetensors is corrupt or truncated (a tensor of shape [32] in the bytes 60160 to 60288 of 60188). Fetch or train the checkpoint again.\n",
+            "Error: The drafter checkpoint TMP/d.safetensors is corrupt or truncated (a tensor of shape [128] in the bytes 476928 to 477440 of 477340). Fetch or train the checkpoint again.\n",
         )
     )
     code, _, err = run("chat", *options(served, nodes=200), "w10")

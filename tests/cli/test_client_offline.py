@@ -121,7 +121,7 @@ def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
     answer = alone(served, ASKED, max_tokens=6)
     code, out, _ = run("chat", *options(served, max_tokens=6), "--json", "w10")
     first, *middle, last = events(out)
-    assert (code, first["execution"]) == (0, {"level": "float32", "exact": False})
+    assert (code, first["execution"]) == (0, {"level": "int8", "exact": True})
     assert first["drafter"]["reason"] == "as wished"  # type: ignore[index]
     assert (first["event"], first["target"], first["server"], first["online"]) == (
         "ready",

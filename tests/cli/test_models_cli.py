@@ -38,6 +38,7 @@ def run(*words: object) -> str:
     return result.stdout
 
 
+@pytest.mark.torch
 def test_the_models_of_a_machine(
     places: dict[str, Path],  # noqa: F811
     write_gguf: GgufWriter,
@@ -98,6 +99,7 @@ No models are here: neither in the hub's cache, nor in ollama's or LM Studio's f
     assert run("models", tmp_path / "none") == snapshot("There is no folder TMP/none. Check the name.")
 
 
+@pytest.mark.torch
 def test_a_name_of_the_list_is_served(places: dict[str, Path], write_gguf: GgufWriter) -> None:  # noqa: F811
     path = write_gguf()
     put_into_ollama(places["ollama"], "registry.ollama.ai/library/tiny/latest", path)

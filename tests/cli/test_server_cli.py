@@ -28,12 +28,10 @@ from moa_shared.errors import ConfigError
 from moa_shared.models.gguf.header import read_header
 from moa_shared.programs.config import settings_of
 
-from tests.support.dense_families import tiny_dense
-from tests.support.dense_gguf import write_dense_gguf
 from tests.support.messages import steady
 from tests.support.programs import environment, started
 from tests.support.tiny_gguf import GgufWriter
-from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter
+from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
 
 ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 
@@ -42,7 +40,7 @@ ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model with a tokenizer, as save_pretrained writes it."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    return save_tiny_model(folder, seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
+    return save_tiny_model(folder, seed=1, num_hidden_layers=2, max_position_embeddings=64)
 
 
 @pytest.fixture(autouse=True)
@@ -236,7 +234,7 @@ def test_drafters_that_cannot_be_used(
     assert (code, err) == snapshot(
         (
             65,
-            "Error: The drafter checkpoint TMP/drafter.safetensors is corrupt or truncated (a tensor of shape [32] in the bytes 60160 to 60288 of 60188). Fetch or train the checkpoint again.\n",
+            "Error: The drafter checkpoint TMP/drafter.safetensors is corrupt or truncated (a tensor of shape [128] in the bytes 476928 to 477440 of 477340). Fetch or train the checkpoint again.\n",
         )
     )
 
@@ -255,6 +253,7 @@ def test_a_terminal_shows_a_start_before_the_imports_that_take_long(monkeypatch:
     assert "Starting moa-server" in terminal.getvalue()
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["Q8_0", "F32"])
 @pytest.mark.parametrize("level", ["int8", "auto"])
 def test_a_gguf_file_with_weights_that_are_no_numbers(
@@ -264,6 +263,9 @@ def test_a_gguf_file_with_weights_that_are_no_numbers(
     kind: str,
     level: str,
 ) -> None:
+    from tests.support.dense_families import tiny_dense
+    from tests.support.dense_gguf import write_dense_gguf
+
     model, path = tiny_dense("llama"), tmp_path / "tiny.gguf"
     if kind == "F32":
         model.get_submodule("model.layers.1.mlp.up_proj").weight[0, 0] = float("nan")
@@ -404,7 +406,7 @@ def test_who_needs_a_key_is_told_how_to_show_it() -> None:
 def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, number: signal.Signals) -> None:
     drafter, ready = make_drafter(tmp_path / "drafter.safetensors", reused_layers=1), tmp_path / "ready"
     command = [sys.executable, "-m", "moa_server.cli", "serve", str(model_folder), "--port", "0", "--threads", "1"]
-    options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json", "--execution", "float32"]
+    options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json"]
     options += ["--allow-ignore-end-of-text"]
     with started([*command, *options], ENVIRONMENT) as server:
         line = server.out.readline()
@@ -415,7 +417,7 @@ def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, nu
             said = stub.Describe(pb.DescribeRequest())
             assert said.identity.drafter_fingerprint.hex() == load_checkpoint(drafter).fingerprint
             assert [drafter.reused_layers for drafter in said.drafters] == [1]
-            assert said.execution.level == "float32"
+            assert said.execution.level == "int8"
             request = pb.GenerateRequest(tokens=[1, 5, 9], sampling=pb.Sampling(max_tokens=4))
             assert sum(len(response.tokens) for response in stub.Generate(request)) in range(1, 5)
             assert ready.read_text() == f"{found[1]}\n"

@@ -35,6 +35,7 @@ def doctor(*words: object) -> Result:
     return CliRunner().invoke(cli, ["doctor", *map(str, words)])
 
 
+@pytest.mark.torch
 def test_a_server_that_could_start(model: Path) -> None:
     result = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0)
     assert (result.exit_code, [line.split()[1] for line in result.stdout.splitlines() if line[2] != " "]) == (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import moa_client.cli
@@ -30,6 +32,7 @@ HEAVY = {
     *("torch", "transformers", "grpc", "google", "numpy", "pydantic", "asyncio", "prompt_toolkit", "rich", "jinja2"),
     *("tokenizers", "structlog", "logging", "tomllib", "platformdirs", "yaml"),
 }
+Run = Callable[..., tuple[int, str, str]]
 REPORT = """
 import atexit, json, os, sys
 atexit.register(lambda: os.write(2, json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})).encode()))
@@ -47,6 +50,21 @@ def imported(*arguments: str) -> set[str]:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith((b"Usage: ", b"moa-", b"netsim", b"#", b"plain,")), done.stdout
     return set(json.loads(done.stderr))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a program in this process: exit status, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        module, _, function = PROGRAMS[words[0]].partition(":")
+        monkeypatch.setattr(sys, "argv", list(words))
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", "")  # else click calls it "python -m pytest"
+        with pytest.raises(SystemExit) as ended:
+            getattr(importlib.import_module(module), function)()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return run
 
 
 def test_nobody_waits_for_what_help_does_not_need() -> None:
@@ -100,12 +118,10 @@ def test_what_help_says_of_a_command_begins_its_own_help() -> None:
         (["netsim", "run", "--profil", "4g"], snapshot("Error: No such option '--profil'. (Did you mean one of: '--profile', '--ready-file'?)")),
     ],
 )  # fmt: skip
-def test_misspelt_commands_and_options_get_a_hint(arguments: list[str], message: str) -> None:
-    module, _, function = PROGRAMS[arguments[0]].partition(":")
-    script = f"import sys; from {module} import {function}; sys.argv[:] = {arguments!r}; {function}()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == message
+def test_misspelt_commands_and_options_get_a_hint(run: Run, arguments: list[str], message: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1] == message
 
 
 # ---------------------------------------------------------------- completion
@@ -124,18 +140,14 @@ def test_misspelt_commands_and_options_get_a_hint(arguments: list[str], message:
         (["netsim", "rep"], ["replay", "report"]),
     ],
 )
-def test_tab_completes_commands_options_and_values(words: list[str], expected: list[str]) -> None:
-    module, _, function = PROGRAMS[words[0]].partition(":")
-    script = f"import sys; from {module} import {function}; sys.argv[:] = {words[:1]!r}; {function}()"
-    asked = {
-        f"_{words[0].replace('-', '_').upper()}_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT | asked, timeout=60
-    )
-    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == expected, done.stderr
+def test_tab_completes_commands_options_and_values(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
+) -> None:
+    monkeypatch.setenv(f"_{words[0].replace('-', '_').upper()}_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    _, out, err = run(words[0])
+    assert [line.partition(",")[2] for line in out.splitlines()] == expected, err
 
 
 def test_bash_takes_the_script_and_completes_by_it(tmp_path: Path) -> None:

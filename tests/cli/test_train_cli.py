@@ -16,6 +16,8 @@ from moa_training.cli import cli, main
 from tests.support.programs import environment
 from tests.support.tiny_training import save_tiny_target, write_conversations, write_fit_config
 
+pytestmark = pytest.mark.torch
+
 ENVIRONMENT = environment("proto", "shared", "training")
 
 

@@ -79,7 +79,6 @@ class Fleet:
 @contextmanager
 def serving(folder: Path, *arguments: object) -> Iterator[Fleet]:
     """A fleet that serves, deployed with these arguments too, on a Ray of its own."""
-    pytest.importorskip("ray.serve")
     made = Fleet(folder, save_tiny_model(folder / "tiny", max_position_embeddings=1024))
     code, _, err = made.command(*made.up(*arguments))
     try:

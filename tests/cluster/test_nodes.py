@@ -56,7 +56,6 @@ def kill(node: subprocess.Popen[bytes]) -> None:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, subprocess.Popen[bytes]]]:
     """A fleet with one replica on each of two nodes, and the node that is not the head."""
-    pytest.importorskip("ray.serve")
     folder = tmp_path_factory.mktemp("nodes")
     token = folder / "token"
     token.touch(0o600)

@@ -22,7 +22,7 @@ from moa_client.link.dialer import new_session
 from moa_client.link.security import Security
 from moa_client.link.server import SESSION, Server
 from moa_server.running.running_server import RunningServer
-from moa_server.verifier.torch_target import TorchTarget
+from moa_server.verifier import Target
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -43,7 +43,7 @@ SHORT = AnswerSettings(Sampling(0.7, seed=4), max_tokens=32, ignore_end_of_text=
 
 
 @pytest.fixture(scope="module")
-def target() -> TorchTarget:
+def target() -> Target:
     return tiny_target()
 
 
@@ -54,7 +54,7 @@ class Fleet(Servers):
         settings: of both servers.
     """
 
-    def __init__(self, target: TorchTarget, folder: Path, **settings: Any) -> None:
+    def __init__(self, target: Target, folder: Path, **settings: Any) -> None:
         super().__init__(target)
         self.folder = folder
         self.authority = Authority()
@@ -88,7 +88,7 @@ class Fleet(Servers):
 
 @asynccontextmanager
 async def fleet(
-    target: TorchTarget, folder: Path, change: Callable[[Config], object] = lambda config: None, **settings: Any
+    target: Target, folder: Path, change: Callable[[Config], object] = lambda config: None, **settings: Any
 ) -> AsyncIterator[tuple[Fleet, Proxy]]:
     """Two servers behind Envoy.
 
@@ -109,9 +109,7 @@ async def fleet(
 
 
 @asynccontextmanager
-async def talking(
-    target: TorchTarget, servers: Fleet, proxy: Proxy, *, drafts: bool = True
-) -> AsyncIterator[ClientEngine]:
+async def talking(target: Target, servers: Fleet, proxy: Proxy, *, drafts: bool = True) -> AsyncIterator[ClientEngine]:
     """A client's engine with a link of its own."""
     link = client_fleet.Fleet([servers.server(proxy)])
     engine = ClientEngine(link, slow_device(target) if drafts else device(target, "none"), VOCAB, Codec.INT4, WAITING)
@@ -139,7 +137,7 @@ def no_health_checks(config: Config) -> None:
 @pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
 async def test_an_answer_is_the_text_of_a_direct_one(
-    target: TorchTarget, tmp_path: Path, settings: AnswerSettings, drafts: bool
+    target: Target, tmp_path: Path, settings: AnswerSettings, drafts: bool
 ) -> None:
     screen, after = Screen(), Screen()
     async with fleet(target, tmp_path) as (servers, proxy), talking(target, servers, proxy, drafts=drafts) as engine:
@@ -153,7 +151,7 @@ async def test_an_answer_is_the_text_of_a_direct_one(
     assert not screen.notices
 
 
-async def test_a_resumed_stream_returns_to_its_server(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_resumed_stream_returns_to_its_server(target: Target, tmp_path: Path) -> None:
     """Over the connection that it had, and over another one."""
     async with fleet(target, tmp_path) as (servers, proxy), servers.channel(proxy) as shared:
         for _ in range(8):
@@ -176,7 +174,7 @@ async def test_a_resumed_stream_returns_to_its_server(target: TorchTarget, tmp_p
     assert sum(taken.values()) == 8
 
 
-async def test_a_client_that_loses_its_streams_stays_at_its_server(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_client_that_loses_its_streams_stays_at_its_server(target: Target, tmp_path: Path) -> None:
     screen = Screen()
     async with fleet(target, tmp_path) as (servers, proxy), talking(target, servers, proxy) as engine:
 
@@ -195,7 +193,7 @@ async def test_a_client_that_loses_its_streams_stays_at_its_server(target: Torch
 
 
 async def ask_together(
-    target: TorchTarget, servers: Fleet, proxy: Proxy, happen: Callable[[], Coroutine[Any, Any, None]]
+    target: Target, servers: Fleet, proxy: Proxy, happen: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     """Clients ask, something happens once all of them have begun to read, and each text is whole; so is the next."""
     screens = [Screen() for _ in range(CLIENTS)]
@@ -223,7 +221,7 @@ async def ask_together(
     assert happening
 
 
-async def test_conversations_of_a_killed_server_go_on_at_the_other(target: TorchTarget, tmp_path: Path) -> None:
+async def test_conversations_of_a_killed_server_go_on_at_the_other(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path) as (servers, proxy):
         await ask_together(target, servers, proxy, lambda: servers.kill("one"))
         await servers.begin("one")
@@ -246,7 +244,7 @@ async def sessions_at(servers: Fleet, proxy: Proxy, name: str, count: int) -> li
 
 
 async def test_a_stream_is_opened_elsewhere_before_envoy_knows_that_a_server_is_gone(
-    target: TorchTarget, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     async with fleet(target, tmp_path, slow_health_checks) as (servers, proxy):
         sessions = await sessions_at(servers, proxy, "one", 4)
@@ -262,7 +260,7 @@ async def test_a_stream_is_opened_elsewhere_before_envoy_knows_that_a_server_is_
                 assert served.identity.target_id == "tiny"
 
 
-async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target: Target, tmp_path: Path) -> None:
     """Also before Envoy knows that it drains."""
     async with fleet(target, tmp_path, slow_health_checks) as (servers, proxy):
         sessions = await sessions_at(servers, proxy, "one", 4)
@@ -276,12 +274,12 @@ async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target
         assert servers.sessions("one") == left
 
 
-async def test_answers_of_a_server_that_leaves_go_on_at_the_other(target: TorchTarget, tmp_path: Path) -> None:
+async def test_answers_of_a_server_that_leaves_go_on_at_the_other(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path) as (servers, proxy):
         await ask_together(target, servers, proxy, lambda: leave(servers, "one"))
 
 
-async def test_a_draining_server_is_taken_out_by_its_health(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_draining_server_is_taken_out_by_its_health(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path) as (servers, proxy):
         await servers.running["one"].drain(0.0)
         await proxy.until_healthy(servers.running["two"].port)
@@ -290,7 +288,7 @@ async def test_a_draining_server_is_taken_out_by_its_health(target: TorchTarget,
         await proxy.until_healthy(*servers.ports)
 
 
-async def test_a_full_server_s_conversation_goes_to_the_other(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_full_server_s_conversation_goes_to_the_other(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path, max_streams=1) as (servers, proxy), servers.channel(proxy) as channel:
         session, other = await sessions_at(servers, proxy, "one", 2)
         first = Peer(channel, metadata=(session,))
@@ -304,7 +302,7 @@ async def test_a_full_server_s_conversation_goes_to_the_other(target: TorchTarge
         await first.bye()
 
 
-async def test_a_caller_s_own_limit_is_not_escaped_at_the_other_server(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_caller_s_own_limit_is_not_escaped_at_the_other_server(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path, tokens_per_minute=8) as (servers, proxy), servers.channel(proxy) as channel:
         session = ((SESSION, new_session()),)
         peer = Peer(channel, metadata=session)
@@ -322,7 +320,7 @@ async def test_a_caller_s_own_limit_is_not_escaped_at_the_other_server(target: T
 # ---------------------------------------------------------------- time
 
 
-async def test_the_age_of_a_server_s_connections_costs_no_text(target: TorchTarget, tmp_path: Path) -> None:
+async def test_the_age_of_a_server_s_connections_costs_no_text(target: Target, tmp_path: Path) -> None:
     screens = [Screen(), Screen()]
     age: dict[str, Any] = {"connection_age_seconds": 0.3, "connection_age_grace_seconds": 0.1}
     async with fleet(target, tmp_path, **age) as (servers, proxy), talking(target, servers, proxy) as engine:
@@ -351,7 +349,7 @@ def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
 
 
 @pytest.mark.long
-async def test_an_answer_and_a_silence_of_twenty_seconds(target: TorchTarget, tmp_path: Path) -> None:
+async def test_an_answer_and_a_silence_of_twenty_seconds(target: Target, tmp_path: Path) -> None:
     """Longer than Envoy's default for a call, 15 s."""
     limits: dict[str, Any] = {"tokens_per_minute": 60}  # the first minute's worth comes at once, and then one a second
     settings = AnswerSettings(max_tokens=78, ignore_end_of_text=True)
@@ -379,7 +377,7 @@ async def reason_through(servers: Fleet, proxy: Proxy, security: Security | None
         await server.close()
 
 
-async def test_errors_of_tls_stay_readable(target: TorchTarget, tmp_path: Path) -> None:
+async def test_errors_of_tls_stay_readable(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path) as (servers, proxy):
         stranger = tmp_path / "stranger.pem"
         stranger.write_bytes(Authority("somebody else").certificate)
@@ -404,7 +402,7 @@ async def shown(proxy: Proxy) -> str:
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", proxy.port), timeout=10.0)
 
 
-async def test_a_renewed_certificate_is_shown_without_a_restart(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_renewed_certificate_is_shown_without_a_restart(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path) as (servers, proxy):
         before = await shown(proxy)
         servers.authority.issue("proxy", ("127.0.0.1",)).write(tmp_path, "proxy")
@@ -414,7 +412,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(target: TorchTar
         await reason_through(servers, proxy)
 
 
-async def test_a_server_that_is_not_who_it_should_be_gets_no_calls(target: TorchTarget, tmp_path: Path) -> None:
+async def test_a_server_that_is_not_who_it_should_be_gets_no_calls(target: Target, tmp_path: Path) -> None:
     servers = Fleet(target, tmp_path)
     try:
         await servers.begin("one")

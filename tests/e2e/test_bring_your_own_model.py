@@ -19,6 +19,8 @@ from moa_shared.models import ModelFiles
 from tests.support.programs import CHECKOUT, environment, started
 from tests.support.published_drafters import EAGLE_CONFIG, eagle_layer, publish
 
+pytestmark = pytest.mark.torch
+
 PAGE = CHECKOUT / "docs" / "drafters.md"
 BLOCK = re.compile(r"^```sh ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FEW = {

@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc.aio
 import pytest
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.device.loading import Device, load_device
@@ -21,7 +20,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
-from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
+from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -94,6 +93,9 @@ def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
 @pytest.fixture(scope="module")
 def generated(default_model_files: ModelFiles, tokenizer: Tokenizer) -> list[list[int]]:
     """transformers' own greedy answers."""
+    import torch
+    from moa_shared.models import load_target_model
+
     torch.set_num_threads(1)
     model: Any = load_target_model(default_model_files, torch.float32)
     answers = []
@@ -126,6 +128,7 @@ async def alone(address: str, tokens: list[int], settings: AnswerSettings) -> li
         return [token async for part in stub.Generate(request) for token in part.tokens]
 
 
+@pytest.mark.torch
 @pytest.mark.long
 async def test_greedy_text_is_what_transformers_generates(
     float32_server: str, tokenizer: Tokenizer, generated: list[list[int]]

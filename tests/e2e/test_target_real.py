@@ -10,6 +10,8 @@ from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from transformers import PreTrainedModel
 
+pytestmark = pytest.mark.torch
+
 PROMPTS = ["What is the capital of France?", "Write a haiku about the sea.", "List three uses of a brick:\n\n1. "]
 NEW_TOKENS = 24
 

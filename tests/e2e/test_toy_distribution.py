@@ -38,7 +38,13 @@ def chi_square_p(tokens: list[int], sampling: Sampling) -> float:
 
 @pytest.mark.parametrize(("breadth", "depth"), [(1, 4), (2, 3)], ids=["chain", "tree"])
 @pytest.mark.parametrize(
-    "sampling", [Sampling(1.0, seed=11), Sampling(0.7, top_k=4, seed=12), PENALISED], ids=["1.0", "0.7", "penalties"]
+    "sampling",
+    [
+        pytest.param(Sampling(1.0, seed=11), marks=pytest.mark.long),
+        Sampling(0.7, top_k=4, seed=12),
+        pytest.param(PENALISED, marks=pytest.mark.long),
+    ],
+    ids=["1.0", "0.7", "penalties"],
 )
 def test_verified_drafts_follow_the_target(sampling: Sampling, breadth: int, depth: int) -> None:
     server = ToyServer(TARGET)

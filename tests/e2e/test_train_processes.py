@@ -22,6 +22,8 @@ from moa_training.settings import load_fit_settings
 from tests.support.programs import environment
 from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
+pytestmark = pytest.mark.torch
+
 LOSSES = ("total", "cross_entropy", "feature", "state", "agreement", "gradient_norm", "tokens")
 
 

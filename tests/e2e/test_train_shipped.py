@@ -13,6 +13,8 @@ from moa_training.evaluation.checkpoints import load_fitting_checkpoint
 from moa_training.evaluation.evaluation import evaluate
 from moa_training.evaluation.measuring.job import EvaluationOptions
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.parametrize("name", SHIPPED_DRAFTERS)
 def test_the_default_target_has_small_drafters_with_cards(default_model_files: ModelFiles, name: str) -> None:

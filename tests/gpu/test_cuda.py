@@ -16,7 +16,8 @@ from moa_server.verifier.paged.forward import record_on_cuda
 from moa_server.verifier.torch_target import TorchTarget
 
 from tests.support.paged_targets import ATTENTIONS
-from tests.support.tiny_models import FAMILIES, tiny_model
+from tests.support.tiny_models import FAMILIES
+from tests.support.torch_models import torch_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -32,7 +33,7 @@ CLOSE: dict[torch.dtype, dict[str, Any]] = {
 
 def cuda_target(family: str, name: str, dtype: torch.dtype, *, graphs: bool = True) -> TorchTarget:
     return TorchTarget(
-        tiny_model(family, dtype, **SIZES).to("cuda"),
+        torch_model(family, dtype, **SIZES).to("cuda"),
         kv_bytes=KV_BYTES,
         attends=ATTENTIONS[name],
         fills=True,
@@ -64,7 +65,7 @@ def play(target: Target) -> list[TargetOutput]:
 def test_the_gpu_gives_what_the_cpu_gives(family: str, name: str, dtype: torch.dtype, graphs: bool) -> None:
     if name == "flashinfer" and find_spec(name) is None:
         pytest.skip("flashinfer is not installed")
-    expected = play(TorchTarget(tiny_model(family, **SIZES), kv_bytes=KV_BYTES))
+    expected = play(TorchTarget(torch_model(family, **SIZES), kv_bytes=KV_BYTES))
     for ours, theirs in zip(play(cuda_target(family, name, dtype, graphs=graphs)), expected, strict=True):
         np.testing.assert_allclose(ours.logits, theirs.logits, **CLOSE[dtype])
         np.testing.assert_allclose(ours.hidden, theirs.hidden, **CLOSE[dtype])

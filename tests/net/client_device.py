@@ -10,37 +10,28 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.verifier import Target
-from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import ArrayWeights, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 
-from tests.net.server_peer import IDENTITY, LAYERS
-from tests.support.tiny_models import small_drafter
+from tests.net.server_peer import IDENTITY, LAYERS, MODEL
+from tests.support.tiny_models import SIZES, small_drafter
 
 DRAFTERS = ("none", "lookup", "random", "chain", "tree", "chain of N = 1", "tree of N = 1")
 
 
-def checkpoint(reused_layers: int, *, near_target: Target | None = None) -> Checkpoint:
-    """A random drafter of the tiny target; with `near_target` its self-attention is the target's first layer, so that
+def checkpoint(reused_layers: int, *, near: bool = False) -> Checkpoint:
+    """A random drafter of the tiny target; with `near` its self-attention is the target's first layer, so that
     some of its guesses are right.
     """
-    config = small_drafter(sa_mlp=48, ca_mlp=48, rms_norm_eps=1e-6, reused_layers=reused_layers)
+    config = small_drafter(sa_mlp=96, ca_mlp=96, rms_norm_eps=1e-6, reused_layers=reused_layers)
     tensors = fresh_tensors(config, seed=1)
-    if near_target is not None:
-        layers: Any = cast(TorchTarget, near_target).model
-        for prefix, layer in (
-            ("self_attention.", layers.model.layers[0]),
-            ("cross_attention.", layers.model.layers[1]),
-        ):
-            tensors |= {prefix + name: value.numpy() for name, value in layer.state_dict().items()}
+    if near:
+        for prefix, layer in (("self_attention.", "model.layers.0."), ("cross_attention.", "model.layers.1.")):
+            found = {name: tensor for name, tensor in MODEL.tensors.items() if name.startswith(layer)}
+            tensors |= {prefix + name.removeprefix(layer): tensor for name, tensor in found.items()}
     return Checkpoint(config, tensors, "64" * 32)
-
-
-def arrays_of(model: Any) -> ArrayWeights:
-    """The tiny target's parts."""
-    return ArrayWeights({name: tensor.numpy() for name, tensor in model.state_dict().items()})
 
 
 def stepper(target: Target, reused_layers: int) -> Stepper:
@@ -84,9 +75,8 @@ def device(target: Target, name: str) -> Device:
         drafter = LookupDrafter(4)
     elif name != "none":
         reused_layers = 1 if name.endswith("N = 1") else 0
-        made = checkpoint(reused_layers, near_target=target if name != "random" else None)
-        model: Any = cast(TorchTarget, target).model
-        decoder = made.decoder(arrays_of(model), "float32")
+        made = checkpoint(reused_layers, near=name != "random")
+        decoder = made.decoder(ArrayWeights(MODEL.tensors), "float32")
         tree = name.startswith("tree")
         shape = TreeShape(depth=3, breadth=3, nodes=9)
         drafter = MoaDrafter(
@@ -96,7 +86,7 @@ def device(target: Target, name: str) -> Device:
             shape=GrowthShape(breadth=3, survival=0.0) if tree else CHAIN,
         )
         if name != "random":
-            memory_width, state_width = made.config.memory_width, 32 if reused_layers else 0
+            memory_width, state_width = made.config.memory_width, SIZES["hidden_size"] if reused_layers else 0
     if not memory_width:
         identity.drafter_fingerprint = b""
     return Device(cast(Any, None), cast(Any, None), identity, drafter, memory_width, state_width)

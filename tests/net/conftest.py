@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from moa_server.running.running_server import RunningServer
-from moa_server.verifier.torch_target import TorchTarget
+from moa_server.verifier.kernel_target import KernelTarget
 
 from tests.net.fleet_servers import Servers
 from tests.net.server_peer import make_host, serving, tiny_target
@@ -16,12 +16,12 @@ from tests.support.secure_server import authority
 
 
 @pytest.fixture(scope="session")
-def target() -> TorchTarget:
+def target() -> KernelTarget:
     return tiny_target()
 
 
 @pytest.fixture
-async def server(target: TorchTarget) -> AsyncIterator[RunningServer]:
+async def server(target: KernelTarget) -> AsyncIterator[RunningServer]:
     async with serving(make_host(target)) as running:
         yield running
 
@@ -33,7 +33,7 @@ async def channel(server: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
 
 
 @pytest.fixture
-async def servers(target: TorchTarget) -> AsyncIterator[Servers]:
+async def servers(target: KernelTarget) -> AsyncIterator[Servers]:
     async with Servers(target) as made:
         yield made
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import grpc.aio
 import numpy as np
 import numpy.typing as npt
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.access.authentication import Gate
@@ -23,7 +22,7 @@ from moa_server.service.host import Host
 from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
-from moa_server.verifier.torch_target import TorchTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
@@ -33,13 +32,14 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.coupling import select
 
-from tests.support.tiny_models import SIZES, SMALL, tiny_model
+from tests.support.tiny_models import SIZES, tiny_kernel_target, tiny_model
 
 VOCAB, LAYERS = SIZES["vocab_size"], SIZES["num_hidden_layers"]
 ROW_WIDTH = 64  # of the toy memory encoder
 STATE_LAYER = 2  # the toy drafter reuses one layer
 END_OF_TEXT = 96
 CONTEXT = 200
+MODEL = tiny_model(max_position_embeddings=CONTEXT)
 IDENTITY = pb.Identity(
     target_id="tiny",
     target_fingerprint=b"t" * 32,
@@ -52,8 +52,8 @@ END: Any = cast(Any, grpc.aio).EOF  # of a stream; the stubs do not know it
 PATIENCE = 20.0  # seconds that a test waits for a frame: far beyond a step, so that only a hang ends there
 
 
-def tiny_target() -> TorchTarget:
-    return TorchTarget(tiny_model(**SMALL, max_position_embeddings=CONTEXT))
+def tiny_target() -> KernelTarget:
+    return tiny_kernel_target(MODEL, plain=True)
 
 
 def toy_source(target: Target) -> MemorySource:
@@ -87,7 +87,7 @@ def make_host(
     identity.CopyFrom(IDENTITY)
     served = Served(
         identity=identity,
-        execution=pb.Execution(level="float32", details="torch"),
+        execution=pb.Execution(level="float32", details="kernels"),
         vocab_size=VOCAB,
         context_tokens=CONTEXT,
         end_of_text=frozenset({END_OF_TEXT}),
@@ -109,7 +109,6 @@ def make_host(
                 **settings,
             }
         ),
-        before=lambda: torch.set_num_threads(1),
         gate=gate,
         observer=observer,
         clock=clock,

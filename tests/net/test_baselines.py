@@ -13,14 +13,14 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
-from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import fresh_tensors
+from moa_server.verifier.kernel_target import KernelTarget
+from moa_shared.drafter import ArrayWeights, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
 
-from tests.net.client_device import arrays_of, checkpoint
+from tests.net.client_device import checkpoint
 from tests.net.drafted_texts import check_texts
-from tests.net.server_peer import IDENTITY, make_host
+from tests.net.server_peer import IDENTITY, MODEL, make_host
 
 
 def drafter_of(kind: str) -> Checkpoint:
@@ -31,12 +31,11 @@ def drafter_of(kind: str) -> Checkpoint:
 
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
 @pytest.mark.parametrize("kind", ["eagle2", "independent"])
-async def test_the_text_is_the_targets_own(target: TorchTarget, kind: str, rounds: bool) -> None:
+async def test_the_text_is_the_targets_own(target: KernelTarget, kind: str, rounds: bool) -> None:
     made = drafter_of(kind)
     source = memory_source(made, target)
     host = make_host(target, stepper=Stepper(target, [source] if source else []))
-    model: Any = target.model
-    states = made.states(arrays_of(model), "float32")
+    states = made.states(ArrayWeights(MODEL.tensors), "float32")
     rows_seen = []
 
     class Watched(MoaDrafter):

@@ -44,8 +44,8 @@ from tests.support.messages import raises
 PROMPT = [5, 17, 42]
 OPENED = pb.ServerFrame(opened=pb.Opened(resume_token=b"r", codec=pb.CODEC_INT4))
 OPENED_BARE = pb.ServerFrame(opened=pb.Opened(resume_token=b"r"))
-NUMBERS = bytes(16)  # of a row after its scale
-WIDTH = 32  # of a memory row of the tiny drafter: two KV heads of 8, keys and values
+NUMBERS = bytes(6 + 64)  # of a row after its first scale: three other scales, then the numbers
+WIDTH = 128  # of a memory row of the tiny drafter: two KV heads of 32, keys and values
 
 
 def verdict(tokens: Sequence[int], base: int = 3, before: Sequence[int] = PROMPT, **fields: Any) -> pb.ServerFrame:
@@ -156,7 +156,7 @@ async def alone(
         (verdict([7], finish=99), "Expected a verdict with a finish that this version knows, got 99."),
         (memory(start=2), "Expected memory of positions before 3, got 2 to 3."),
         (memory(start=2**32 - 1), "Expected memory of positions before 3"),
-        (memory(payload=b"short"), "bytes for 2 memory rows of 32 numbers in int4, got 5."),
+        (memory(payload=b"short"), "bytes for 2 memory rows of 128 numbers in int4, got 5."),
         (memory(payload=b"\x80\x7f" + NUMBERS, count=1, start=1), "Expected memory of numbers up to 1.04858e+06"),
         (memory(payload=b"\xc0\x7f" + NUMBERS, count=1, start=1), "or what is no number"),
         (memory(payload=b"\x00\x50" + NUMBERS, count=1, start=1), "got larger ones"),

@@ -25,7 +25,7 @@ from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_server.verifier import Request, TargetOutput
-from moa_server.verifier.torch_target import TorchTarget
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling
@@ -34,8 +34,7 @@ from moa_shared.tree.draft_tree import DraftTree
 from netsim import LinkHandle
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, talking_over_a_link, watch
-from tests.net.server_peer import CONTEXT, END_OF_TEXT, plain_text
-from tests.support.tiny_models import SMALL, tiny_model
+from tests.net.server_peer import CONTEXT, END_OF_TEXT, plain_text, tiny_target
 
 LENGTH = 120
 GREEDY = AnswerSettings(max_tokens=LENGTH, ignore_end_of_text=True)
@@ -67,15 +66,15 @@ class Cuts:
 
 
 @pytest.mark.parametrize("tenth", range(1, 10))
-async def test_a_cut_at_each_tenth_of_an_answer(target: TorchTarget, tenth: int) -> None:
+async def test_a_cut_at_each_tenth_of_an_answer(target: KernelTarget, tenth: int) -> None:
     await check_cuts(target, SAMPLED, [tenth * LENGTH // 10])
 
 
-async def test_ten_cuts_in_one_answer(target: TorchTarget) -> None:
+async def test_ten_cuts_in_one_answer(target: KernelTarget) -> None:
     await check_cuts(target, GREEDY, range(1, LENGTH, LENGTH // 10))
 
 
-async def check_cuts(target: TorchTarget, settings: AnswerSettings, places: Sequence[int]) -> None:
+async def check_cuts(target: KernelTarget, settings: AnswerSettings, places: Sequence[int]) -> None:
     screen = Screen()
     async with talking_over_a_link(target, WAITING) as (link, engine):
         await watch(engine, screen, settings=settings, on_event=Cuts(link, screen, places).on_event)
@@ -87,7 +86,7 @@ async def check_cuts(target: TorchTarget, settings: AnswerSettings, places: Sequ
 
 @pytest.mark.parametrize("lost", ["both", "down"])
 @pytest.mark.parametrize("is_open", [False, True], ids=["before the stream", "after the question"])
-async def test_a_cut_before_the_first_token(target: TorchTarget, lost: Any, is_open: bool) -> None:
+async def test_a_cut_before_the_first_token(target: KernelTarget, lost: Any, is_open: bool) -> None:
     """The whole beginning of the answer is the device's; the server decides it from its first token on."""
     screen = Screen()
     async with talking_over_a_link(target, PATIENT) as (link, engine):
@@ -158,11 +157,11 @@ class Script:
         return "�" not in self.decode(range(1, token + 1))
 
 
-class ScriptTarget(TorchTarget):
+class ScriptTarget(KernelTarget):
     """The tiny target, made to write a script."""
 
     def __init__(self, script: Script) -> None:
-        super().__init__(tiny_model(**SMALL, max_position_embeddings=CONTEXT))
+        super().__init__(tiny_target().network, CONTEXT, kv="f32")
         self._script = script
 
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:

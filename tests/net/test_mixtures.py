@@ -21,10 +21,10 @@ from moa_shared.models.network.network import Network
 from tests.net.drafted_texts import check_texts
 from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host
 from tests.support.dense_families import tiny_dense
-from tests.support.mixtures import MixtureWeights, tiny_mixture
+from tests.support.mixtures import tiny_mixture, weights_of
 
 SHARING = "gemma 4 with embeddings by layer"  # no mixture, but it differs from other families as much
-pytestmark = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")]
 
 
 def drafter_of(kind: str, target: KernelTarget) -> Checkpoint:
@@ -46,7 +46,7 @@ def drafter_of(kind: str, target: KernelTarget) -> Checkpoint:
 async def test_the_text_is_the_targets_own(family: str, kind: str, rounds: bool) -> None:
     make = tiny_dense if family == SHARING else tiny_mixture
     model = make(family, max_position_embeddings=CONTEXT)
-    weights = MixtureWeights(model)
+    weights = weights_of(model)
     target = KernelTarget(Network(weights, model.config.to_dict()), CONTEXT)
     made = drafter_of(kind, target)
     source = memory_source(made, target)

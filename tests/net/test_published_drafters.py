@@ -29,6 +29,8 @@ from tests.net.server_peer import serving
 from tests.net.test_client_engine import ask
 from tests.support.published_drafters import publish_eagle, publish_moa, save_llama3
 
+pytestmark = pytest.mark.torch
+
 Drafting = Literal["device", "server"]
 DRAFTING: tuple[Drafting, ...] = ("device", "server")
 PROMPT = [5, 17, 42, 8, 17, 42]

@@ -213,7 +213,7 @@ IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
         ask(prefix_hash=1),
         ProtocolError,
         snapshot(
-            "Expected an Ask that continues this conversation (6 tokens hash to da97cd00f3077011), got 0000000000000001. The client must open a new stream with all its tokens."
+            "Expected an Ask that continues this conversation (6 tokens hash to d7c5f901a8316a5a), got 0000000000000001. The client must open a new stream with all its tokens."
         ),
     ),
     "an ask whose answer starts later": (

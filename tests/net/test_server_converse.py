@@ -116,7 +116,7 @@ async def test_a_client_that_began_on_another_execution_learns_of_this_one(chann
     other = await Peer(channel).open(identity=pb.Identity(execution=b"x" * 32))
     assert other.new_execution == pb.NewExecution(
         fingerprint=IDENTITY.execution,
-        execution=pb.Execution(level="float32", details="torch"),
+        execution=pb.Execution(level="float32", details="kernels"),
         end_of_text=[END_OF_TEXT],
     )
 

@@ -253,7 +253,7 @@ async def test_a_perfect_and_a_useless_drafter_do_each_other_no_harm(target: Tar
         for number, peer in enumerate(peers):
             stepper.sources = (kinds[number % 2],)
             await peer.open(run_ahead=True, server_drafts=True)
-        prompts = [[number, 2 * number, 3] for number in range(8)]
+        prompts = [[40 + number, 7 * number, 3] for number in range(8)]
         expected = [plain_text(target, prompt, GREEDY)[0] for prompt in prompts]
         texts = await asyncio.gather(
             *(answer(peer, GREEDY, prompt) for peer, prompt in zip(peers, prompts, strict=True))

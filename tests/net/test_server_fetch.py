@@ -27,7 +27,7 @@ from moa_shared.models.tensors.formats import quantise_q8_0
 from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.handshake_checks import CODE_KEY
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving, trailer, until
@@ -41,7 +41,7 @@ def source(tmp_path: Path) -> Source:
 @asynccontextmanager
 async def stub(source: Source, cache: Path, **changes: Any) -> AsyncIterator[Any]:
     settings = ServerSettings(
-        model=str(source.model), drafter=str(source.drafter), execution="float32", port=0, cache_dir=cache, **changes
+        model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=cache, **changes
     )
     host = load_host(settings, SilentProgress())
     async with serving(host) as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
@@ -85,8 +85,8 @@ async def test_packed_embeddings_are_the_embeddings_in_eight_bits(source: Source
         told = {entry.kind: entry for entry in (await manifest(client)).files}
         path = tmp_path / "packed.safetensors"
         path.write_bytes(await read(client, told[pb.PART_EMBEDDINGS_PACKED]))
-    exact = load_file(source.model / "model.safetensors")[EMBEDDINGS].numpy()
-    assert np.array_equal(load_file(path)[f"{EMBEDDINGS}.q8_0"].numpy(), quantise_q8_0(exact))
+    exact = load_file(source.model / "model.safetensors")[EMBEDDINGS]
+    assert np.array_equal(load_file(path)[f"{EMBEDDINGS}.q8_0"], quantise_q8_0(exact))
 
 
 async def test_what_is_made_once_is_used_again_and_what_is_damaged_is_made_again(
@@ -186,7 +186,7 @@ async def test_calls_that_stop_reading_make_room(
 ) -> None:
     monkeypatch.setattr(fetch_places, "MOST_PLACES", 2)
     settings = ServerSettings(
-        model=str(source.model), drafter=str(source.drafter), execution="float32", port=0, cache_dir=tmp_path / "cache",
+        model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=tmp_path / "cache",
         write_seconds=0.05,
     )  # fmt: skip
     host = load_host(settings, SilentProgress())

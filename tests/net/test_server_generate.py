@@ -6,13 +6,11 @@ import asyncio
 
 import grpc.aio
 import pytest
-import torch
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
-from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
@@ -41,21 +39,12 @@ async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:
     assert said.limits.context_tokens == CONTEXT
     assert list(said.codecs) == [pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4]
     assert list(said.drafters) == [DRAFTER]
-    assert said.execution == pb.Execution(level="float32", exact=False, details="torch")
+    assert said.execution == pb.Execution(level="float32", exact=False, details="kernels")
 
 
-async def test_greedy_text_is_that_of_transformers(channel: grpc.aio.Channel, target: TorchTarget) -> None:
-    tokens, finish = await generate(channel, PROMPT, AnswerSettings(max_tokens=30, ignore_end_of_text=True))
-    expected = target.model.generate(
-        torch.tensor([PROMPT]),
-        attention_mask=torch.ones(1, len(PROMPT)),
-        max_new_tokens=30,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    assert tokens == expected[0, len(PROMPT) :].tolist()
-    assert finish is Finish.MAX_TOKENS
+async def test_greedy_text_is_the_target_s_own(channel: grpc.aio.Channel, target: Target) -> None:
+    settings = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
+    assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -134,7 +134,7 @@ async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> N
 async def test_the_server_knows_how_many_conversations_fit(target: Target) -> None:
     """As many as can ask; one more is refused."""
     settings = AnswerSettings(max_tokens=CONTEXT - len(PROMPT), ignore_end_of_text=True)
-    async with serving(make_host(target, kv_bytes=1_000_000)) as running, channel_to(running) as channel:
+    async with serving(make_host(target, kv_bytes=4_000_000)) as running, channel_to(running) as channel:
         fits = running.host.services.conversations_that_fit(CONTEXT)
         assert fits > 1
         peers = [Peer(channel) for _ in range(fits + 1)]
@@ -163,7 +163,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         error = error_from_rpc(await refused(second.done()))  # the first one's answer is under way
         assert isinstance(error, OverloadedError)
         assert str(error) == snapshot(
-            "The 131.1 kB of keys and values of this server are all in use. Try again in a few seconds."
+            "The 426.0 kB of keys and values of this server are all in use. Try again in a few seconds."
         )
         again = Peer(channel)
         await again.open()
@@ -191,7 +191,7 @@ async def test_an_answer_that_can_never_fit_is_refused_in_words(target: Target) 
         error = error_from_rpc(await refused(generate(channel, PROMPT, GREEDY)))
         assert isinstance(error, ContextLengthError)
         assert str(error) == snapshot(
-            "The answer may take 49.2 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
+            "The answer may take 196.6 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
         )
         assert len(running.host.services.registry) == 0
 

@@ -38,7 +38,10 @@ from tests.net.server_peer import VOCAB, Peer, generate, plain_text, row_of
 from tests.net.test_server_converse import answer_in_rounds
 from tests.support.messages import steady
 from tests.support.programs import PATIENCE, environment, free_port
-from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter, tiny_model
+from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 CHANGES = {**SMALL, "seed": 3}
@@ -70,14 +73,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model and a drafter that reuses a layer of it."""
     folder = tmp_path_factory.mktemp("shared")
     save_tiny_model(folder / "tiny", **CHANGES)
-    save_drafter(folder / "drafter", small_drafter(reused_layers=1))
+    save_drafter(folder / "drafter", small_drafter(hidden_size=32, target_head_dim=8, reused_layers=1))
     return folder
 
 
 @pytest.fixture(scope="module")
 def alone() -> TorchTarget:
     """The same target in one process."""
-    return TorchTarget(tiny_model(**CHANGES))
+    return TorchTarget(torch_model(**CHANGES))
 
 
 def command(files: Path, *options: str) -> list[str]:

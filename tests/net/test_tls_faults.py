@@ -21,7 +21,7 @@ from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target
-from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.errors import ConfigError, MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
@@ -252,7 +252,10 @@ async def test_files_of_the_device_that_are_half_written_change_nothing(
 
 
 async def test_a_plain_address_beyond_this_device_is_refused_unless_the_user_wants_it() -> None:
-    link = Server("203.0.113.1:50051", 5.0, 20.0, Security(insecure=True))
+    beyond = "203.0.113.1:50051"
+    with pytest.raises(ConfigError, match=f"Conversations with {beyond} would cross the network without encryption"):
+        Server(beyond, 5.0, 20.0, Security())
+    link = Server(beyond, 5.0, 20.0, Security(insecure=True))
     await link.close()
 
 

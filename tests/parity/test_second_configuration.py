@@ -22,7 +22,7 @@ from moa_training.objective.blocks import build_blocks
 from moa_training.objective.network import Activations, TrainingDrafter
 from transformers import PreTrainedModel
 
-from tests.support.tiny_models import tiny_model
+from tests.support.torch_models import torch_model
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 THETA, EPS = 5000.0, 1e-6
@@ -31,7 +31,7 @@ PROMPT = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38]
 
 def make_target() -> PreTrainedModel:
     """Hidden 48, but KV width 2 * 3 * 12 = 72; 6 heads of 12 (not 48 / 6); tied embeddings; 5 layers."""
-    return tiny_model(
+    return torch_model(
         seed=5, vocab_size=101, hidden_size=48, intermediate_size=80, num_hidden_layers=5, num_attention_heads=6,
         num_key_value_heads=3, head_dim=12, rms_norm_eps=EPS, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": THETA}, bos_token_id=None, eos_token_id=None,

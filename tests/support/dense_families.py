@@ -8,7 +8,8 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from tests.support.tiny_models import SIZES, draw_weights
+from tests.support.tiny_models import SIZES
+from tests.support.torch_models import draw_weights
 
 WINDOW = 5  # so that every text of a test is longer
 _LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]

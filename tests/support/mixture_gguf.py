@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 from transformers import PreTrainedModel
 
-from tests.support.mixtures import MixtureWeights
+from tests.support.mixtures import weights_of
 from tests.support.tiny_models import Floats
 
 ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "olmoe": "olmoe", "gpt_oss": "gpt-oss"}
@@ -106,7 +106,7 @@ def _sizes(config: dict[str, Any]) -> dict[str, int | float | str | None]:
 
 def _tensors(model: PreTrainedModel, config: dict[str, Any]) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
-    family, tensors = config["model_type"], MixtureWeights(model).tensors
+    family, tensors = config["model_type"], weights_of(model).tensors
     modules = _MODULES | ({"post_attention_layernorm": "post_attention_norm"} if family == "gpt_oss" else {})
     for name, values in tensors.items():
         if name in _OUTSIDE:

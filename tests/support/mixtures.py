@@ -10,7 +10,8 @@ from moa_shared.models.weights.experts import known_name
 from transformers import PreTrainedModel
 
 from tests.support.dense_families import soften_scores
-from tests.support.tiny_models import SIZES, Floats, ModelWeights, draw_weights
+from tests.support.tiny_models import SIZES, Floats, ModelWeights, TinyModel
+from tests.support.torch_models import draw_weights, from_torch
 
 WINDOW = 5  # so that every text of a test is longer
 _YARN = {
@@ -79,20 +80,15 @@ def tiny_mixture(family: str, **changes: Any) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-class MixtureWeights(ModelWeights):
-    """The tensors of such a model by the names that layers are read by: matrices of one expert each."""
-
-    def __init__(self, model: PreTrainedModel, packed: tuple[str, ...] = ()) -> None:
-        super().__init__(model, packed)
-        turned = model.config.model_type == "gpt_oss"
-        for name in list(self.tensors):
-            tensor, name = self.tensors.pop(name), known_name(name)
-            self.tensors |= _apart(name, tensor, turned=turned) if ".experts." in name else {name: tensor}
-
-
-def weights_of(model: PreTrainedModel) -> ModelWeights:
-    """The tensors of any model, with experts or without."""
-    return (MixtureWeights if any(".experts." in name for name in model.state_dict()) else ModelWeights)(model)
+def weights_of(model: PreTrainedModel, packed: tuple[str, ...] = ()) -> ModelWeights:
+    """The tensors of any model by the names that layers are read by: matrices of one expert each."""
+    made = from_torch(model)
+    turned = model.config.model_type == "gpt_oss"
+    tensors: dict[str, Floats] = {}
+    for own, tensor in made.tensors.items():
+        name = known_name(own)
+        tensors |= _apart(name, tensor, turned=turned) if ".experts." in name else {name: tensor}
+    return ModelWeights(TinyModel(made.config, tensors), packed)
 
 
 def _apart(name: str, tensor: Floats, *, turned: bool) -> dict[str, Floats]:

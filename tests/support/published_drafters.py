@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from tests.support.tiny_models import END, SIZES, save_tokenizer, tiny_model
+from tests.support.tiny_models import END, SIZES, save_tokenizer
+from tests.support.torch_models import torch_model
 
 THETA = 500_000.0
 LLAMA3: dict[str, Any] = {
@@ -44,7 +45,7 @@ Tensors = dict[str, torch.Tensor]
 
 def llama3_model() -> Any:
     """A tiny target with what Llama 3 has: grouped queries, its theta, a head of its own."""
-    return tiny_model(**LLAMA3)
+    return torch_model(**LLAMA3)
 
 
 def save_llama3(folder: Path) -> Path:

@@ -8,12 +8,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from tokenizers.pre_tokenizers import ByteLevel
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, MLP = 32, 2, 4, 2, 64
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ċ Ċ", "h i"]
-TOKENS = SPECIALS + list(bytes_to_unicode().values()) + ["ĊĊ", "hi"]
+TOKENS = SPECIALS + sorted(ByteLevel.alphabet()) + ["ĊĊ", "hi"]
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 GgufWriter = Callable[..., Path]
 

@@ -1,31 +1,23 @@
-"""One tiny random target for all tests, in torch, behind the kernels and on disk, with drafters of it."""
+"""One tiny random target for all tests, behind the kernels and on disk, with drafters of it; no torch."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from moa_kernels import QuantisedMatrix, in_four_bits
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter import DrafterConfig, fresh_tensors, save_checkpoint
+from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors, save_checkpoint
 from moa_shared.models.network.network import Network
-from tokenizers import Tokenizer
+from moa_shared.models.tensors.safetensors import write_tensors
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
 SIZES: dict[str, int] = {  # which the kernels take
@@ -41,109 +33,133 @@ SIZES: dict[str, int] = {  # which the kernels take
 SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 8}  # for torch alone
 WORDS = tuple(f"w{index}" for index in range(SIZES["vocab_size"]))
 END = 2  # the token that ends a text of a target on disk
-CLASSES: dict[str, tuple[Any, Any]] = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 Floats = npt.NDArray[np.float32]
 
 
-def tiny_model(
-    family: str = "llama", dtype: torch.dtype = torch.float32, *, seed: int = 3, **changes: Any
-) -> PreTrainedModel:
-    """A model of a family, with weights large enough that every token's logits depend on every other.
+@dataclass(frozen=True, slots=True)
+class TinyModel:
+    """A model as transformers describes it and names its tensors.
 
     Args:
-        changes: to the configuration; with `initializer_range` transformers draws the weights as it does by itself.
+        tensors: float32.
     """
-    torch.manual_seed(seed)
-    config_class, model_class = CLASSES[family]
-    model: PreTrainedModel = model_class(config_class(**{**SIZES, **changes}))
-    if "initializer_range" not in changes:
-        draw_weights(model)
-    return model.to(dtype).eval()
+
+    config: dict[str, Any]
+    tensors: dict[str, Floats]
+
+    def save(self, folder: Path) -> None:
+        """Writes it into a folder, as save_pretrained does."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config), "utf-8")
+        write_tensors(folder / "model.safetensors", self.tensors, {"format": "pt"})
 
 
-@torch.no_grad()
-def draw_weights(model: PreTrainedModel) -> None:
-    """Weights large enough that every token's logits depend on every other."""
-    for name, parameter in model.named_parameters():
+def tiny_model(family: str = "llama", *, seed: int = 3, spread: float = 0.0, **changes: Any) -> TinyModel:
+    """A model of a family.
+
+    Args:
+        spread: of all matrices' weights; 0: so large that every token's logits depend on every other.
+        changes: to the configuration.
+    """
+    config: dict[str, Any] = {
+        **SIZES, "architectures": [_ARCHITECTURES[family]], "model_type": family, "dtype": "float32",
+        "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **changes,
+    }  # fmt: skip
+    random = np.random.default_rng(seed)
+    tensors: dict[str, Floats] = {}
+    for name, shape in _shapes(family, config).items():
         if "norm" in name:
-            parameter.normal_(1.0, 0.1)
-        elif parameter.dim() == 2:
-            parameter.normal_(0.0, parameter.shape[1] ** -0.5)
+            drawn = np.ones(shape) if spread else random.normal(1.0, 0.1, shape)
+        elif len(shape) == 1:
+            drawn = random.normal(0.0, 0.1, shape)
         else:
-            parameter.normal_(0.0, 0.1)
-    for name, buffer in model.named_buffers():
-        if name.endswith("layer_scalar"):  # Gemma 4's
-            buffer.uniform_(0.6, 1.4)
+            drawn = random.normal(0.0, spread or shape[1] ** -0.5, shape)
+        tensors[name] = drawn.astype(np.float32)
+    return TinyModel(config, tensors)
 
 
-class ModelWeights:
-    """The tensors of a model in torch, as `Network` reads them.
+def _shapes(family: str, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Of all tensors."""
+    hidden, mlp, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    rows = {"q": config["num_attention_heads"] * head, "k": config["num_key_value_heads"] * head}
+    rows["v"] = rows["k"]
+    layer: dict[str, tuple[int, ...]] = {
+        **{f"self_attn.{name}_proj.weight": (count, hidden) for name, count in rows.items()},
+        "self_attn.o_proj.weight": (hidden, rows["q"]),
+        "mlp.gate_proj.weight": (mlp, hidden),
+        "mlp.up_proj.weight": (mlp, hidden),
+        "mlp.down_proj.weight": (hidden, mlp),
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+    }
+    if family == "qwen2":
+        layer |= {f"self_attn.{name}_proj.bias": (count,) for name, count in rows.items()}
+    if family == "qwen3":
+        layer |= {f"self_attn.{name}_norm.weight": (head,) for name in "qk"}
+    layers = range(config["num_hidden_layers"])
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
+    shapes |= {f"model.layers.{index}.{name}": shape for index in layers for name, shape in layer.items()}
+    shapes |= {"model.norm.weight": (hidden,)}
+    return (
+        shapes if config["tie_word_embeddings"] else {**shapes, "lm_head.weight": shapes["model.embed_tokens.weight"]}
+    )
+
+
+class ModelWeights(ArrayWeights):
+    """The tensors of a model, as `Network` reads them.
 
     Args:
         packed: which matrices are given in 4-bit blocks, by a part of their names.
     """
 
-    def __init__(self, model: PreTrainedModel, packed: Sequence[str] = ()) -> None:
-        self.tensors: dict[str, Floats] = {
-            name: tensor.detach().float().numpy().copy() for name, tensor in model.state_dict().items()
-        }
+    def __init__(self, model: TinyModel, packed: Sequence[str] = ()) -> None:
+        super().__init__(model.tensors)
+        self.tensors = model.tensors
         self.packed = tuple(packed)
 
-    def names(self) -> list[str]:
-        return list(self.tensors)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.tensors[name].shape
-
     def blocks(self, name: str) -> QuantisedMatrix | None:
-        return in_four_bits(self.tensors[name]) if any(part in name for part in self.packed) else None
-
-    def array(self, name: str) -> Floats:
-        return self.tensors[name]
-
-    def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.int64]) -> Floats:
-        rows: Floats = self.tensors[name][np.asarray(ids)]
-        return rows
+        return in_four_bits(self.array(name)) if any(part in name for part in self.packed) else None
 
 
 def tiny_kernel_target(
-    model: PreTrainedModel,
+    model: TinyModel,
     context_length: int | None = None,
     *,
     packed: Sequence[str] = ("q_proj", "k_proj", "v_proj", "down_proj"),
     plain: bool = False,
 ) -> KernelTarget:
     """A model behind the kernels: as served (int8, keys and values in float16), or `plain`: in float32 throughout."""
-    config = model.config.to_dict()
-    network = Network(ModelWeights(model, () if plain else packed), config, plain=plain)
-    return KernelTarget(network, int(config["max_position_embeddings"]), context_length, kv="f32" if plain else "f16")
+    network = Network(ModelWeights(model, () if plain else packed), model.config, plain=plain)
+    trained = int(model.config["max_position_embeddings"])
+    return KernelTarget(network, trained, context_length, kv="f32" if plain else "f16")
 
 
 def save_tokenizer(folder: Path, words: Sequence[str] = WORDS, *, end: int = END, template: str = "") -> None:
     """Adds a tokenizer to the folder of a model: a word a token, the first of them for all that is unknown."""
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=words[end], unk_token=words[0])
-    fast.chat_template = template or None
-    fast.save_pretrained(folder)
+    tokenizer.add_special_tokens([AddedToken(words[index], special=True) for index in (0, end)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": words[end], "unk_token": words[0], "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    if template:
+        (folder / "chat_template.jinja").write_text(template, "utf-8")
 
 
 def save_tiny_model(folder: Path, family: str = "llama", *, template: str = "", **changes: Any) -> Path:
     """A tiny model with a tokenizer, as save_pretrained writes them."""
-    tiny_model(family, **{"eos_token_id": END, **changes}).save_pretrained(folder)
+    tiny_model(family, **{"eos_token_id": END, **changes}).save(folder)
     save_tokenizer(folder, template=template)
     return folder
 
 
 def small_drafter(**changes: Any) -> DrafterConfig:
-    """The shapes of a drafter for `tiny_model(**SMALL)`."""
+    """The shapes of a drafter for `tiny_model()`."""
     shapes = {
-        "vocab_size": SIZES["vocab_size"], "hidden_size": 32, "target_layers": SIZES["num_hidden_layers"],
-        "target_heads": 4, "target_kv_heads": 2, "target_head_dim": 8, "sa_kv_heads": 2, "sa_mlp": 16, "ca_kv_heads": 2,
+        "vocab_size": SIZES["vocab_size"], "hidden_size": SIZES["hidden_size"], "target_layers": SIZES["num_hidden_layers"],
+        "target_heads": 4, "target_kv_heads": 2, "target_head_dim": SIZES["head_dim"], "sa_kv_heads": 2, "sa_mlp": 16, "ca_kv_heads": 2,
         "ca_mlp": 16, "lsa_heads": 4, "lsa_kv_heads": 2, "lsa_mlp": 16,
     }  # fmt: skip
     return DrafterConfig(**{**shapes, **changes})

@@ -21,7 +21,7 @@ TEMPLATE = (
 
 def save_tiny_target(folder: Path, seed: int = 1, words: Sequence[str] = WORDS) -> Path:
     sizes: dict[str, Any] = {**SMALL, "vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 256}
-    tiny_model(seed=seed, eos_token_id=4, bos_token_id=None, initializer_range=0.2, **sizes).save_pretrained(folder)
+    tiny_model(seed=seed, eos_token_id=4, bos_token_id=None, spread=0.2, **sizes).save(folder)
     save_tokenizer(folder, words, end=4, template=TEMPLATE)
     return folder
 

@@ -12,6 +12,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from tests.support.messages import raises
 
+pytestmark = pytest.mark.torch
+
 HEAD_DIM, MOST = 64, 4096
 PARAMETERS: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default", "rope_theta": 10000.0},

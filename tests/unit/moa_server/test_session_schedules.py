@@ -17,6 +17,8 @@ from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree
 
+from tests.support.properties import examples
+
 VOCAB = 4
 LENGTH = 24  # of the answer
 LIMITS = SessionLimits(100, VOCAB, draft_nodes=5, prefill_chunk=6, run_ahead_tokens=6)
@@ -167,7 +169,7 @@ def _deliver(server: Server, frame: Draft) -> None:
 
 
 @given(seed=st.integers(0, 2**32), run_ahead=st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_what_is_committed_is_the_target_s_text(seed: int, run_ahead: bool) -> None:
     device, text = run_schedule(random.Random(seed), run_ahead=run_ahead)
     assert device.tokens == text

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 
 
+@pytest.mark.torch
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=50))
 def test_rounding_is_that_of_torch(values: list[float]) -> None:
+    import torch
+
     array = np.array(values, np.float32)
     theirs = torch.from_numpy(array).to(torch.bfloat16)
     np.testing.assert_array_equal(round_to_bfloat16(array).view(np.int16), theirs.view(torch.int16).numpy())

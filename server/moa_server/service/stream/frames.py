@@ -100,7 +100,7 @@ def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
         stale=earlier.stale + later.stale,
         server_drafted=earlier.server_drafted + later.server_drafted,
         server_accepted=earlier.server_accepted + later.server_accepted,
-        chances=[*earlier.chances, *later.chances] if bool(earlier.chances) is bool(later.chances) else [],
+        chances=(*earlier.chances, *later.chances) if bool(earlier.chances) is bool(later.chances) else (),
     )
 
 

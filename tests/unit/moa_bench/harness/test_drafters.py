@@ -13,6 +13,8 @@ from moa_shared.models import ModelFiles
 
 from tests.support.dense_families import tiny_dense
 
+pytestmark = pytest.mark.torch
+
 CONFIG = DrafterConfig(
     vocab_size=64, hidden_size=16, target_layers=2, target_heads=2, target_kv_heads=1, target_head_dim=8, sa_kv_heads=1,
     sa_mlp=16, ca_kv_heads=1, ca_mlp=16, lsa_heads=1, lsa_kv_heads=1, lsa_mlp=16,

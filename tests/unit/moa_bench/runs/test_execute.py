@@ -125,7 +125,11 @@ def test_a_result_that_is_a_failure_is_told_after_it_was_written(
     assert (tmp_path / "a.json").is_file()
 
 
-@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+@pytest.mark.parametrize(
+    "suite",
+    [pytest.param(suite, marks=pytest.mark.torch if suite.name == "alone" else ()) for suite in SUITES],  # it trains
+    ids=lambda suite: suite.name,
+)
 def test_every_suite_has_its_modules_and_needs_longer_than_its_quick_form(suite: Suite[Any]) -> None:
     for module, function in (("measure", "measure"), ("tables", "render")):
         __import__(f"{suite.package}.{module}")

@@ -29,6 +29,7 @@ from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.messages import raises
+from tests.support.properties import examples
 
 PROMPT = [1, 2, 3]
 
@@ -396,4 +397,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=40)
+TestAnyOrder.settings = settings(max_examples=examples(200), stateful_step_count=40)

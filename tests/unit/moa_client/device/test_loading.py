@@ -18,6 +18,8 @@ from moa_shared.programs.progress import SilentProgress
 from tests.support.dense_families import tiny_dense
 from tests.support.tiny_models import save_drafter, save_tokenizer, small_drafter
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.skipif(variant_name() == "numpy", reason="the level int8 needs kernels")
 @pytest.mark.parametrize("context", [32, 128])

@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> ModelFiles:
 
 
 def drafter(reused_layers: int) -> Checkpoint:
-    config: DrafterConfig = small_drafter(hidden_size=64, target_head_dim=32, reused_layers=reused_layers)
+    config: DrafterConfig = small_drafter(reused_layers=reused_layers)
     return Checkpoint(config, fresh_tensors(config, seed=0), "")
 
 

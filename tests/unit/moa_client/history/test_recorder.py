@@ -32,6 +32,7 @@ from moa_client.history.store import HistoryStore
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask
 
+from tests.support.properties import examples
 from tests.unit.moa_client.conversation.test_answer_queue import VOCAB, AnyOrder, Shown
 
 
@@ -160,4 +161,4 @@ def differing(mine: Job, theirs: Job) -> set[str]:
 
 
 TestAnyOrderKept = AnyOrderKept.TestCase
-TestAnyOrderKept.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyOrderKept.settings = settings(max_examples=examples(100), stateful_step_count=30)

@@ -14,6 +14,7 @@ from moa_kernels import KV_FORMATS, PAGE_ROWS, Cache, Heads, KernelError, Page, 
 from moa_kernels.transformer.reference_cache import ReferenceCache
 
 from tests.support.messages import raises
+from tests.support.properties import examples
 
 HEAD_DIM = 32
 HEADS = (Heads(2, HEAD_DIM), Heads(1, 96))  # which differ, as Gemma 4's do
@@ -90,7 +91,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=12)
+TestCacheMachine.settings = settings(max_examples=examples(40), stateful_step_count=12)
 
 
 class SharingMachine(RuleBasedStateMachine):
@@ -186,7 +187,7 @@ class SharingMachine(RuleBasedStateMachine):
 
 
 TestSharingMachine = SharingMachine.TestCase
-TestSharingMachine.settings = settings(max_examples=60, stateful_step_count=15)
+TestSharingMachine.settings = settings(max_examples=examples(60), stateful_step_count=15)
 
 
 def test_a_page_is_freed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,11 +37,12 @@ def assert_as_a_host(settings: ServerSettings) -> None:
         assert room.sessions == host.services.conversations_that_fit(room.tokens) > 0
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("drafting", ["auto", "device"])
 @pytest.mark.parametrize("execution", ["float32", "bf16"])
 def test_a_tiny_model_in_torch(tmp_path: Path, execution: str, drafting: str) -> None:
     folder = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=3, max_position_embeddings=2500)
-    drafter = save_drafter(tmp_path / "drafter.safetensors", small_drafter(target_layers=3))
+    drafter = save_drafter(tmp_path / "drafter.safetensors", small_drafter(hidden_size=32, target_head_dim=8))
     more = {"execution": execution, "drafting": drafting, "drafter": str(drafter), "draft_nodes": 100}
     assert_as_a_host(ServerSettings(model=str(folder), kv_bytes=BUDGET, **more))  # type: ignore[arg-type]
 

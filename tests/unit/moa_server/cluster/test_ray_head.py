@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from moa_server.cluster import ray_head
 
-ray_head = pytest.importorskip("moa_server.cluster.ray_head")
+pytestmark = pytest.mark.system
 
 
 def test_it_looks_again_until_its_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,6 @@ from moa_server.memory.row_store import RowStore
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.verifier import Target
-from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane
@@ -27,12 +26,19 @@ PROMPT = [3, 14, 15, 9, 26]
 WIDTH = 8
 
 
-@pytest.fixture(scope="module", params=["torch", "kernels"])
+@pytest.fixture(scope="module", params=[pytest.param("torch", marks=pytest.mark.torch), "kernels"])
 def target(request: pytest.FixtureRequest) -> Target:
-    model = tiny_model(
-        vocab_size=VOCAB, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=600
-    )
-    return TorchTarget(model) if request.param == "torch" else tiny_kernel_target(model)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCAB, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "max_position_embeddings": 600,
+    }  # fmt: skip
+    if request.param == "kernels":
+        return tiny_kernel_target(tiny_model(**sizes))
+    from moa_server.verifier.torch_target import TorchTarget
+
+    from tests.support.torch_models import torch_model
+
+    return TorchTarget(torch_model(**sizes))
 
 
 Rows = npt.NDArray[np.float32]

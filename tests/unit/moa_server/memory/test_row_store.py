@@ -13,6 +13,8 @@ from moa_server.memory.row_store import RowStore, most_nbytes
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
 
+from tests.support.properties import examples
+
 
 def numbered(start: int, count: int, mark: int = 0) -> npt.NDArray[np.float32]:
     return np.arange(start, start + count, dtype=np.float32)[:, None] * np.ones((1, 2), np.float32) + 100 * mark
@@ -129,7 +131,7 @@ class SharingMachine(RuleBasedStateMachine):
 
 
 TestSharingMachine = SharingMachine.TestCase
-TestSharingMachine.settings = settings(max_examples=60, stateful_step_count=15)
+TestSharingMachine.settings = settings(max_examples=examples(60), stateful_step_count=15)
 
 
 def test_only_full_pages_are_lent() -> None:

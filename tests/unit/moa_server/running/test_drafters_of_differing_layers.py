@@ -17,6 +17,8 @@ from tests.support.dense_families import tiny_dense
 from tests.support.messages import raises
 from tests.support.tiny_models import SIZES, save_drafter
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> ModelFiles:

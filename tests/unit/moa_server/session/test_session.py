@@ -20,6 +20,7 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.counted import CountedList
 from tests.support.messages import raises
+from tests.support.properties import examples
 from tests.support.touched_tokens import TouchedTokens
 
 VOCAB = 5
@@ -487,7 +488,7 @@ def send_verdict(harness: Harness, link: Link, verdict: SentVerdict | None) -> N
         [PLAIN, AnswerSettings(stop=("abc", "dd")), AnswerSettings(max_tokens=30, ignore_end_of_text=True)]
     ),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_the_text_depends_on_no_schedule(seed: int, run_ahead: bool, right: float, how: AnswerSettings) -> None:
     conversation = run_schedule(random.Random(seed), how, run_ahead=run_ahead, right=right)
     prompt = conversation.tokens[: conversation.answer_start]

@@ -20,6 +20,9 @@ from moa_shared.errors import InternalError, TreeError
 from moa_shared.tree.arithmetic import add_depths, path_to
 
 from tests.support.messages import raises
+from tests.support.properties import examples
+
+pytestmark = pytest.mark.torch
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 32
 BACKENDS = ["torch", "kernels"]
@@ -126,7 +129,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=15)
+TestCacheMachine.settings = settings(max_examples=examples(60), stateful_step_count=15)
 
 
 @given(st.sampled_from(BACKENDS), st.integers(0, 9), st.integers(0, 9))

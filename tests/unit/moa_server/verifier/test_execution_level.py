@@ -30,6 +30,8 @@ from structlog.testing import capture_logs
 from tests.support.messages import raises
 from tests.support.tiny_models import save_tiny_model
 
+pytestmark = pytest.mark.torch
+
 HAS_KERNELS = variant_name() != "numpy"
 needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="there are no kernels for this CPU")
 Load = Callable[..., tuple[Execution, list[Any]]]

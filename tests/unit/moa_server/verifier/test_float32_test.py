@@ -16,20 +16,18 @@ from moa_shared.models import WeightReader, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.models.weights.tile_file import TiledWeights, tiles_in_memory
 from moa_shared.programs.progress import SilentProgress
-from transformers import PreTrainedModel
 
-from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
 from tests.support.messages import raises
-from tests.support.tiny_models import FAMILIES, save_tokenizer, tiny_model
+from tests.support.tiny_models import FAMILIES, TinyModel, save_tokenizer, tiny_model
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
-Load = Callable[[PreTrainedModel], tuple[Network, TiledWeights]]
+Load = Callable[[TinyModel], tuple[Network, TiledWeights]]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    def run(model: PreTrainedModel) -> tuple[Network, TiledWeights]:
-        model.save_pretrained(tmp_path / "model")
+    def run(model: TinyModel) -> tuple[Network, TiledWeights]:
+        model.save(tmp_path / "model")
         save_tokenizer(tmp_path / "model")
         files = resolve(str(tmp_path / "model"), tmp_path / "cache")
         weights = TiledWeights(WeightReader(files), tiles_in_memory(files, SilentProgress()))
@@ -38,10 +36,20 @@ def load(tmp_path: Path) -> Load:
     return run
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *DENSE_FAMILIES])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_passes(load: Load, family: str) -> None:
-    network, weights = load(tiny_model(family) if family in FAMILIES else tiny_dense(family))
+    network, weights = load(tiny_model(family))
     assert 0 < compare_with_float32(network, weights) < 0.05
+
+
+@pytest.mark.torch
+def test_each_family_of_another_form_passes(load: Load) -> None:
+    from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
+    from tests.support.torch_models import from_torch
+
+    for family in DENSE_FAMILIES:
+        network, weights = load(from_torch(tiny_dense(family)))
+        assert 0 < compare_with_float32(network, weights) < 0.05, family
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,13 @@ from tests.support.dense_families import tiny_dense
 from tests.support.dense_gguf import write_dense_gguf
 from tests.support.messages import raises
 from tests.support.mixtures import tiny_mixture
-from tests.support.tiny_models import save_tokenizer, tiny_model
+from tests.support.tiny_models import save_tokenizer
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
-QWEN_3, MIXTRAL = partial(tiny_model, "qwen3"), partial(tiny_mixture, "mixtral")
+QWEN_3, MIXTRAL = partial(torch_model, "qwen3"), partial(tiny_mixture, "mixtral")
 GEMMA, MINISTRAL = partial(tiny_dense, "gemma 2"), partial(tiny_dense, "ministral")
 
 
@@ -159,7 +162,7 @@ def test_a_gguf_file_too(tmp_path: Path) -> None:
 def test_what_torch_alone_computes_is_served_where_torch_is(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = save(tiny_model("qwen3", **changes), tmp_path / "tiny", {})
+    folder = save(torch_model("qwen3", **changes), tmp_path / "tiny", {})
     assert examine(LocalModel("tiny", "folder", folder), tmp_path).refusal is None
     config = resolve(str(folder)).config
     level, reason = choose_level(ServerSettings(), config, "tiny")

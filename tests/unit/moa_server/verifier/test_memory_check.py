@@ -17,7 +17,6 @@ from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
 
 from tests.support.messages import raises
-from tests.support.mixtures import tiny_mixture
 from tests.support.tiny_models import save_tiny_model, save_tokenizer
 
 
@@ -54,12 +53,15 @@ def test_the_limit_and_the_bytes_of_keys_and_values_are_named(files: ModelFiles)
 @pytest.fixture
 def mixture(tmp_path: Path) -> ModelFiles:
     """A model of 3.9 MB, of which a token reads 1.1 MB."""
+    from tests.support.mixtures import tiny_mixture
+
     folder = tmp_path / "mixture"
     tiny_mixture("qwen 3", num_experts=64, moe_intermediate_size=96).save_pretrained(folder)
     save_tokenizer(folder)
     return resolve(str(folder), tmp_path / "cache")
 
 
+@pytest.mark.torch
 def test_of_experts_those_count_that_a_token_goes_to(mixture: ModelFiles) -> None:
     found = weights_nbytes(mixture, "int8")
     whole, least = found.total + 160_000_000, found.total - found.idle + 160_000_000
@@ -88,6 +90,7 @@ def test_of_experts_those_count_that_a_token_goes_to(mixture: ModelFiles) -> Non
         require_memory(mixture, ServerSettings(kv_bytes=10_000_000), "int8", FreeMemory(least - 1))
 
 
+@pytest.mark.torch
 def test_all_experts_count_where_weights_are_not_mapped(mixture: ModelFiles) -> None:
     whole = weights_nbytes(mixture, "int8").total + 160_000_000
     settings = ServerSettings(kv_bytes=10_000_000, repack_cache=False)

@@ -16,6 +16,8 @@ from moa_server.verifier.torch_target import TorchTarget
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+pytestmark = pytest.mark.torch
+
 CLOSE: dict[str, Any] = {"atol": 1e-4, "rtol": 0.0}
 
 

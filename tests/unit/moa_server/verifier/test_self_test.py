@@ -12,7 +12,6 @@ from moa_server.verifier.self_test import PARENTS, PATH, compare_tree, measure_t
 from moa_server.verifier.target import is_chain
 from moa_shared.errors import ConfigError
 
-from tests.support.dense_families import tiny_dense
 from tests.support.messages import raises
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
@@ -110,8 +109,14 @@ def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_network_of_a_few_layers_stands_for_all() -> None:
     network = tiny_kernel_target(tiny_model(num_hidden_layers=5)).network
     assert network.different_layers() == [0, 4]
-    windows = tiny_kernel_target(tiny_dense("gemma 3")).network
-    assert windows.different_layers() == [0, 1, 2]
     short = KernelTarget(network.shortened(), 128)
     assert (short.layer_count, network.layer_count) == (2, 5)
     compare_tree(short)
+
+
+@pytest.mark.torch
+def test_layers_with_a_window_stand_for_themselves() -> None:
+    from tests.support.dense_families import tiny_dense
+    from tests.support.torch_models import from_torch
+
+    assert tiny_kernel_target(from_torch(tiny_dense("gemma 3"))).network.different_layers() == [0, 1, 2]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,27 @@ from moa_shared.tree.arithmetic import path_to
 from transformers import PreTrainedModel
 
 from tests.support.messages import raises
-from tests.support.tiny_models import FAMILIES, tiny_model
-from tests.unit.moa_server.verifier.conftest import TargetFactory
+from tests.support.paged_targets import ATTENTIONS, paged_target
+from tests.support.properties import examples
+from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
+
+TargetFactory = Callable[..., Target]
+
+
+@pytest.fixture(params=[*ATTENTIONS, "kernels"])
+def make_target(request: pytest.FixtureRequest) -> TargetFactory:
+    """A tiny target in float32: the kernels, or torch with each library's attention."""
+
+    def make(family: str = "llama", context_length: int | None = None, **changes: Any) -> Target:
+        if request.param == "kernels":
+            return tiny_kernel_target(tiny_model(family, **changes), context_length, plain=True)
+        return paged_target(torch_model(family, **changes), request.param, context_length)
+
+    return make
+
 
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]  # root; several children; three levels; a late child of the root
@@ -36,7 +56,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_chain_equals_transformers_own_forward(make_target: TargetFactory, family: str) -> None:
-    expected, hidden = bare(tiny_model(family), PREFIX + TREE_TOKENS)
+    expected, hidden = bare(torch_model(family), PREFIX + TREE_TOKENS)
     target = make_target(family)
     cache = target.new_cache()
     first = target.forward(cache, PREFIX)
@@ -48,7 +68,7 @@ def test_a_chain_equals_transformers_own_forward(make_target: TargetFactory, fam
 
 @pytest.mark.parametrize("prefix", [PREFIX, []], ids=["behind a prefix", "from nothing"])
 def test_a_tree_equals_each_of_its_paths_alone(make_target: TargetFactory, family: str, prefix: list[int]) -> None:
-    model = tiny_model(family)
+    model = torch_model(family)
     target = make_target(family)
     cache = target.new_cache()
     if prefix:
@@ -62,9 +82,9 @@ def test_a_tree_equals_each_of_its_paths_alone(make_target: TargetFactory, famil
 
 
 @given(st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_tree_then_any_path_then_more_text(make_target: TargetFactory, data: st.DataObject) -> None:
-    model, target = tiny_model(), make_target()
+    model, target = torch_model(), make_target()
     text = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=8))
     cache = target.new_cache()
     target.forward(cache, text)
@@ -83,7 +103,7 @@ def test_any_tree_then_any_path_then_more_text(make_target: TargetFactory, data:
 
 
 def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target: TargetFactory, family: str) -> None:
-    model = tiny_model(family)
+    model = torch_model(family)
     with torch.no_grad():
         states = model(torch.tensor([PREFIX + TREE_TOKENS]), output_hidden_states=True).hidden_states
     target = make_target(family)
@@ -99,7 +119,7 @@ def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target: Ta
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
 def test_prefill_in_chunks_equals_one_forward(make_target: TargetFactory, chunk: int) -> None:
-    expected, hidden = bare(tiny_model(), PREFIX)
+    expected, hidden = bare(torch_model(), PREFIX)
     target = make_target()
     cache = target.new_cache()
     output = target.prefill(cache, PREFIX, chunk_tokens=chunk)
@@ -128,7 +148,7 @@ def test_the_receiver_may_change_what_comes_out(make_target: TargetFactory, fami
         for array in (output.logits, output.hidden, output.state, cache.lsa_input(0, len(PREFIX))):
             array += 1
         again = target.forward(cache, [9])
-        expected, _ = bare(tiny_model(family), [*PREFIX, 9])
+        expected, _ = bare(torch_model(family), [*PREFIX, 9])
         np.testing.assert_allclose(again.logits[-1], expected[-1], **CLOSE)
 
 
@@ -139,7 +159,7 @@ def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target
     target.forward(cache, PREFIX)
     with pytest.raises(TokenRangeError, match=f"{token} is outside the vocabulary of 97"):
         target.forward(cache, [1, token, 2])
-    expected, _ = bare(tiny_model(), [*PREFIX, 9])
+    expected, _ = bare(torch_model(), [*PREFIX, 9])
     np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
@@ -224,8 +244,8 @@ def test_llama3_rotary_scaling_is_computed(make_target: TargetFactory) -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
     }
-    expected, _ = bare(tiny_model(rope_parameters=rope), PREFIX)
-    plain, _ = bare(tiny_model(), PREFIX)
+    expected, _ = bare(torch_model(rope_parameters=rope), PREFIX)
+    plain, _ = bare(torch_model(), PREFIX)
     target = make_target(rope_parameters=rope)
     output = target.prefill(target.new_cache(), PREFIX, chunk_tokens=3)
     np.testing.assert_allclose(output.logits[0], expected[-1], **CLOSE)
@@ -236,7 +256,7 @@ def test_llama3_rotary_scaling_is_computed(make_target: TargetFactory) -> None:
 
 
 def test_a_forward_for_several_conversations_gives_each_its_own(make_target: TargetFactory, family: str) -> None:
-    model, target = tiny_model(family), make_target(family)
+    model, target = torch_model(family), make_target(family)
     texts = [[5, 17, 3, 88], [], [41, 2]]
     caches = [target.new_cache() for _ in texts]
     for cache, text in zip(caches, texts, strict=True):
@@ -300,7 +320,7 @@ def test_a_cache_that_cannot_grow_harms_no_conversation(
 
 
 def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
-    expected, _ = bare(tiny_model(), [*PREFIX, 9])
+    expected, _ = bare(torch_model(), [*PREFIX, 9])
     for cache in caches:
         assert cache.length == len(PREFIX)
         np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
@@ -318,7 +338,7 @@ def test_a_tree_must_be_cut_before_its_conversation_continues(make_target: Targe
     ):
         target.forward(cache, [1])
     cache.keep([0, 1])
-    expected, _ = bare(tiny_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])
+    expected, _ = bare(torch_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])
     np.testing.assert_allclose(target.forward(cache, [1]).logits[-1], expected[-1], **CLOSE)
 
 

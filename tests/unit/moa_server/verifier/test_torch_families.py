@@ -30,6 +30,8 @@ from tests.support.messages import raises
 from tests.support.mixtures import MIXTURES, tiny_mixture
 from tests.support.tiny_models import SIZES, Floats
 
+pytestmark = pytest.mark.torch
+
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(40)]
 TREE = [-1, -1, 0, 0, 1, 2, 2, 5, 7, 8, 9, 10]  # deeper than a window
 PATHS = ([1, 4], [0, 3], [0, 2, 6], [0, 2, 5, 7, 8, 9, 10, 11])

@@ -18,7 +18,9 @@ from structlog.testing import capture_logs
 
 from tests.support.messages import raises
 from tests.support.paged_targets import paged_target
-from tests.support.tiny_models import tiny_model
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_flashinfer_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_shapes_of_the_first_forwards_are_recorded_and_leave_no_pages() -> None:
-    target = paged_target(tiny_model(max_position_embeddings=40), "flashinfer")
+    target = paged_target(torch_model(max_position_embeddings=40), "flashinfer")
     warm_up(target)
     cache = target.new_cache()
     cache.reserve(target.kv_bytes() // cache.most_nbytes(1) * 64)  # all pages

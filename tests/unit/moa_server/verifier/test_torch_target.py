@@ -15,6 +15,9 @@ from transformers import PreTrainedModel
 
 from tests.support.messages import raises
 from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]
@@ -30,8 +33,8 @@ def bare(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
 
 
 def test_bfloat16_stays_close_and_comes_out_as_it_is() -> None:
-    expected = bare(tiny_model(), PREFIX)
-    target = TorchTarget(tiny_model(dtype=torch.bfloat16))
+    expected = bare(torch_model(), PREFIX)
+    target = TorchTarget(torch_model(dtype=torch.bfloat16))
     cache = target.new_cache()
     output = target.forward(cache, PREFIX, want_state_layer=1)
     assert output.state is not None
@@ -44,9 +47,9 @@ def test_bfloat16_stays_close_and_comes_out_as_it_is() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_weights_give_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this CPU packs bfloat16 weights; elsewhere both are plain, and equal all the same."""
-    packed = TorchTarget(tiny_model(family, torch.bfloat16))
+    packed = TorchTarget(torch_model(family, torch.bfloat16))
     monkeypatch.setattr(torch_target, "pack_linears", lambda _: 0)
-    plain = TorchTarget(tiny_model(family, torch.bfloat16))
+    plain = TorchTarget(torch_model(family, torch.bfloat16))
     for tokens, parents in ((PREFIX, None), (TREE_TOKENS, TREE), ([3], None)):
         got = packed.forward(packed.new_cache(), tokens, parents)
         expected = plain.forward(plain.new_cache(), tokens, parents)
@@ -56,13 +59,13 @@ def test_packed_weights_give_the_same_bits(family: str, monkeypatch: pytest.Monk
 
 def test_generate_still_works_on_a_model_whose_attention_is_ours() -> None:
     prompt = torch.tensor([PREFIX])
-    expected = tiny_model().generate(prompt, max_new_tokens=12, do_sample=False)
-    target = TorchTarget(tiny_model())
+    expected = torch_model().generate(prompt, max_new_tokens=12, do_sample=False)
+    target = TorchTarget(torch_model())
     assert target.model.generate(prompt, max_new_tokens=12, do_sample=False).tolist() == expected.tolist()
 
 
 def test_a_forward_that_fails_half_way_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = TorchTarget(tiny_model())
+    target = TorchTarget(torch_model())
     cache = target.new_cache()
     target.forward(cache, PREFIX)
 
@@ -74,12 +77,12 @@ def test_a_forward_that_fails_half_way_harms_nothing(monkeypatch: pytest.MonkeyP
         with pytest.raises(RuntimeError, match="out of memory"):
             target.forward(cache, TREE_TOKENS, TREE)
     assert cache.length == len(PREFIX)
-    expected = bare(tiny_model(), [*PREFIX, 9])
+    expected = bare(torch_model(), [*PREFIX, 9])
     np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
 def test_rotary_scaling_that_depends_on_the_length_is_refused() -> None:
-    model = tiny_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    model = torch_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
     with raises(
         ModelSourceError,
         snapshot(
@@ -90,7 +93,7 @@ def test_rotary_scaling_that_depends_on_the_length_is_refused() -> None:
 
 
 def test_rotary_scaling_that_torch_chooses_again_as_a_text_grows_is_refused() -> None:
-    model = tiny_model()
+    model = torch_model()
     factors = [1.0] * (model.config.head_dim // 2)
     model.config.rope_parameters = {
         "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
@@ -112,11 +115,11 @@ def test_the_kernels_cache_is_refused() -> None:
             "A forward of torch was given another backend's cache. This is a defect of moa: please report it with the log."
         ),
     ):
-        TorchTarget(tiny_model()).forward(tiny_kernel_target(tiny_model()).new_cache(), PREFIX)
+        TorchTarget(torch_model()).forward(tiny_kernel_target(tiny_model()).new_cache(), PREFIX)
 
 
 def test_forwards_of_several_threads_do_not_mix() -> None:
-    target = TorchTarget(tiny_model())
+    target = TorchTarget(torch_model())
     texts = [[seed, *range(seed, seed + 20)] for seed in range(4)]
 
     def read(text: list[int]) -> np.ndarray:
@@ -125,4 +128,4 @@ def test_forwards_of_several_threads_do_not_mix() -> None:
 
     with ThreadPoolExecutor(len(texts)) as threads:
         for text, logits in zip(texts, threads.map(read, texts), strict=True):
-            np.testing.assert_allclose(logits, bare(tiny_model(), text), **CLOSE)
+            np.testing.assert_allclose(logits, bare(torch_model(), text), **CLOSE)

@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "eagle2": {"kind": "eagle2", "output_norm": True},
     "independent": {"kind": "independent", "own_layers": 2, "output_norm": True},
 }
-pytestmark = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")]
 
 
 def tiny(family: str, **changes: Any) -> PreTrainedModel:

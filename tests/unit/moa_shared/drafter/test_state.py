@@ -16,6 +16,7 @@ from tests.support import decoders
 from tests.support.counted import CountedList
 from tests.support.decoders import KINDS, WIDE, Rows, close, distance, normal, same
 from tests.support.messages import raises
+from tests.support.properties import examples
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -43,7 +44,7 @@ def filled(decoder: DraftDecoder) -> DraftState:
 
 @pytest.mark.parametrize("kind", WIDE)
 @pytest.mark.parametrize("reused_layers", [0, 2])
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_memory_may_come_in_any_order_and_twice(reused_layers: int, kind: str, data: st.DataObject) -> None:
     decoder = make_decoder(reused_layers, kind)
@@ -186,7 +187,7 @@ class Model:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reused_layers", [0, 2])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, kind: str, data: st.DataObject) -> None:
     """Commits along the draft, off it and back, in any order, change nothing of what the draft says."""

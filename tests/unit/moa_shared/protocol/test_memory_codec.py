@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import GROUP, Codec, decode, encode, row_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 STEP = {Codec.BF16: 1 / 128, Codec.INT8: 1 / 127, Codec.INT4: 1 / 7}
 
@@ -33,6 +37,8 @@ def test_zeros_stay_zeros(codec: Codec) -> None:
 
 def in_torch(rows: np.ndarray, codec: Codec) -> bytes:
     """The codec as it was first written, over torch's own bfloat16."""
+    import torch
+
     values = torch.from_numpy(rows)
     if codec is Codec.BF16:
         return bytes(values.to(torch.bfloat16).view(torch.uint8).numpy().tobytes())
@@ -51,6 +57,8 @@ def in_torch(rows: np.ndarray, codec: Codec) -> bytes:
 
 
 def decode_in_torch(payload: bytes, codec: Codec, count: int, width: int) -> torch.Tensor:
+    import torch
+
     raw = torch.frombuffer(bytearray(payload), dtype=torch.uint8).reshape(count, -1)
     if codec is Codec.BF16:
         return raw.view(torch.bfloat16).float()
@@ -82,6 +90,7 @@ def awkward_rows(width: int, seed: int) -> np.ndarray:
     return rows
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("codec", Codec)
 @given(width=st.sampled_from([1, 31, 32, 64, 100, 384]), seed=st.integers(0, 1 << 32))
 def test_bytes_and_rows_are_those_of_torch(codec: Codec, width: int, seed: int) -> None:

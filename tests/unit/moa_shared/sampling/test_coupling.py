@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
@@ -18,6 +17,7 @@ from moa_shared.tree.draft_tree import DraftTree, longest_path
 from scipy import stats
 
 from tests.support.messages import raises
+from tests.support.properties import examples
 
 VOCAB = 12
 SAMPLES = 20_000
@@ -53,14 +53,19 @@ def speculative_samples(sampling: Sampling, verify_with: Sampling) -> np.ndarray
     return np.array(chosen)
 
 
+def test_the_temperature_divides_the_logits() -> None:
+    scores = process_logits(np.array([[0.0, np.log(3)]], np.float32), Sampling(0.5))
+    np.testing.assert_allclose(np.exp(scores), [[0.1, 0.9]], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(1.0, seed=3),
+        pytest.param(Sampling(1.0, seed=3), marks=pytest.mark.long),
         Sampling(0.7, seed=4),
-        Sampling(1.0, top_k=4, seed=5),
-        Sampling(1.0, top_p=0.8, seed=6),
-        Sampling(1.0, min_p=0.2, seed=7),
+        pytest.param(Sampling(1.0, top_k=4, seed=5), marks=pytest.mark.long),
+        pytest.param(Sampling(1.0, top_p=0.8, seed=6), marks=pytest.mark.long),
+        pytest.param(Sampling(1.0, min_p=0.2, seed=7), marks=pytest.mark.long),
         Sampling(1.0, top_p=0.95, seed=8, min_p=0.1, logit_bias=((3, 1.0), (0, -2.0))),
     ],
     ids=str,
@@ -121,6 +126,8 @@ def argmax_with_noise(scores: Rows, positions: list[int], sampling: Sampling) ->
 
 def in_torch(logits: Rows, sampling: Sampling) -> Rows:
     """`process_logits` as it was first written."""
+    import torch
+
     scores = torch.from_numpy(logits)
     if sampling.greedy:
         return scores.log_softmax(-1).numpy()
@@ -137,7 +144,7 @@ def in_torch(logits: Rows, sampling: Sampling) -> Rows:
     return scores.log_softmax(-1).numpy()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from([1, 2, 30, 500, 4000]),
     st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
@@ -159,6 +166,7 @@ def test_choices_are_those_of_the_rule_to_the_bit(
     assert select(logits, positions, sampling) == by_the_rule(logits, positions, sampling)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize(
     "sampling",

@@ -11,6 +11,8 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.text.text_stream import TextStream
 
+from tests.support.properties import examples
+
 
 @pytest.fixture(scope="module")
 def default_tokenizer(default_model_files: ModelFiles) -> Any:
@@ -75,7 +77,7 @@ def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
     assert stream.finish() == "\ufffd"
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 49151), max_size=25))
 def test_with_the_real_tokenizer_pieces_make_the_decoded_text(default_tokenizer: Any, tokens: list[int]) -> None:
     def decode_all(some: Sequence[int]) -> str:

@@ -82,9 +82,9 @@ def test_results_are_checked_where_references_name_them(tmp_path: Path, files: M
         ),
     ):
         evaluate(str(tmp_path), questions, checking, SilentProgress())
-    rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 36), ("w1 w5", 2))]
-    (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w36 and w41
-    (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "5"}))
+    rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 14), ("w1 w5", 2))]
+    (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w14 and w84
+    (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "6"}))
     result = evaluate(str(tmp_path), questions, checking, SilentProgress())
     content = result.to_json()["task"]
     assert list(content) == [f"0.{tenth}" for tenth in range(10)]

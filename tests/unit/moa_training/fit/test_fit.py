@@ -20,8 +20,8 @@ from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import FitSettings, load_fit_settings
 
 from tests.support.messages import raises
-from tests.support.tiny_models import tiny_model
 from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
+from tests.support.torch_models import torch_model
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +177,8 @@ def test_training_continues_from_a_finished_drafter(tmp_path: Path, files: Model
     config.write_text(f'start_from = "{path}"\n' + config.read_text())
     TrainingRun(load_fit_settings(config), SilentProgress()).train()
     first, second = read_points(tmp_path / "one" / "out"), read_points(again / "out")
-    halfway = (first[0]["cross_entropy"] + first[-1]["cross_entropy"]) / 2
-    assert second[0]["cross_entropy"] < halfway
+    learned = first[0]["cross_entropy"] - first[-1]["cross_entropy"]
+    assert second[0]["cross_entropy"] < first[0]["cross_entropy"] - learned / 3
 
 
 def test_bf16_trains_too(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
@@ -195,7 +195,7 @@ def test_bf16_trains_too(tmp_path: Path, files: ModelFiles, shard: Path) -> None
 @pytest.mark.parametrize("drafter", ["reused_layers = 1", 'kind = "eagle2"'])
 def test_a_first_run_on_the_kernels_trains(tmp_path: Path, shard: Path, drafter: str) -> None:
     target = save_tiny_target(tmp_path / "target")
-    model = tiny_model(num_hidden_layers=4, max_position_embeddings=256, eos_token_id=4, vocab_size=len(WORDS))
+    model = torch_model(num_hidden_layers=4, max_position_embeddings=256, eos_token_id=4, vocab_size=len(WORDS))
     model.save_pretrained(target)  # of sizes that the kernels take
     path = write_fit_config(tmp_path, target, shard, tokens=600)
     text = path.read_text().replace("[drafter]\nreused_layers = 1", f"[drafter]\n{drafter}")

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_training.objective.blocks import block_starts, build_blocks, own_share, staircase_probability, with_own_choices
 
+from tests.support.properties import examples
+
 LENGTH = 24
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH), min_size=1, max_size=3),
     st.lists(st.integers(2, 15), min_size=3, max_size=3),

@@ -17,7 +17,8 @@ from moa_training.objective.blocks import Blocks, build_blocks, with_own_choices
 from moa_training.objective.network import Activations, TrainingDrafter
 
 from tests.support.messages import raises
-from tests.support.tiny_models import tiny_model
+from tests.support.properties import examples
+from tests.support.torch_models import torch_model
 
 LENGTH, VOCAB = 18, 30
 CONFIG = DrafterConfig(
@@ -26,7 +27,7 @@ CONFIG = DrafterConfig(
 )  # fmt: skip
 
 
-MODEL: Any = tiny_model(
+MODEL: Any = torch_model(
     seed=0, vocab_size=VOCAB, hidden_size=18, intermediate_size=28, num_hidden_layers=4, num_attention_heads=6,
     num_key_value_heads=3, head_dim=4, rms_norm_eps=1e-5, tie_word_embeddings=True,
     bos_token_id=None, eos_token_id=None,
@@ -81,7 +82,7 @@ def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activati
 
 
 @pytest.mark.parametrize("reused_layers", [0, 1, 3])
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(st.integers(2, 9), st.integers(1, 6), st.integers(0, 99))
 def test_every_position_is_what_drafting_gives(reused_layers: int, every: int, prompt: int, seed: int) -> None:
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(seed))

@@ -16,8 +16,8 @@ from moa_training.teacher.kernel_teacher import KernelTeacher
 from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader
 from moa_training.teacher.teacher import Teacher
 
-from tests.support.tiny_models import tiny_model
 from tests.support.tiny_training import WORDS, save_tiny_target
+from tests.support.torch_models import torch_model
 
 PROMPTS = [random.Random(size).choices(range(5, 90), k=size) for size in (3, 300, 11)]
 
@@ -27,7 +27,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     """A tiny target of sizes that the kernels take."""
     folder: Path = tmp_path_factory.mktemp("reader")
     save_tiny_target(folder / "target")
-    model = tiny_model(seed=2, num_hidden_layers=4, max_position_embeddings=512, eos_token_id=4, vocab_size=len(WORDS))
+    model = torch_model(seed=2, num_hidden_layers=4, max_position_embeddings=512, eos_token_id=4, vocab_size=len(WORDS))
     model.save_pretrained(folder / "target")
     return resolve(str(folder / "target"), folder / "cache")
 

@@ -14,6 +14,8 @@ from netsim.core.loss import Bernoulli, GilbertElliott
 from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import StreamSender
 
+from tests.support.properties import examples
+
 ONE_WAY_S = 0.0213
 RTT_S = 2 * ONE_WAY_S
 
@@ -162,7 +164,7 @@ def test_nothing_is_sent_before_the_handshake() -> None:
     assert arrivals(sender, {1.0: 10}) == [(about(5.0 + ONE_WAY_S), 10)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     offers=st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 40_000)), min_size=1, max_size=15),
     loss=st.sampled_from([Bernoulli(0.0), Bernoulli(0.2), GilbertElliott(0.1, 0.3)]),

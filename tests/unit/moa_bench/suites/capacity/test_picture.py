@@ -21,7 +21,6 @@ def cell(users: int, way: Strategy, speed: float) -> UsersCell:
 
 @pytest.mark.parametrize("numbers", [(1, 16), (4,)])
 def test_it_is_drawn(numbers: tuple[int, ...], facts: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     cells = [cell(users, way, 50.0 / users) for users in numbers for way in (PLAIN, ORACLE, SERVER)]
     (picture,) = draw(facts | {"cells": cells, "name": "capacity"}, tmp_path)
     assert picture.read_bytes().startswith(b"\x89PNG")

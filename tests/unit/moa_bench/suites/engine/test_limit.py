@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from moa_bench.suites.engine.limit import StepBytes, step_bytes
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.weights.weights import HEAD, LAYER_EMBEDDINGS
 
-from tests.support.dense_families import tiny_dense
 from tests.support.tiny_models import save_tiny_model, save_tokenizer
 
 
@@ -20,7 +20,10 @@ def test_a_step_reads_all_layers_and_the_head(tmp_path: Path) -> None:
     assert step_bytes(files) == StepBytes(every, position)
 
 
+@pytest.mark.torch
 def test_rows_that_are_looked_up_and_layers_without_keys_of_their_own_are_left_out(tmp_path: Path) -> None:
+    from tests.support.dense_families import tiny_dense
+
     folder = tmp_path / "gemma"
     tiny_dense("gemma 4 with embeddings by layer").save_pretrained(folder)
     save_tokenizer(folder)

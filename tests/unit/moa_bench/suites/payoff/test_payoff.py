@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from inline_snapshot import snapshot
 from moa_bench.suites.payoff.measure import SIZED, STRATEGIES, measure_cell
 from moa_bench.suites.payoff.picture import draw
@@ -63,7 +62,6 @@ def test_nothing_is_told_of_what_was_not_measured() -> None:
 
 
 def test_the_map_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     result = {"cells": [cell()], "target": "tiny", "name": "payoff"}
     assert draw(result, tmp_path) == [tmp_path / "payoff.png"]
     assert (tmp_path / "payoff.png").stat().st_size > 1000

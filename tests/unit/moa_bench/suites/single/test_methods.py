@@ -23,7 +23,6 @@ from tests.support.messages import raises
 from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
 
 EFFORT = SingleEffort(chain=3, copies=4, depth=2, breadth=3, nodes=5)
-SHAPES: dict[str, Any] = {"hidden_size": 64, "target_head_dim": 32}
 PROMPT = [5, 9, 11, 40, 5, 9, 11]
 KINDS: dict[str, dict[str, Any]] = {
     "EAGLE-2": {"kind": EAGLE2},
@@ -43,7 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
 def drafters(files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("drafters")
     return {
-        name: save_drafter(folder / f"{number}.safetensors", small_drafter(**SHAPES, **changes))
+        name: save_drafter(folder / f"{number}.safetensors", small_drafter(**changes))
         for number, (name, changes) in enumerate(KINDS.items())
     }
 
@@ -73,7 +72,7 @@ def test_the_paper_s_drafters_that_are_not_given_are_named(files: ModelFiles, dr
 
 
 def test_a_drafter_for_another_target_is_refused(files: ModelFiles, tmp_path: Path) -> None:
-    other = save_drafter(tmp_path / "other.safetensors", small_drafter())
+    other = save_drafter(tmp_path / "other.safetensors", small_drafter(hidden_size=32))
     with raises(
         CheckpointError,
         snapshot(

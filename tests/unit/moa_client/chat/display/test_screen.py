@@ -14,6 +14,7 @@ from moa_shared.text.plain_text import without_controls
 from moa_shared.text.word_wrap import wrap_words
 from wcwidth import wcswidth
 
+from tests.support.properties import examples
 from tests.support.terminal import Display
 
 COLUMNS, ROWS = 12, 8
@@ -200,7 +201,7 @@ def test_marks_of_no_width_stay_with_their_character() -> None:
     st.lists(st.tuples(TEXT, TEXT, st.sampled_from(["", "good", "OFFLINE"])), max_size=12),
     st.booleans(),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str, str]], styled: bool) -> None:
     """As long as nothing provisional has scrolled out, which 14 characters cannot."""
     terminal = Terminal(rows=40, styled=styled)
@@ -388,7 +389,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[str, str, str]], styled: bool) -> None:
     """As long as nothing has scrolled out, however blocks grow and shrink above others."""
     chat = Chat(columns=COLUMNS, rows=200, styled=styled)
@@ -527,7 +528,7 @@ MARKED_TEXT = st.lists(
 
 
 @given(st.lists(st.tuples(MARKED_TEXT, MARKED_TEXT, st.sampled_from(["", "good"])), max_size=10))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_rendered_text_looks_as_if_it_had_come_at_once(steps: list[tuple[str, str, str]]) -> None:
     """As long as nothing has scrolled out, however its marks were cut and whatever was provisional in between."""
     terminal = Terminal(rows=200, renders=True)

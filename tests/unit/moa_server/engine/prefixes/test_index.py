@@ -10,6 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
+from tests.support.properties import examples
+
 SIZE = 2  # tokens of a page
 Key = tuple[str, tuple[int, ...]]  # an owner and all tokens up to a page's end
 
@@ -128,7 +130,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexMachine = IndexMachine.TestCase
-TestIndexMachine.settings = settings(max_examples=150, stateful_step_count=25)
+TestIndexMachine.settings = settings(max_examples=examples(150), stateful_step_count=25)
 
 
 def test_equal_hashes_are_no_equal_texts() -> None:

@@ -22,7 +22,6 @@ from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import Verification
 from moa_server.verifier import Target
 from moa_server.verifier.kernel_target import KernelCache
-from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
@@ -359,8 +358,13 @@ def test_pages_that_could_not_be_kept_are_given_to_nobody(bench: Bench) -> None:
     assert bench.index.nbytes == bench.index.pages == 0
 
 
+@pytest.mark.torch
 def test_targets_in_torch_share_nothing() -> None:
-    bench = Bench(TorchTarget(tiny_model(vocab_size=VOCAB, num_hidden_layers=2, max_position_embeddings=CONTEXT)))
+    from moa_server.verifier.torch_target import TorchTarget
+
+    from tests.support.torch_models import torch_model
+
+    bench = Bench(TorchTarget(torch_model(vocab_size=VOCAB, num_hidden_layers=2, max_position_embeddings=CONTEXT)))
     one, two = bench.live(), bench.live()
     bench.ask(one, TEXT)
     bench.read(one)

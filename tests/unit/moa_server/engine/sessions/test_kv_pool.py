@@ -23,6 +23,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
 from tests.support.messages import raises
+from tests.support.properties import examples
 
 TOKENS = count()
 PAGE, PAGE_NBYTES = 4, 10  # tokens of a page
@@ -247,7 +248,7 @@ def test_a_forward_under_way_keeps_what_it_was_promised_for_a_longer_text() -> N
     assert bench.pool.promised == 20
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_no_answer_begins_unless_all_promises_and_pages_fit(data: st.DataObject) -> None:
     """Five sessions find, ask, read, stop and end in any order."""

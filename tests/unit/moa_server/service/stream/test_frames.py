@@ -101,10 +101,10 @@ def test_chances_of_verdicts_that_are_one_are_of_all_tokens_or_of_none() -> None
     sure, unsure = TokenChances(-0.1), TokenChances(-3.0)
     both = merge_verdicts(verdict_of(3, 7, chances=[sure]), verdict_of(4, 9, chances=[unsure]))
     assert both is not None
-    assert both.chances == [sure, unsure]
+    assert both.chances == (sure, unsure)
     one = merge_verdicts(verdict_of(3, 7), verdict_of(4, 9, chances=[unsure]))
     assert one is not None
-    assert one.chances == []
+    assert one.chances == ()
 
 
 @pytest.mark.parametrize(

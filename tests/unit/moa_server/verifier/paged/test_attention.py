@@ -15,6 +15,9 @@ from moa_server.verifier.paged.flex import BLOCK_ROWS, mask_arrays, sees
 from moa_server.verifier.paged.pool import PagePool
 
 from tests.support.paged_targets import ATTENTIONS, fake_flashinfer
+from tests.support.properties import examples
+
+pytestmark = pytest.mark.torch
 
 HEADS, KV_HEADS, HEAD_DIM, PAGES = 6, 2, 16, 12
 ROWS = 128  # that a filled batch has
@@ -68,7 +71,7 @@ def expected(pool: PagePool, batch: Batch, queries: torch.Tensor) -> torch.Tenso
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 @given(parts=batches(), filled=st.booleans(), seed=st.integers(0, 9))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_batch_gives_what_the_formula_gives(name: str, parts: list[BatchPart], filled: bool, seed: int) -> None:
     attention, pool = over_pages(name)
     batch = lay_out(parts, ROWS if filled else 0)
@@ -98,7 +101,7 @@ def test_one_plan_for_a_graph_serves_one_batch_after_the_other(name: str) -> Non
 
 
 @given(batches(), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 def test_a_block_of_rows_reads_exactly_the_pages_of_its_conversations(parts: list[BatchPart], filled: bool) -> None:
     """The compiled kernel reads no others, so a key that a row sees must be in one of them; each is read once."""
     batch = lay_out(parts, ROWS if filled else 0)

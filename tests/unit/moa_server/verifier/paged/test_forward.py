@@ -16,7 +16,10 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.tree.arithmetic import path_to
 
 from tests.support.paged_targets import ATTENTIONS, paged_target, played_again
-from tests.support.tiny_models import tiny_model
+from tests.support.properties import examples
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
@@ -26,7 +29,7 @@ class Conversations:
     """Texts with their caches, and transformers' own forward over each."""
 
     def __init__(self, target: TorchTarget, count: int) -> None:
-        self.model, self.target = tiny_model(), target
+        self.model, self.target = torch_model(), target
         self.caches: list[KVCache] = [target.new_cache() for _ in range(count)]
         self.texts: list[list[int]] = [[] for _ in range(count)]
 
@@ -54,9 +57,9 @@ class Conversations:
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @given(data=st.data())
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6), suppress_health_check=list(HealthCheck))
 def test_any_conversations_in_any_forwards(attention: str, data: st.DataObject) -> None:
-    all_of = Conversations(paged_target(tiny_model(), attention), 3)
+    all_of = Conversations(paged_target(torch_model(), attention), 3)
     for _ in range(4):
         rows = {}
         for which in data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True)):
@@ -76,7 +79,7 @@ def test_any_conversations_in_any_forwards(attention: str, data: st.DataObject) 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_pages_of_a_released_conversation_serve_the_next(attention: str) -> None:
     """What they held before is seen by nobody."""
-    target = paged_target(tiny_model(), attention)
+    target = paged_target(torch_model(), attention)
     for text in ([9] * 90, PREFIX):
         all_of = Conversations(target, 1)
         all_of.step({0: (text, None, list(range(len(text))))})
@@ -87,7 +90,7 @@ def test_pages_of_a_released_conversation_serve_the_next(attention: str) -> None
 
 @pytest.mark.parametrize("attention", ["flex", "flashinfer"])
 def test_rows_that_fill_change_nothing_of_the_others(attention: str) -> None:
-    plain, filled = TorchTarget(tiny_model()), paged_target(tiny_model(), attention)
+    plain, filled = TorchTarget(torch_model()), paged_target(torch_model(), attention)
     caches = [plain.new_cache(), filled.new_cache()]
     for tokens, parents in ((PREFIX, None), ([3, 1, 4, 1, 5], [-1, 0, 0, 1, 2])):
         rows = [0, len(tokens) - 1, 2]
@@ -117,7 +120,7 @@ def counted(records: list[int]) -> Record:
 
 def test_a_graph_is_recorded_once_for_each_number_of_rows_and_layer() -> None:
     records: list[int] = []
-    model = tiny_model(max_position_embeddings=2 * MOST_GRAPH_ROWS)
+    model = torch_model(max_position_embeddings=2 * MOST_GRAPH_ROWS)
     target = paged_target(model, "flashinfer", record=counted(records))
     cache = target.new_cache()
     for count in (3, 4, 1, 3, 1, 2):

@@ -12,6 +12,8 @@ from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
 
+pytestmark = pytest.mark.torch
+
 LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 4
 ROW_BYTES = LAYERS * KV_HEADS * 2 * HEAD_DIM * 4
 CPU = torch.device("cpu")

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from inline_snapshot import snapshot
 from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
 from safetensors.numpy import save_file
-from safetensors.torch import load_file
 
 from tests.support.decoders import ODD as CONFIG
 from tests.support.decoders import target_arrays
@@ -69,7 +67,11 @@ def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
     assert np.array_equal(decoder.draft_ids, ids)
 
 
+@pytest.mark.torch
 def test_bfloat16_is_read_as_torch_reads_it(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
     path = tmp_path / "drafter.safetensors"
     narrow = {name: round_to_bfloat16(value) for name, value in fresh_tensors(CONFIG, seed=1).items()}
     save_checkpoint(path, CONFIG, narrow)

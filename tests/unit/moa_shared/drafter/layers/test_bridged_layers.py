@@ -14,7 +14,9 @@ from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.target_parts import TargetParts
 
 from tests.support.decoders import EVEN, ODD, Rows, normal, target_arrays
-from tests.support.tiny_models import tiny_model
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 LENGTH, PREDICTED = 40, 3
 KNOWN = LENGTH - PREDICTED
@@ -24,7 +26,7 @@ SIZES = pytest.mark.parametrize("sizes", [ODD, EVEN], ids=["numpy", "kernels"])
 def bridged(sizes: DrafterConfig, states_from: int) -> tuple[DraftDecoder, Any]:
     """A decoder that reuses one layer, and its target."""
     hidden = sizes.target_heads * sizes.target_head_dim
-    model: Any = tiny_model(
+    model: Any = torch_model(
         vocab_size=30, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=4,
         head_dim=sizes.target_head_dim, rope_parameters={"rope_type": "default", "rope_theta": 500.0},
         rms_norm_eps=1e-5, bos_token_id=None, eos_token_id=None, pad_token_id=None,

@@ -16,6 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from tests.support.decoders import EVEN, Rows, normal, target_arrays
 from tests.unit.moa_shared.drafter.layers.test_reused_layers import LLAMA_3_1, PLAIN
 
+pytestmark = pytest.mark.torch
+
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
 

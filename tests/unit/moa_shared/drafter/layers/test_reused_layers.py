@@ -16,7 +16,9 @@ from moa_shared.errors import ModelSourceError
 
 from tests.support.decoders import EVEN, ODD, Rows, close, make_decoder, normal, target_arrays
 from tests.support.messages import raises
-from tests.support.tiny_models import tiny_model
+from tests.support.torch_models import torch_model
+
+pytestmark = pytest.mark.torch
 
 LLAMA_3_1 = {
     "rope_type": "llama3",
@@ -42,7 +44,7 @@ LENGTH, PREDICTED = 40, 3
 def test_true_states_give_the_targets_own_features(sizes: DrafterConfig, family: str, reused_layers: int) -> None:
     architecture, rope = FAMILIES[family]
     hidden = sizes.target_heads * sizes.target_head_dim  # as Qwen2 has it
-    model: Any = tiny_model(
+    model: Any = torch_model(
         architecture, vocab_size=30, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=4,
         head_dim=sizes.target_head_dim, rope_parameters=dict(rope), rms_norm_eps=1e-5,
         bos_token_id=None, eos_token_id=None, pad_token_id=None,

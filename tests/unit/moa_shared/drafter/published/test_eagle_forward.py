@@ -23,6 +23,8 @@ from tests.support.published_drafters import (
     save_llama3,
 )
 
+pytestmark = pytest.mark.torch
+
 TOKENS = [5, 17, 42, 8, 17, 42, 90]
 DRAFTS = [11, 3, 64]
 

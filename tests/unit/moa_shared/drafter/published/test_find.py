@@ -31,6 +31,8 @@ from tests.support.published_drafters import (
     save_llama3,
 )
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:

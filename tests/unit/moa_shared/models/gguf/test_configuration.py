@@ -13,6 +13,8 @@ from transformers import AutoConfig
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
+pytestmark = pytest.mark.torch
+
 OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
 
 

@@ -20,6 +20,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
+pytestmark = pytest.mark.torch
+
 
 def read_by_transformers(path: Path) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)

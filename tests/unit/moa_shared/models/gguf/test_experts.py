@@ -21,9 +21,11 @@ from transformers import PreTrainedModel
 from tests.support.gemma4_gguf import write_gemma4_gguf
 from tests.support.messages import raises
 from tests.support.mixture_gguf import write_mixture_gguf
-from tests.support.mixtures import MixtureWeights, tiny_mixture
+from tests.support.mixtures import tiny_mixture, weights_of
 from tests.unit.moa_shared.models.network.test_mixtures import needs_kernels, of_transformers
 from tests.unit.moa_shared.models.weights.test_experts import logits_of
+
+pytestmark = pytest.mark.torch
 
 IN_GGUF = ["qwen 3", "mixtral", "olmoe", "olmoe with clips", "gpt-oss", "gemma 4"]
 GATES = "blk.1.ffn_gate_exps.weight"
@@ -48,7 +50,7 @@ def files_of(path: Path) -> ModelFiles:
 def test_weights_and_logits_are_those_of_the_model(family: str, tmp_path: Path) -> None:
     model = model_of(family)
     files = files_of(written(model, tmp_path / "tiny.gguf"))
-    reader, expected = WeightReader(files), MixtureWeights(model).tensors
+    reader, expected = WeightReader(files), weights_of(model).tensors
     assert set(reader.names()) == expected.keys()
     for name, tensor in expected.items():
         np.testing.assert_array_equal(reader.array(name), tensor, err_msg=name)

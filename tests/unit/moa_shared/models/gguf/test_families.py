@@ -21,6 +21,8 @@ from tests.support.dense_families import GGUF_FAMILIES, tiny_in_gguf
 from tests.support.dense_gguf import write_dense_gguf
 from tests.support.tiny_models import SIZES
 
+pytestmark = pytest.mark.torch
+
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
 needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
 

@@ -15,6 +15,8 @@ from tests.support.dense_families import tiny_in_gguf
 from tests.support.gemma4_gguf import write_gemma4_gguf
 from tests.support.messages import raises
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),

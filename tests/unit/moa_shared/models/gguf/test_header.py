@@ -12,6 +12,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import read_header
 
 from tests.support.messages import raises
+from tests.support.properties import examples
 from tests.support.tiny_gguf import GgufWriter
 
 
@@ -99,7 +100,7 @@ def test_a_corrupt_header(write_gguf: GgufWriter, offset: int) -> None:
         read_header(path)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(4, 8000), value=st.binary(min_size=1, max_size=12), arrays=st.booleans())
 def test_any_damage_is_an_error_or_harmless(
     write_gguf: GgufWriter, tmp_path: Path, place: int, value: bytes, arrays: bool

@@ -16,6 +16,8 @@ from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.messages import raises
 from tests.support.tiny_gguf import SPECIALS, TOKENS, GgufWriter
 
+pytestmark = pytest.mark.torch
+
 TEXTS = ["\n\n1", "hi 2024 hi!", "It's hi\r\n\r\n  x\u00a0y", "<|im_start|>hi<|im_end|>", "é日本 1234567", "a  hi\t"]
 
 

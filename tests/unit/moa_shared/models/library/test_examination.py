@@ -32,6 +32,7 @@ def refusal(path: Path, cache: Path) -> str:
     return f"{found.stored or '-'} {found.family or '-'}: {steady(found.refusal.message) if found.refusal else 'yes'}"
 
 
+@pytest.mark.torch
 def test_a_gguf_file_is_what_loading_says_it_is(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf(kind="Q4_1", architecture="qwen3")
     found = look(path, cache)
@@ -65,6 +66,7 @@ def test_what_is_not_served_says_why(write_gguf: GgufWriter, cache: Path, tmp_pa
     )
 
 
+@pytest.mark.torch
 def test_folders(model_folder: Path, cache: Path) -> None:
     found = look(model_folder, cache)
     assert (found.stored, found.family, found.refusal) == ("F32", "llama", None)
@@ -110,6 +112,7 @@ def test_mutated_headers_never_end_a_list(write_gguf: GgufWriter, cache: Path) -
         assert look(path, cache).nbytes == len(whole)
 
 
+@pytest.mark.torch
 def test_the_second_look_jumps_over_the_vocabulary(
     write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

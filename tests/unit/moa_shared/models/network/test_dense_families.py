@@ -18,7 +18,11 @@ from moa_shared.models.network.layers import read_layer
 from moa_shared.models.network.plan import plan_of
 
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
-from tests.support.tiny_models import SIZES, ModelWeights, tiny_kernel_target
+from tests.support.mixtures import weights_of
+from tests.support.tiny_models import SIZES, tiny_kernel_target
+from tests.support.torch_models import from_torch
+
+pytestmark = pytest.mark.torch
 
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
 Floats = npt.NDArray[np.float32]
@@ -42,14 +46,14 @@ def test_every_family_is_tested() -> None:
 def test_the_kernels_in_float32_compute_what_transformers_does(family: str) -> None:
     model = tiny_dense(family)
     check_family(model.config.to_dict(), family)
-    target = tiny_kernel_target(model, plain=True)
+    target = tiny_kernel_target(from_torch(model), plain=True)
     got = target.forward(target.new_cache(), TEXT).logits
     np.testing.assert_allclose(got, of_transformers(model), rtol=0, atol=3e-4)
 
 
 @pytest.mark.parametrize("family", DENSE_FAMILIES)
 def test_numpy_computes_what_transformers_does(family: str) -> None:
-    model, weights = tiny_dense(family), ModelWeights(tiny_dense(family))
+    model, weights = tiny_dense(family), weights_of(tiny_dense(family))
     plan, linear = plan_of(model.config.to_dict()), partial(Linear, reference=True)
     layers = [
         read_layer(weights, f"model.layers.{index}", linear, description=plan.description, plan=each)
@@ -72,7 +76,7 @@ def test_numpy_computes_what_transformers_does(family: str) -> None:
 @pytest.mark.parametrize("family", DENSE_FAMILIES)
 def test_with_8_bit_weights_it_stays_close(family: str) -> None:
     model = tiny_dense(family)
-    target = tiny_kernel_target(model, packed=())
+    target = tiny_kernel_target(from_torch(model), packed=())
     got, expected = target.forward(target.new_cache(), TEXT).logits, of_transformers(model)
     cosines = (got * expected).sum(-1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(expected, axis=-1)
     assert cosines.min() > 0.99
@@ -81,7 +85,7 @@ def test_with_8_bit_weights_it_stays_close(family: str) -> None:
 @needs_kernels
 @pytest.mark.parametrize("family", DENSE_FAMILIES)
 def test_a_tree_in_a_long_text_has_the_bits_of_its_paths(family: str) -> None:
-    target = tiny_kernel_target(tiny_dense(family))
+    target = tiny_kernel_target(from_torch(tiny_dense(family)))
     parents = [-1, -1, 0, 0, 1, 2, 2, 5, 7, 8, 9, 10]  # deeper than a window
     for length in (1, 3, 40):
         together = target.new_cache()

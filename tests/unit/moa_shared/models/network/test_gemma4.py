@@ -24,8 +24,10 @@ from safetensors.numpy import load_file, save_file
 
 from tests.support.dense_families import tiny_dense
 from tests.support.messages import raises
-from tests.support.mixtures import MixtureWeights, tiny_mixture
+from tests.support.mixtures import tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES, save_tokenizer
+
+pytestmark = pytest.mark.torch
 
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
 SHARING = "gemma 4 with embeddings by layer"
@@ -133,7 +135,7 @@ def test_capacity_counts_the_bytes_that_caches_take(family: str, kv: str, tmp_pa
 @needs_kernels
 def test_8_bits_of_keys_and_values_are_exact_in_layers_that_differ() -> None:
     model = tiny_mixture("gemma 4")
-    target = KernelTarget(Network(MixtureWeights(model), model.config.to_dict()), 128, kv="q8")
+    target = KernelTarget(Network(weights_of(model), model.config.to_dict()), 128, kv="q8")
     together, cache = target.forward(target.new_cache(), TEXT[:20]).logits, target.new_cache()
     alone = [target.forward(cache, [token]).logits[0] for token in TEXT[:20]]
     assert np.array_equal(together, alone)

@@ -20,8 +20,10 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.network.plan import plan_of
 
 from tests.support.messages import raises
-from tests.support.mixtures import MIXTURES, MixtureWeights, tiny_mixture
+from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES, Floats
+
+pytestmark = pytest.mark.torch
 
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
 PACKED = ("q_proj", "k_proj", "v_proj", "up_proj")
@@ -36,7 +38,7 @@ def of_transformers(model: Any) -> Floats:
 
 def target_of(family: str, *, plain: bool = False, packed: tuple[str, ...] = ()) -> KernelTarget:
     model = tiny_mixture(family)
-    network = Network(MixtureWeights(model, packed), model.config.to_dict(), plain=plain)
+    network = Network(weights_of(model, packed), model.config.to_dict(), plain=plain)
     return KernelTarget(network, SIZES["max_position_embeddings"], kv="f32" if plain else "f16")
 
 
@@ -58,7 +60,7 @@ def test_the_kernels_in_float32_compute_what_transformers_does(family: str) -> N
 @pytest.mark.parametrize("family", MIXTURES)
 def test_numpy_computes_what_transformers_does(family: str) -> None:
     model = tiny_mixture(family)
-    weights = MixtureWeights(model)
+    weights = weights_of(model)
     plan, linear = plan_of(model.config.to_dict()), partial(Linear, reference=True)
     layers = [
         read_layer(weights, f"model.layers.{index}", linear, description=plan.description, plan=each)
@@ -216,7 +218,7 @@ def test_configurations_that_make_no_sense_are_refused(family: str, changes: dic
 )
 def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, int], message: str) -> None:
     model = tiny_mixture("qwen 3")
-    weights = MixtureWeights(model)
+    weights = weights_of(model)
     for stored in [each for each in weights.tensors if each.startswith(f"model.layers.1.{name}")]:
         weights.tensors[stored] = np.zeros(shape, np.float32)
     with raises(ModelSourceError, message):

@@ -23,6 +23,8 @@ from tests.support.dense_gguf import write_dense_gguf
 from tests.support.mixture_gguf import write_mixture_gguf
 from tests.support.mixtures import MIXTURES, tiny_mixture
 
+pytestmark = pytest.mark.torch
+
 ODD: tuple[Any, ...] = (
     0, 1, -1, 2, 3, 7, 255, 2**31, 2**64, 0.0, -0.0, 1.5, -2.5, 1e-45, 1e38, 1e300, float("inf"), float("nan"), "", "x",
     "yarn", "linear", "longrope", "llama3", "none", True, False, None, [], [0], [1, 0, 1], ["sliding_attention"] * 3,

@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.messages import raises
 
+pytestmark = pytest.mark.torch
+
 
 def describe(folder: Path, cache: Path) -> ModelFiles:
     return describe_folder(folder, "tiny", cache)

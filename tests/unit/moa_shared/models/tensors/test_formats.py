@@ -3,7 +3,6 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
-import torch
 from inline_snapshot import snapshot
 from moa_kernels import QuantisedMatrix
 from moa_shared.errors import ModelSourceError
@@ -127,6 +126,9 @@ def test_what_q8_0_cannot_hold() -> None:
         quantise_q8_0(np.full((1, 32), np.nan, np.float32))
 
 
+@pytest.mark.torch
 def test_bfloat16_is_widened_as_torch_widens() -> None:
+    import torch
+
     values = torch.from_numpy(some(1000)).to(torch.bfloat16)
     assert np.array_equal(formats.to_float32(BF16, values.view(torch.uint8).numpy()), values.float().numpy())

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.messages import raises
 
+pytestmark = pytest.mark.torch
+
 TENSORS = {
     "floats": torch.linspace(-1, 1, 12).reshape(3, 4),
     "halves": torch.linspace(-1, 1, 5).half(),

@@ -56,8 +56,10 @@ def sample_texts() -> list[str]:
     return texts + ["".join(chr(choice.randrange(*choice.choice(ranges))) for _ in range(60)) for _ in range(200)]
 
 
+@pytest.mark.torch
 def test_ids_and_texts_are_those_of_transformers(default_model_files: ModelFiles) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     ours, theirs = (
         load_tokenizer(default_model_files),
         transformers.AutoTokenizer.from_pretrained(default_model_files.folder),
@@ -74,8 +76,10 @@ def test_ids_and_texts_are_those_of_transformers(default_model_files: ModelFiles
     assert ours.eos_token_id == theirs.eos_token_id
 
 
+@pytest.mark.torch
 def test_conversations_are_those_of_transformers(default_model_files: ModelFiles) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     ours, theirs = (
         load_tokenizer(default_model_files),
         transformers.AutoTokenizer.from_pretrained(default_model_files.folder),
@@ -97,9 +101,11 @@ TEMPLATES = [
 ]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("template", [*TEMPLATES, *FAMILY_TEMPLATES.values()])
 def test_templates_are_rendered_as_transformers_renders_them(files: ModelFiles, template: str) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     (files.folder / "chat_template.jinja").write_text(template)
     theirs = transformers.AutoTokenizer.from_pretrained(files.folder)
     ours = load_tokenizer(files).apply_chat_template(MESSAGES, add_generation_prompt=True)

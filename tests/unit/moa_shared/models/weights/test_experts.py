@@ -23,9 +23,11 @@ from transformers import PreTrainedModel
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.support.messages import raises
-from tests.support.mixtures import MIXTURES, MixtureWeights, tiny_mixture
+from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES, Floats, save_tokenizer
 from tests.unit.moa_shared.models.network.test_mixtures import TEXT, needs_kernels, of_transformers
+
+pytestmark = pytest.mark.torch
 
 LAYER = "model.layers.1.mlp.experts"
 
@@ -67,7 +69,7 @@ def logits_of(files: ModelFiles, weights: Any = None, *, plain: bool = False) ->
 def test_experts_are_read_as_transformers_has_them(family: str, fused: bool, tmp_path: Path, cache: Path) -> None:
     model = tiny_mixture(family)
     files = resolve(str(saved(tmp_path / "tiny", model, fused=fused)), cache)
-    reader, expected = WeightReader(files), MixtureWeights(model).tensors
+    reader, expected = WeightReader(files), weights_of(model).tensors
     assert sorted(reader.names()) == sorted(expected)
     for name, tensor in expected.items():
         assert reader.shape(name) == tensor.shape
@@ -80,7 +82,7 @@ def test_experts_are_read_as_transformers_has_them(family: str, fused: bool, tmp
 def test_experts_of_gpt_oss_are_read_in_bfloat16(tmp_path: Path, cache: Path) -> None:
     model = tiny_mixture("gpt-oss").to(torch.bfloat16)
     reader = WeightReader(resolve(str(saved(tmp_path / "tiny", model)), cache))
-    for name, tensor in MixtureWeights(model).tensors.items():
+    for name, tensor in weights_of(model).tensors.items():
         np.testing.assert_array_equal(reader.array(name), tensor, err_msg=name)
 
 
@@ -89,7 +91,7 @@ def test_experts_of_gpt_oss_keep_their_codes_in_mxfp4(tmp_path: Path, cache: Pat
     model = tiny_mixture("gpt-oss")
     files = resolve(str(in_mxfp4(tmp_path / "tiny", model)), cache)
     reader = WeightReader(files)
-    for name, tensor in MixtureWeights(model).tensors.items():
+    for name, tensor in weights_of(model).tensors.items():
         np.testing.assert_array_equal(reader.array(name), tensor, err_msg=name)
         blocks = reader.blocks(name)
         if ".experts." in name and name.endswith("weight"):

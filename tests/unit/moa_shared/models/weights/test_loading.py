@@ -21,6 +21,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.messages import raises
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture
 def files(model_folder: Path, cache: Path) -> ModelFiles:

@@ -8,6 +8,8 @@ from moa_shared.models.weights import packed_linear
 from moa_shared.models.weights.packed_linear import PackedLinear, can_pack, pack_linears
 from torch import nn
 
+pytestmark = pytest.mark.torch
+
 needs_kernels = pytest.mark.skipif(not can_pack(), reason="this CPU has no bfloat16 kernels for packed weights")
 
 

@@ -21,6 +21,8 @@ from safetensors.torch import load_file
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
+pytestmark = pytest.mark.torch
+
 UP = "model.layers.1.mlp.up_proj.weight"
 
 

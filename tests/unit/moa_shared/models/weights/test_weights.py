@@ -18,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
+pytestmark = pytest.mark.torch
+
 QUERIES = "model.layers.1.self_attn.q_proj.weight"
 
 

@@ -13,12 +13,15 @@ from moa_server.verifier.kernel_target import KernelTarget
 
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
 from tests.support.tiny_models import tiny_kernel_target
+from tests.support.torch_models import from_torch
+
+pytestmark = pytest.mark.torch
 
 LENGTHS = (90, 20, 7)  # the longest is several pages of keys and values, and many windows
 
 
 def make_target(family: str) -> KernelTarget:
-    return tiny_kernel_target(tiny_dense(family))
+    return tiny_kernel_target(from_torch(tiny_dense(family)))
 
 
 @pytest.mark.parametrize("family", DENSE_FAMILIES)
