@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -78,6 +79,44 @@ def test_three_cuts_leave_the_text_as_over_a_wire(
     assert not cuts
     tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=temperature, seed=SEED)
     assert "".join(pieces) == load_tokenizer(default_model_files).shown(tokens)
+
+
+def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+    """JSON of a schema, which is what the server alone writes under it, without drafts."""
+    item = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 40}, "colour": {"enum": ["red", "green", "yellow"]}},
+        "required": ["name", "colour"],
+        "additionalProperties": False,
+    }
+    schema = {"type": "array", "items": item, "minItems": 8, "maxItems": 12}
+    question = "List some fruits with their colours, as JSON."
+    client = OpenAI(base_url=behind_4g.url, api_key="none")
+    pieces: list[str] = []
+    cuts = list(CUTS_S)
+    stream = client.chat.completions.create(
+        model="default",
+        messages=[{"role": "user", "content": question}],
+        temperature=0.8,
+        top_p=1,
+        seed=SEED,
+        max_tokens=LENGTH,
+        stream=True,
+        response_format={"type": "json_schema", "json_schema": {"name": "fruits", "schema": schema}},
+        extra_body=PLAIN,
+    )
+    for chunk in stream:
+        if chunk.choices and chunk.choices[0].delta.content:
+            pieces.append(chunk.choices[0].delta.content)
+            if cuts and len("".join(pieces)) > 40 * (len(CUTS_S) - len(cuts) + 1):
+                behind_4g.link.cut(cuts.pop())
+    assert not cuts
+    constraint = pb.Constraint(kind=pb.Constraint.KIND_JSON_SCHEMA, text=json.dumps(schema))
+    tokens = behind_4g.over_a_wire(question, LENGTH, temperature=0.8, seed=SEED, constraint=constraint)
+    assert "".join(pieces) == load_tokenizer(default_model_files).shown(tokens)
+    fruits = json.loads("".join(pieces))
+    assert 8 <= len(fruits) <= 12
+    assert all(set(fruit) == {"name", "colour"} for fruit in fruits)
 
 
 async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:

@@ -245,7 +245,7 @@ def test_questions_wait_for_their_turn(serve: Serve, open_page: Open) -> None:
     reader = open_page(served)
     reader.ask("slow")
     reader.ask("quick")
-    expect(reader.page.locator(".waiting-question")).to_have_text("quick")
+    expect(reader.page.locator(".waiting-question")).to_have_text(["quick"])
     served.open_gate("second")
     expect(reader.answer).to_have_text("You asked: quick")
     expect(reader.page.locator(".waiting-question")).to_have_count(0)

@@ -177,6 +177,7 @@ class SessionExchange:
         return True
 
     def _send_ask(self, ask: Ask, job: Job) -> None:
+        self._handshake.check_form(ask.settings)
         online = self.drafting.online
         self._sent.question = ask.id
         self.sender.ask(replace(ask, provisional=online.propose_written(job.written)))
@@ -242,6 +243,7 @@ class SessionExchange:
 
         Raises:
             ProtocolError: the server has chosen what was not offered.
+            ConfigError: it would ignore the form that the answer must have.
         """
         opened, drafting, window = stream.opened, self.drafting, self.drafting.online.window
         self._reader = FrameReader()
@@ -252,6 +254,8 @@ class SessionExchange:
         if (changed := self._handshake.on_opened(stream)) is not None:
             self.answers.events.append(changed)
             window.forget_server()
+        if self.answers.front is not None:
+            self._handshake.check_form(self.answers.front.settings)
         self.availability.on_opened(now_ms(), stream.took_ms, is_elsewhere=changed is not None)
         window.rtt_ms.add(stream.took_ms)
         if self._conversation.tokens:

@@ -1,6 +1,6 @@
 """How one conversation introduces itself to servers, stream after stream.
 
-State: the tokens by which servers know the session, and the server of the newest stream.
+State: the tokens by which servers know the session, the server of the newest stream, and whether it holds forms.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
 from moa_client.conversation.conversation import Conversation
@@ -43,6 +45,7 @@ class SessionHandshake:
         self._resume_tokens: dict[str, bytes] = {}  # by the address of the server that gave it: only it may know it
         self._address = ""  # of the newest stream's server
         self._label = ""  # the same for people
+        self._holds_forms = True
 
     def open(self, address: str, device: Device, drafting: DeviceDrafting, ask: Ask | None) -> pb.Open:
         """The first frame to the server at this address.
@@ -66,11 +69,20 @@ class SessionHandshake:
     def on_opened(self, stream: StreamOpened) -> ServerChanged | None:
         """A server has opened a stream; what to tell the reader if it is another one than before."""
         self._resume_tokens[stream.address] = stream.opened.resume_token
+        self._holds_forms = stream.opened.limits.constraints
         address, label = self._address, self._label
         self._address, self._label = stream.address, stream.label
         if address in ("", stream.address):
             return None
         return ServerChanged("address", f"{stream.label} answers now instead of {label}. {stream.reason}".rstrip())
+
+    def check_form(self, settings: AnswerSettings) -> None:
+        """Raises ConfigError if an answer must have a form, which the server of the newest stream would ignore."""
+        if settings.sampling.constraint is not None and not self._holds_forms:
+            raise ConfigError(
+                f"{self._label} cannot hold answers to a form.",
+                hint="Ask for text, or have its operator install 'moa[constraints]'.",
+            )
 
     def forget_session(self) -> None:
         """Makes the next Open begin a new session."""

@@ -17,9 +17,11 @@ from moa_client.engine.inbox import Inbox
 from moa_client.engine.session_exchange import SessionExchange
 from moa_client.link.availability import NOTHING, Availability, LinkCommand, Reaction
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
-from moa_shared.errors import InternalError, MoaError, ProtocolError, RateLimitError, UnavailableError
+from moa_shared.errors import ConfigError, InternalError, MoaError, ProtocolError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.sampling.constraint import choice_of
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.fake_connection import LINK, VOCAB, FakeConnection, bare_device, use_fake_connections
@@ -313,3 +315,18 @@ def test_a_drafter_that_fails_ends_the_answer(session: Session) -> None:
     error = InternalError("The drafter has failed.")
     session.exchange.on_drafter_failed(DrafterFailed(error))
     assert session.exchange.failure is error
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_server_that_would_ignore_the_form_of_an_answer_is_not_asked(session: Session, is_older: bool) -> None:
+    settings = AnswerSettings(Sampling(constraint=choice_of(["yes", "no"])))
+    ask = session.answers.begin(lambda _: PROMPT, settings)
+    session.connection.start()
+    if is_older:
+        session.connection.open(label="home")
+        with pytest.raises(ConfigError, match="home cannot hold answers to a form"):
+            session.handle()
+        return
+    session.exchange.ask(ask)
+    session.connection.open(limits=pb.Limits(constraints=True))
+    assert session.handle() == NOTHING
