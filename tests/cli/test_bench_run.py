@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 from inline_snapshot import snapshot
@@ -22,7 +23,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from moa_bench.runs import registry
 from moa_bench.cli import main
-from moa_bench.runs.chapters import Chapter, Part
+from moa_bench.runs.chapters import Chapter
 from moa_bench.suite import Suite
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ sys.modules["tiny"].__path__ = []
 sys.modules["tiny.measure"].measure = measure
 sys.modules["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\\n"
 suite = Suite("tiny", "", "tiny", "none.md", Effort(), Effort(5), ("model",), lambda effort: effort.cells * 2.0)
-registry.CHAPTERS = (Chapter("tiny", (Part(suite),)),)
+registry.CHAPTERS = (Chapter("tiny", (suite,)),)
 main()
 """
 
@@ -62,8 +63,7 @@ def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
         )  # fmt: skip
         with killed:
             assert killed.stdout is not None
-            lines = iter(killed.stdout.readline, "stopping\n")
-            seen = list(lines)
+            seen = list(takewhile(lambda line: line != "stopping\n", killed.stdout))
             killed.send_signal(number)
             _, told = killed.communicate(timeout=30)
         if number == signal.SIGKILL:

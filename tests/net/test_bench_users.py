@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
 from moa_bench.harness.oracle import Script
 from moa_bench.harness.oracle_device import with_oracle
 from moa_bench.users.askers import EngineAsker, PlainAsker
@@ -9,11 +13,12 @@ from moa_bench.users.users import UserAsker, run_users
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.running.running_server import RunningServer
-from moa_server.verifier import Target
+from moa_server.verifier import Request, Target, TargetOutput
+from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from tests.net.client_device import device
-from tests.net.server_peer import VOCAB, until
+from tests.net.server_peer import VOCAB, make_host, serving, tiny_target, until
 
 PROMPTS = [[[5, 6, 7, 8]], [[9, 10, 11]]]
 SETTINGS = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
@@ -27,10 +32,26 @@ def oracle_asker(address: str, target: Target, script: Script, draft_ms: float) 
     return EngineAsker(address, device_for, VOCAB, SETTINGS, DEVICE_DRAFTS)
 
 
+class SlowTarget(KernelTarget):
+    """A target whose steps take long enough that drafts come in time."""
+
+    def forward_all(self, requests: Sequence[Request]) -> list[TargetOutput]:
+        time.sleep(0.005)
+        return super().forward_all(requests)
+
+
+@pytest.fixture
+async def slow_server() -> AsyncIterator[RunningServer]:
+    target = tiny_target()
+    target.__class__ = SlowTarget
+    async with serving(make_host(target)) as running:
+        yield running
+
+
 async def test_an_oracles_users_get_the_texts_of_plain_ones_with_fewer_arrivals(
-    server: RunningServer, target: Target
+    slow_server: RunningServer, target: Target
 ) -> None:
-    address = f"127.0.0.1:{server.port}"
+    address = f"127.0.0.1:{slow_server.port}"
     plain = [PlainAsker(address, SETTINGS) for _ in PROMPTS]
     answers, _ = await run_users(plain, PROMPTS, None)
     for asker in plain:

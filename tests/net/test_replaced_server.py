@@ -31,6 +31,7 @@ from moa_client.link.stream import Stream, StreamTraffic
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
+from moa_server.service.lifecycle import Lifecycle
 from moa_server.verifier import Target
 from moa_shared.errors import DiskFullError, MismatchError
 from moa_shared.protocol.finish_rule import Finish
@@ -323,10 +324,10 @@ async def test_a_server_that_refuses_without_a_reason_is_tried_twice(
 ) -> None:
     """It describes itself as what it was: then the answer ends with its refusal."""
 
-    def refuse(host: Host) -> None:
+    def refuse(lifecycle: Lifecycle) -> None:
         raise MismatchError("Not you.", hint="Go away.")
 
-    monkeypatch.setattr(Host, "check_open", refuse)
+    monkeypatch.setattr(Lifecycle, "check_open", refuse)
     async with counted(place, first_device(target), PATIENT) as (server, engine):
         with raises(MismatchError, snapshot("Not you. Go away.")):
             async for _ in engine.ask(PROMPT, SETTINGS):

@@ -32,7 +32,6 @@ OPTION_NAMES = (  # in the order in which people are shown them
     "loop_guard",
     "max_tokens",
     "stop",
-    "constraint",
 )
 
 
@@ -86,16 +85,18 @@ class AnswerOptions:
         """
         decided = self.decided()
         sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS}
-        return AnswerSettings(Sampling(**sampling), **{name: getattr(decided, name) for name in _ENDS})
+        ends = {name: getattr(decided, name) for name in _ENDS}
+        return AnswerSettings(Sampling(**sampling, constraint=self.constraint), **ends)
 
     def sampling(self) -> dict[str, float]:
         """Those that a model may have a say in, once decided, by name."""
         return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
 
     def fields(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The same as JSON has it; without a constraint where there is none."""
         values = asdict(self)
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
+        del values["constraint"]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
         return values

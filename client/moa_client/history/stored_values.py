@@ -36,7 +36,7 @@ def pack_provenance(provenance: Sequence[Provenance]) -> bytes:
 def pack_options(options: AnswerOptions) -> str:
     """As JSON, without what is off."""
     off = _OFF.fields()
-    return json.dumps({name: value for name, value in options.fields().items() if value != off[name]})
+    return json.dumps({name: value for name, value in options.fields().items() if value != off.get(name)})
 
 
 def unpack_options(packed: str) -> AnswerOptions:
