@@ -1,4 +1,4 @@
-"""What becomes of an exception that nobody has foreseen: surfaces are told in one sentence, the log has the rest.
+"""What becomes of an unforeseen exception: surfaces are told in one sentence, the log has the rest.
 
 Each task of a conversation ends in an event, whatever was raised in it. A panic of a package in Rust is no Exception,
 so BaseException is caught; what ends a task or the program passes.

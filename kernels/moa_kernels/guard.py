@@ -24,7 +24,7 @@ def guard(mapping: mmap.mmap, sentence: str) -> None:
     """
     try:
         loaded = library()
-    except KernelError:  # whoever computes is told
+    except KernelError:  # the computation reports it
         return
     if loaded is None or not len(mapping):
         return

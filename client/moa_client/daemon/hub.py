@@ -1,7 +1,7 @@
 """What the daemon holds for all its surfaces: the link, and once it has started, the host and its conversations.
 
 State: the phase of the start, and the library. A start without a server, and with nothing on this device to continue
-with, is tried again until it succeeds; whoever asks meanwhile learns why it has not.
+with, is tried again until it succeeds; requests meanwhile learn why it has not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lock that makes the daemon the only one: held by the process as long as it lives, and let go by any death.
 
-State: the open file. Invariant: whoever holds it owns the socket; a socket without a holder is stale.
+State: the open file. Invariant: its holder owns the socket; a socket without a holder is stale.
 """
 
 from __future__ import annotations

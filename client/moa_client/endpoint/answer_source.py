@@ -73,7 +73,7 @@ class ServedModel(Protocol):
         ...
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
-        """Asks for an answer, in a conversation that nobody keeps.
+        """Asks for an answer, in a conversation that is not kept.
 
         Args:
             traceparent: of the program's span; empty: none.

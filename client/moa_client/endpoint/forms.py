@@ -14,7 +14,7 @@ from moa_client.endpoint.progress import AnswerProgress
 
 Fields = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": waiting\n\n"  # a comment: nobody takes it for data
+KEEP_ALIVE = b": waiting\n\n"  # a comment, which clients skip
 
 
 def event(fields: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,8 @@
 """The conversations that surfaces can open: those in the history, each open once however many surfaces watch it.
 
-State: the open ones by identifier, and those that nobody watches with the time since when. Invariant: a conversation is
-closed when nobody watches it, nothing of it is under way, and no server has anything left to decide about it.
+State: the open ones by identifier, and those that no surface watches with the time since when. Invariant: a
+conversation is closed when no surface watches it, nothing of it is under way, and no server has anything left to decide
+about it.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.open_conversation import ConversationFacts
 
-LOOK_SECONDS = 15.0  # between looks for conversations that nobody needs
+LOOK_SECONDS = 15.0  # between looks for unused conversations
 log = logging.getLogger(__name__)
 
 
 class Library:
-    """Opens conversations and closes those that nobody needs.
+    """Opens conversations and closes unused ones.
 
     Args:
         host: of all of them.
         store: the history; None: nothing is kept.
-        unwatched_seconds: how long a conversation that nobody watches stays open, for one who comes back.
+        unwatched_seconds: how long an unwatched conversation stays open, for a user who comes back.
     """
 
     def __init__(self, host: Host, store: HistoryStore | None, unwatched_seconds: float = 0.0) -> None:
@@ -105,7 +106,7 @@ class Library:
         """Deletes a conversation for good.
 
         Raises:
-            ConflictError: somebody has it open.
+            ConflictError: it is open.
         """
         if self.store is None:
             return

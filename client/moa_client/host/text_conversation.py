@@ -68,7 +68,7 @@ class TextConversation:
         self._todo: deque[Callable[[], Awaitable[None]]] = deque()
         self._answering: asyncio.Task[None] | None = None
         self._asked = 0  # questions whose answers are not over
-        self._is_stopped = False  # nobody wants the oldest of them any more
+        self._is_stopped = False  # the oldest of them is not wanted any more
         self._wanted = asyncio.Event()  # there is something to do
         self._task = asyncio.create_task(self._run())
 
@@ -280,7 +280,7 @@ class TextConversation:
 
     @contextmanager
     def _falling_asleep(self) -> Iterator[None]:
-        """In this block, a conversation of which nobody wants anything for long enough becomes idle."""
+        """In this block, a conversation that is left alone for long enough becomes idle."""
         self._is_idle = False
         if not self._idle_seconds:
             yield

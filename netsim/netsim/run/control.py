@@ -126,7 +126,7 @@ class ControlServer:
 
 
 def send(path: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Sends one request and returns the answer's fields; raises ControlError if it was refused or nobody answers."""
+    """Sends one request and returns the answer's fields; raises ControlError if it was refused or not answered."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(TIMEOUT_S)
         try:

@@ -101,7 +101,7 @@ class LinkRun:
 
     def _announce(self) -> None:
         if self._options.ready_file is not None:
-            # Written aside and renamed: whoever waits for the file never reads half an address.
+            # Written aside and renamed: a reader that waits for the file never reads half an address.
             aside = self._options.ready_file.with_name(self._options.ready_file.name + ".part")
             try:
                 aside.write_text(self.backend.endpoint() + "\n")

@@ -35,7 +35,7 @@ class CacheItem:
         model: the model's name; empty: not known.
         used: when it was last used, in seconds since 1970, as far as that is recorded.
         sources: the files that it was made from; empty: none, or not known.
-        useless: why nobody will use it again; empty: it may be used.
+        useless: why it will not be used again; empty: it may be used.
     """
 
     path: Path

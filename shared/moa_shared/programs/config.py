@@ -115,7 +115,7 @@ def setting(
     """A field of a settings class.
 
     Args:
-        default: its value where nobody gives one.
+        default: its value where none is given.
         text: what help and docs say about it: sentences.
         metavar: placeholder for its value; "": made from the type.
         shown: the default in words, where the value itself says little ("any").

@@ -1,6 +1,6 @@
 """The addresses of a name, looked up without holding up an event loop.
 
-State: the thread of a look-up under way. Invariant: nobody waits beyond the deadline. The system's resolver cannot be
+State: the thread of a look-up under way. Invariant: no caller waits too long. The system's resolver cannot be
 interrupted, so each look-up has a thread of its own, which keeps no program from ending.
 """
 

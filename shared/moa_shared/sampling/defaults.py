@@ -1,4 +1,4 @@
-"""How a model's own files would have its answers sampled, where nobody says otherwise. Pure."""
+"""How a model's own files would have its answers sampled by default. Pure."""
 
 from __future__ import annotations
 

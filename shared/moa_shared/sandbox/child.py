@@ -120,7 +120,7 @@ class TextChild:
 
     def _started(self) -> socket.socket:
         if self._process is not None and self._process.poll() is not None:
-            self._end()  # ended by somebody while it was idle
+            self._end()  # it was ended while it was idle
         if self._channel is None:
             self._channel, theirs = socket.socketpair()
             with theirs:

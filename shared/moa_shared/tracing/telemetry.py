@@ -62,7 +62,7 @@ def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], Non
         yield
     finally:
         use_tracer(before)
-        # It tries again and again where nobody listens; the program must not wait for that.
+        # It keeps trying where no collector listens; the program must not wait for that.
         closing = threading.Thread(target=tracer.close, daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)

@@ -2,7 +2,7 @@
 
 Prompts are cut into parts, which are answered one by one or by many workers, and go to the shard in order. Prompts that
 it already answers are skipped, so that the same command resumes where it was stopped. Invariant: the shard's bytes are
-a function of the rows and the options; whoever answered which part, and whatever stopped them, leaves no trace.
+a function of the rows and the options; which worker answered which part, and what stopped them, leaves no trace.
 """
 
 from __future__ import annotations

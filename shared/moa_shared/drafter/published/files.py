@@ -31,7 +31,7 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PublishedFiles:
-    """A checkpoint that somebody published.
+    """A published checkpoint.
 
     Args:
         folder: holds its config.json.

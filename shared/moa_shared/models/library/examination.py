@@ -68,7 +68,7 @@ def examine(model: LocalModel, root: Path) -> Examined:
             _examine_gguf(model.path, root, facts)
     except MoaError as error:
         refusal = error
-    except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # of a config.json that nobody wrote
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # of a config.json that makes no sense
         reason = f"{type(error).__name__}: {error}"
         refusal = ModelSourceError(f"{model.path} makes no sense ({reason}).", hint="Fetch the model again.")
     except OSError as error:

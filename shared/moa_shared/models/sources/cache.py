@@ -1,7 +1,7 @@
 """The cache folder: where models live, and how they are made whole or not at all.
 
 An entry is a folder. It is built under a temporary name next to its final one and renamed when complete, under a lock
-file, so that two processes do not build it twice and nobody ever reads half an entry.
+file, so that two processes do not build it twice and none ever reads half an entry.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def read_generation(files: ModelFiles) -> Mapping[str, Any]:
 
 
 def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
-    """How the model's answers are sampled where nobody says otherwise.
+    """How the model's answers are sampled by default.
 
     Raises:
         ModelSourceError: the file cannot be read, or has a value that cannot be used.

@@ -1,7 +1,7 @@
 """The measures of one question, as JSON, and an evaluation put together from those of all. Pure.
 
 Invariant: numbers survive JSON unchanged, and are added up in the order of the questions. So the sums are the same
-whoever measured which question.
+whichever process measured which question.
 """
 
 from __future__ import annotations
