@@ -15,11 +15,14 @@ from typing import Any
 from moa_shared.errors import ConfigError
 from moa_shared.text.json_text import parse_json
 
+from moa_client.tools.schema_check import check_schema
+
 MOST_TOOLS = 128  # as OpenAI has it
 MOST_DESCRIPTION = 1 << 15  # characters: agents explain a tool on pages
 MOST_SCHEMA = 1 << 16  # bytes of one tool's
-MOST_DEPTH = 64  # of brackets in brackets of a schema
 MOST_SCHEMAS = 3 << 16  # bytes of all together: they fit into one constraint with the markup around them
+_FEWER = "Offer fewer tools at a time."
+_AS_MADE = "Send calls back as the model made them."
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -47,21 +50,19 @@ class Tool:
         if len(self.description) > MOST_DESCRIPTION:
             raise ConfigError(
                 f"The description of the tool {self.name} has {len(self.description):,} characters, "
-                f"at most {MOST_DESCRIPTION:,} are allowed."
+                f"at most {MOST_DESCRIPTION:,} are allowed.",
+                hint="Shorten it.",
             )
         if self.parameters.get("type", "object") != "object":
             raise ConfigError(
                 f"The parameters of the tool {self.name} are of type {self.parameters['type']!r}, expected 'object'.",
                 hint="Arguments have names: describe them as properties of an object.",
             )
-        if _is_deeper(self.parameters, MOST_DEPTH):
-            raise ConfigError(f"The parameters of the tool {self.name} are nested more than {MOST_DEPTH} deep.")
-        properties = self.parameters.get("properties", {})
-        if not isinstance(properties, Mapping):
-            raise ConfigError(f"The properties of the tool {self.name} are not a JSON object.")
+        check_schema(self.name, self.parameters)
         if (size := self.schema_bytes) > MOST_SCHEMA:
             raise ConfigError(
-                f"The parameters of the tool {self.name} have {size:,} bytes, at most {MOST_SCHEMA:,} are allowed."
+                f"The parameters of the tool {self.name} have {size:,} bytes, at most {MOST_SCHEMA:,} are allowed.",
+                hint="Shorten them.",
             )
 
     @property
@@ -97,13 +98,15 @@ class ToolCall:
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
-            raise ConfigError(f"The call {self.id[:80]!r} names no tool: {self.name[:80]!r}.")
+            raise ConfigError(f"The call {self.id[:80]!r} names no tool: {self.name[:80]!r}.", hint=_AS_MADE)
         try:
             arguments = parse_json(self.arguments)
         except ValueError as error:
-            raise ConfigError(f"The arguments of the call {self.id[:80]!r} are not JSON: {error}.") from None
+            raise ConfigError(
+                f"The arguments of the call {self.id[:80]!r} are not JSON: {error}.", hint=_AS_MADE
+            ) from None
         if not isinstance(arguments, dict):
-            raise ConfigError(f"The arguments of the call {self.id[:80]!r} are not a JSON object.")
+            raise ConfigError(f"The arguments of the call {self.id[:80]!r} are not a JSON object.", hint=_AS_MADE)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -178,13 +181,6 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def _is_deeper(value: Any, most: int) -> bool:
-    if not isinstance(value, Mapping | list):
-        return False
-    inner = value.values() if isinstance(value, Mapping) else value
-    return most == 0 or any(_is_deeper(each, most - 1) for each in inner)
-
-
 def check_tools(tools: Sequence[Tool]) -> None:
     """Checks what is offered together.
 
@@ -192,7 +188,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
         ConfigError: too many tools, two of one name, or too much text.
     """
     if len(tools) > MOST_TOOLS:
-        raise ConfigError(f"{len(tools)} tools are offered, at most {MOST_TOOLS} are allowed.")
+        raise ConfigError(f"{len(tools)} tools are offered, at most {MOST_TOOLS} are allowed.", hint=_FEWER)
     names = [tool.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
@@ -200,5 +196,5 @@ def check_tools(tools: Sequence[Tool]) -> None:
     if (size := sum(tool.schema_bytes for tool in tools)) > MOST_SCHEMAS:
         raise ConfigError(
             f"The parameters of all tools have {size:,} bytes, at most {MOST_SCHEMAS:,} are allowed.",
-            hint="Offer fewer tools at a time.",
+            hint=_FEWER,
         )

@@ -46,21 +46,20 @@ def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
 def _alternatives(schema: Any) -> list[Any]:
     if not isinstance(schema, Mapping) or "type" in schema:
         return []
-    found = schema.get("anyOf", schema.get("oneOf"))
-    return found if isinstance(found, list) else []
+    alternatives: list[Any] = schema.get("anyOf", schema.get("oneOf", []))
+    return alternatives
 
 
 def _own_types(schema: Any) -> frozenset[str]:
     if not isinstance(schema, Mapping):
         return ANY
-    if isinstance(kind := schema.get("type"), str):
-        return frozenset({kind})
-    if isinstance(kind, list):
-        return frozenset(kind)
+    if "type" in schema:
+        kinds = schema["type"]
+        return (frozenset([kinds] if isinstance(kinds, str) else kinds) & ANY) or ANY
     if "const" in schema:
         return frozenset({type_of(schema["const"])})
-    if isinstance(values := schema.get("enum"), list):
-        return frozenset(map(type_of, values))
+    if "enum" in schema:
+        return frozenset(map(type_of, schema["enum"]))
     return ANY
 
 

@@ -1,7 +1,4 @@
-"""Gemma 4's notation of a schema's values as a grammar. Pure.
-
-Nothing is loosened: a keyword that cannot be enforced is an error that names it.
-"""
+"""Gemma 4's notation of a schema's values as a grammar. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from moa_shared.errors import ConfigError
-
-from moa_client.tools.formats.argument_types import types_of
+from moa_client.tools.formats.argument_types import ANY, types_of
+from moa_client.tools.formats.enforceable import check_keywords, choices_of, refusal
 from moa_client.tools.formats.grammar import Grammar
 
 QUOTE = '<|"|>'
-_DESCRIBING = {"type", "title", "description", "default", "examples", "deprecated", "$comment", "$schema"}
 _KNOWN = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items"},
@@ -33,7 +28,7 @@ _PLAIN = {
 }
 
 
-def value_grammar(place: str, schema: Mapping[str, Any], grammar: Grammar) -> str:
+def value_grammar(place: str, schema: Mapping[str, Any] | bool, grammar: Grammar) -> str:
     """A term for a value of a schema.
 
     Args:
@@ -42,21 +37,19 @@ def value_grammar(place: str, schema: Mapping[str, Any], grammar: Grammar) -> st
     Raises:
         ConfigError: it cannot be enforced.
     """
+    if isinstance(schema, bool):
+        schema = {}
     for key in ("anyOf", "oneOf"):
         if key in schema:
-            _refuse_unknown(place, schema, {key})
+            check_keywords(place, schema, {key})
             return grammar.choice([value_grammar(place, each, grammar) for each in schema[key]])
-    kinds = sorted(types_of(schema, {}))
-    _refuse_unknown(place, schema, set().union(*(_KNOWN[kind] for kind in kinds)))
-    if "const" in schema or "enum" in schema:
-        values = [schema["const"]] if "const" in schema else schema["enum"]
+    kinds = types_of(schema, {})
+    check_keywords(place, schema, set().union(*(_KNOWN[kind] for kind in kinds)))
+    if (values := choices_of(place, schema, kinds)) is not None:
         return grammar.choice([_constant(value, grammar) for value in values])
-    if len(kinds) == len(_KNOWN):
-        raise ConfigError(
-            f"The schema of {place} allows any value, which cannot be enforced in this model's form of calls.",
-            hint="Give it a type, or do not require a call.",
-        )
-    return grammar.choice([_of_type(kind, place, schema, grammar) for kind in kinds])
+    if kinds == ANY:
+        raise refusal("allows any value", place)
+    return grammar.choice([_of_type(kind, place, schema, grammar) for kind in sorted(kinds)])
 
 
 def _of_type(kind: str, place: str, schema: Mapping[str, Any], grammar: Grammar) -> str:
@@ -89,11 +82,3 @@ def _constant(value: Any, grammar: Grammar) -> str:
     if isinstance(value, str):
         return grammar.markup(f"{QUOTE}{value}{QUOTE}")
     return grammar.markup(json.dumps(value))
-
-
-def _refuse_unknown(place: str, schema: Mapping[str, Any], known: set[str]) -> None:
-    if unknown := [key for key in schema if key not in known | _DESCRIBING]:
-        raise ConfigError(
-            f"The schema of {place} uses {', '.join(unknown)}, which cannot be enforced in this model's form of calls.",
-            hint="Leave it out, and check it yourself.",
-        )

@@ -7,13 +7,11 @@ Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, ClassVar
-
-from moa_shared.errors import ConfigError
 
 from moa_client.tools.formats.argument_types import ANY, escaped, json_of, resolved, types_of
 from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.formats.enforceable import check_keywords, choices_of, refusal
 from moa_client.tools.formats.grammar import Grammar
 from moa_client.tools.reading.calls import Call, Calls
 from moa_client.tools.reading.json_scanner import Mismatch, Scan, scan
@@ -26,8 +24,8 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 VALUE_ENDS = (f"\n{PARAMETER_END}", PARAMETER_END)
 MOST_NAME = 256  # characters of a parameter's name
 TEXT = frozenset({"string"})
-_DESCRIBING = {"type", "title", "description", "default", "examples", "deprecated", "$comment", "$schema", "$id"}
-_DESCRIBING_ALL = _DESCRIBING | {"properties", "required", "additionalProperties", "$defs", "definitions"}
+_DEFINITIONS = ("$defs", "definitions")
+_KNOWN = {"properties", "required", "additionalProperties", *_DEFINITIONS}
 
 
 class QwenXml(ToolFormat):
@@ -61,7 +59,7 @@ class QwenXml(ToolFormat):
         return "\n".join([*lines, f"{FUNCTION_END}\n{CLOSING}"])
 
     def call_grammar(self, tool: Tool, grammar: Grammar) -> str:
-        _refuse_unknown(tool.name, tool.parameters, _DESCRIBING_ALL)
+        check_keywords(tool.name, tool.parameters, _KNOWN)
         required = tool.parameters.get("required", [])
         terms = [grammar.markup(f"{OPENING}\n{FUNCTION}{tool.name}>\n")]
         for key, schema in tool.properties.items():
@@ -111,28 +109,15 @@ def _is_open(value: str) -> bool:
 
 def _parameter_grammar(tool: Tool, key: str, schema: Any, grammar: Grammar) -> str:
     head, end = grammar.markup(f"{PARAMETER}{key}>\n"), f"\n{PARAMETER_END}\n"
-    types = types_of(schema, tool.parameters)
+    place, types = f"{tool.name}.{key}", types_of(schema, tool.parameters)
     if "string" not in types:
-        definitions = {name: tool.parameters[name] for name in ("$defs", "definitions") if name in tool.parameters}
+        definitions = {name: tool.parameters[name] for name in _DEFINITIONS if name in tool.parameters}
         return f"{head} {grammar.json({**schema, **definitions})} {grammar.markup(end)}"
-    schema = resolved(schema, tool.parameters)
     if types != TEXT:
-        raise ConfigError(
-            f"The argument {key} of {tool.name} may be a text or something else, which this model's form of calls "
-            "does not tell apart.",
-            hint="Give it one type, or do not require a call.",
-        )
-    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+        raise refusal("allows a text or something else", place)
+    schema = resolved(schema, tool.parameters)
+    choices = choices_of(place, schema, TEXT)
+    check_keywords(place, schema, set() if choices is None else {"const", "enum"})
     if choices is None:
-        _refuse_unknown(f"{tool.name}.{key}", schema, _DESCRIBING)
         return f'{head} {grammar.text_until(PARAMETER_END)} "\\n"'
-    _refuse_unknown(f"{tool.name}.{key}", schema, _DESCRIBING | {"const", "enum"})
     return f"{head} {grammar.choice([grammar.markup(choice + end) for choice in choices])}"
-
-
-def _refuse_unknown(place: str, schema: Mapping[str, Any], known: set[str]) -> None:
-    if unknown := [key for key in schema if key not in known]:
-        raise ConfigError(
-            f"The schema of {place} uses {', '.join(unknown)}, which cannot be enforced in this model's form of calls.",
-            hint="Leave it out, and check it yourself.",
-        )

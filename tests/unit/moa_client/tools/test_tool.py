@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -23,32 +22,17 @@ from tests.support.tool_calls import NOW, TOOLS, WEATHER
         ),
         (
             {"name": "f", "description": "x" * (MOST_DESCRIPTION + 1)},
-            snapshot(
-                "The description of the tool f has 32,769 characters, at most 32,768 are allowed. "
-                "See --help for the values allowed."
-            ),
+            snapshot("The description of the tool f has 32,769 characters, at most 32,768 are allowed. Shorten it."),
         ),
         (
             {"name": "f", "parameters": {"type": "string"}},
             snapshot(
-                "The parameters of the tool f are of type 'string', expected 'object'. "
-                "Arguments have names: describe them as properties of an object."
+                "The parameters of the tool f are of type 'string', expected 'object'. Arguments have names: describe them as properties of an object."
             ),
-        ),
-        (
-            {"name": "f", "parameters": {"default": json.loads("[" * 80 + "]" * 80)}},
-            snapshot("The parameters of the tool f are nested more than 64 deep. See --help for the values allowed."),
-        ),
-        (
-            {"name": "f", "parameters": {"properties": []}},
-            snapshot("The properties of the tool f are not a JSON object. See --help for the values allowed."),
         ),
         (
             {"name": "f", "parameters": {"description": "x" * 70_000}},
-            snapshot(
-                "The parameters of the tool f have 70,019 bytes, at most 65,536 are allowed. "
-                "See --help for the values allowed."
-            ),
+            snapshot("The parameters of the tool f have 70,019 bytes, at most 65,536 are allowed. Shorten them."),
         ),
     ],
 )
@@ -67,14 +51,13 @@ def test_names(name: str) -> None:
     [
         (
             [Tool(f"f{number}") for number in range(129)],
-            snapshot("129 tools are offered, at most 128 are allowed. See --help for the values allowed."),
+            snapshot("129 tools are offered, at most 128 are allowed. Offer fewer tools at a time."),
         ),
         ([NOW, NOW], snapshot("Two tools have the name now. Rename one of them.")),
         (
             [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number in range(4)],
             snapshot(
-                "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed. "
-                "Offer fewer tools at a time."
+                "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed. Offer fewer tools at a time."
             ),
         ),
     ],
@@ -92,16 +75,15 @@ def test_tools_that_can() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (("id", "a b", "{}"), snapshot("The call 'id' names no tool: 'a b'. See --help for the values allowed.")),
+        (("id", "a b", "{}"), snapshot("The call 'id' names no tool: 'a b'. Send calls back as the model made them.")),
         (
             ("id", "f", "[1]"),
-            snapshot("The arguments of the call 'id' are not a JSON object. See --help for the values allowed."),
+            snapshot("The arguments of the call 'id' are not a JSON object. Send calls back as the model made them."),
         ),
         (
             ("id", "f", "{"),
             snapshot(
-                "The arguments of the call 'id' are not JSON: Expecting property name enclosed in double quotes: "
-                "line 1 column 2 (char 1). See --help for the values allowed."
+                "The arguments of the call 'id' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them."
             ),
         ),
     ],

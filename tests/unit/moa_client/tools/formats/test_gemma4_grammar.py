@@ -19,22 +19,19 @@ from tests.support.messages import raises
         (
             {"type": "string", "maxLength": 3},
             snapshot(
-                "The schema of f.x uses maxLength, which cannot be enforced in this model's form of calls. "
-                "Leave it out, and check it yourself."
+                "The schema of f.x uses maxLength, which cannot be enforced in this model's form of calls. Change it, or do not require a call."
             ),
         ),
         (
             {},
             snapshot(
-                "The schema of f.x allows any value, which cannot be enforced in this model's form of calls. "
-                "Give it a type, or do not require a call."
+                "The schema of f.x allows any value, which cannot be enforced in this model's form of calls. Change it, or do not require a call."
             ),
         ),
         (
             {"type": "array", "items": {"$ref": "#/$defs/a"}},
             snapshot(
-                "The schema of f.x[] uses $ref, which cannot be enforced in this model's form of calls. "
-                "Leave it out, and check it yourself."
+                "The schema of f.x[] uses $ref, which cannot be enforced in this model's form of calls. Change it, or do not require a call."
             ),
         ),
     ],

@@ -95,16 +95,14 @@ def test_what_cannot_be_enforced_is_refused() -> None:
     with raises(
         ConfigError,
         snapshot(
-            "The schema of f.x uses pattern, which cannot be enforced in this model's form of calls. "
-            "Leave it out, and check it yourself."
+            "The schema of f.x uses pattern, which cannot be enforced in this model's form of calls. Change it, or do not require a call."
         ),
     ):
         grammar_of({"type": "string", "pattern": "a+"})
     with raises(
         ConfigError,
         snapshot(
-            "The argument x of f may be a text or something else, which this model's form of calls does not tell apart. "
-            "Give it one type, or do not require a call."
+            "The schema of f.x allows a text or something else, which cannot be enforced in this model's form of calls. Change it, or do not require a call."
         ),
     ):
         grammar_of({"type": ["string", "integer"]})
