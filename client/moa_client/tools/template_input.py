@@ -24,11 +24,13 @@ class ChatMessage:
 
     Args:
         calls: that it makes, after its text; only the assistant's has some.
+        name: of who says it; empty: none is given.
     """
 
     role: Literal["system", "user", "assistant"]
     text: str
     calls: tuple[ToolCall, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def template_input(
     if "tool_calls" in chat_template:
         rendered = [_as_is(message, form) for message in messages]
     else:
-        rendered = [{"role": message.role, "content": message.text} for message in _as_text(messages, form)]
+        rendered = [_plain(message) for message in _as_text(messages, form)]
     return TemplateInput(rendered, form.template_arguments(tools) if tools and knows_tools else {})
 
 
@@ -70,11 +72,16 @@ def _with_system_text(messages: Sequence[ChatMessage | ToolResult], text: str) -
     return [ChatMessage("system", text), *messages]
 
 
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    named = {"name": message.name} if message.name else {}
+    return {"role": message.role, "content": message.text, **named}
+
+
 def _as_is(message: ChatMessage | ToolResult, form: ToolFormat) -> dict[str, Any]:
     if isinstance(message, ToolResult):
         call_id = form.template_id(message.call_id)
         return {"role": "tool", "name": message.name, "tool_call_id": call_id, "content": message.content}
-    rendered: dict[str, Any] = {"role": message.role, "content": message.text}
+    rendered = _plain(message)
     if message.calls:
         rendered["tool_calls"] = [
             {
@@ -98,7 +105,7 @@ def _as_text(messages: Sequence[ChatMessage | ToolResult], form: ToolFormat) -> 
         if isinstance(message, ToolResult):
             message = ChatMessage("user", result_text(message))
         elif message.calls:
-            message = ChatMessage(message.role, form.render(message.text, message.calls))
+            message = replace(message, text=form.render(message.text, message.calls), calls=())
         if follows_result and message.role == "user":
             message = replace(message, text=f"{written.pop().text}\n{message.text}")
         written.append(message)

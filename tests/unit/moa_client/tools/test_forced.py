@@ -49,7 +49,8 @@ def walk(form: ToolFormat, grammar: str, random: Random, end: bytes = b"") -> st
         end: of texts, in place of what the form has.
     """
     constraint = Constraint(ConstraintKind.LARK, grammar)
-    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, byte_vocabulary()), len(TOKENS))
+    vocabulary = byte_vocabulary()
+    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     end = end or ENDS.get(type(form).__name__, b'"')
     text = b""
     while True:
@@ -127,7 +128,8 @@ def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
     note = call("take-note", text='a "b"\n', tags=["x", "y"], place=place, level="high", until=None)
     text = form.render("", [note, call("now")] if form.is_parallel else [note])
     constraint = Constraint(ConstraintKind.LARK, forced_grammar(form, TOOLS, {}, is_parallel=True))
-    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, byte_vocabulary()), len(TOKENS))
+    vocabulary = byte_vocabulary()
+    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     answer.advance([*text.encode()])
     assert answer.allowed(NO_TREE)[0][END]
 
@@ -156,7 +158,7 @@ def test_marks_that_are_special_tokens_are_these_tokens(form: ToolFormat, marks:
     special = {mark: 256 + number for number, mark in enumerate(marks)}
     vocabulary = LLTokenizer(TokenizerWrapper(Vocabulary()), eos_token=Vocabulary.eos_token_id)
     constraint = Constraint(ConstraintKind.LARK, forced_grammar(form, [NOW], special))
-    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary.vocab_size)
+    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     text = ""
     while (token := int(np.flatnonzero(answer.allowed(NO_TREE)[0])[0])) != Vocabulary.eos_token_id:
         answer.advance([token])
