@@ -24,7 +24,7 @@ FIELDS = (
         "name",
         CHAT,
         "used",
-        "Of `user` and `assistant`: given to the chat template, which may leave it out. Of `tool`: the call has it.",
+        "Of `user` and `assistant`: given to the chat template, which may leave it out; of `tool` the call's is.",
     ),
     Parameter("refusal", CHAT, "used", "Of `assistant`: text, after that of `content`."),
     Parameter("tool_calls", CHAT, "used", "Of `assistant`: its calls, as they were received."),
