@@ -81,6 +81,10 @@ async def test_llm(server: WebServer, tmp_path: Path) -> None:
     for options in (["--no-stream"], [], ["-o", "temperature", "0", "-s", "Be brief."], ["-o", "json_object", "1"]):
         code, out, err = await run(sys.executable, "-m", "llm", "-m", "moa", *options, "Hi", **environment)
         assert (code, out) == (0, "Good day.\n"), err
+    refused = ["-o", "logit_bias", '{"99999": 5}']
+    code, _, err = await run(sys.executable, "-m", "llm", "-m", "moa", *refused, "Hi", **environment)
+    assert code == 1
+    assert "logit_bias: expected tokens 0 to 999" in err, err
 
 
 NODE = """

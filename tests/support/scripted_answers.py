@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
@@ -24,6 +25,7 @@ from moa_client.conversation.events import (
 from moa_client.conversation.updates import Update
 from moa_client.endpoint.routes import EndpointSettings, endpoint_routes
 from moa_client.surface.subscription import Subscription
+from moa_client.tools.template_input import TemplateInput
 from moa_client.web.access import Access
 from moa_client.web.app import make_app
 from moa_client.web.closing import Closing
@@ -144,12 +146,14 @@ class ScriptedSource:
     context_tokens = 100
     vocab_size = 1000
     sampling = NOTHING_SAID
+    chat_template = "{{ message.content }}"
+    special_tokens: Mapping[str, int] = {}
 
     def __init__(self, script: Script = silence) -> None:
         self.script = script
         self.answers: list[ScriptedAnswer] = []
         self.traceparents: list[str] = []
-        self.rendered: list[Mapping[str, str]] = []
+        self.rendered: list[dict[str, Any]] = []
         self.absent: MoaError | None = None
         self._begun = asyncio.Event()
 
@@ -158,8 +162,11 @@ class ScriptedSource:
             raise self.absent
         return self
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        self.rendered = list(messages)
+    def spelled(self, tokens: Sequence[int]) -> str:
+        return ""
+
+    def render(self, given: TemplateInput) -> list[int]:
+        self.rendered = messages = given.messages
         if any(message["content"] == "REFUSE" for message in messages):
             raise ModelSourceError("The template refuses it.", hint="Send something else.")
         return [number for message in messages for number, _ in enumerate(message["content"].split())]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from jinja2 import TemplateError
 from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
@@ -29,7 +30,9 @@ class PlainTokenizer:
     def with_bos(self, ids: list[int]) -> list[int]:
         return ids
 
-    def apply_chat_template(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
+    def apply_chat_template(
+        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool, arguments: Mapping[str, Any] | None
+    ) -> str:
         if messages[0]["role"] == "system" and not self._takes_system:
             raise TemplateError("System role not supported")
         return "".join(f"[{message['role']}]{message['content']}" for message in messages)

@@ -10,6 +10,7 @@ from moa_shared.sampling.defaults import SamplingDefaults
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.updates import Update
+from moa_client.tools.template_input import TemplateInput
 
 
 class OneAnswer(Protocol):
@@ -57,11 +58,22 @@ class ServedModel(Protocol):
         """How its answers are sampled where a request does not say."""
         ...
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of a conversation up to where the answer begins.
+    @property
+    def chat_template(self) -> str:
+        """Empty: it has none."""
+        ...
 
-        Args:
-            messages: `role` and `content` each.
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The ids of its special tokens by how they are spelled."""
+        ...
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens with the special ones that are in an answer, so without those that end one."""
+        ...
+
+    def render(self, given: TemplateInput) -> list[int]:
+        """The tokens of a conversation up to where the answer begins.
 
         Raises:
             ModelSourceError: the model's chat template refuses them.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from moa_client.endpoint.progress import AnswerProgress
+from moa_client.endpoint.tool_answer import Fields, ToolAnswer
 
-Fields = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": waiting\n\n"  # a comment, which clients skip
 
@@ -89,12 +89,22 @@ class TextForm:
 Form = type[ChatCompletionSchema] | type[TextForm]
 
 
-def whole_answer(form: Form, heading: ResponseHeader, progress: AnswerProgress) -> Fields:
-    """An answer that is over."""
-    text = progress.text.committed + progress.text.provisional
+def whole_answer(form: Form, heading: ResponseHeader, parts: ToolAnswer | None, progress: AnswerProgress) -> Fields:
+    """An answer that is over.
+
+    Args:
+        parts: reads its calls; None: its text is sent as it is.
+    """
+    text, reason = progress.text.committed + progress.text.provisional, progress.reason or ""
+    if parts is None:
+        choice = form.choice(text, reason)
+    else:
+        parts.push(text)
+        parts.finish()
+        choice = {"index": 0, "message": parts.message(), "logprobs": None, "finish_reason": parts.reason(reason)}
     return {
         **heading.fields(form.whole),
-        "choices": [form.choice(text, progress.reason or "")],
+        "choices": [choice],
         "usage": usage(heading, progress),
         "moa": {"seed": heading.seed, **_verification(progress)},
     }
@@ -116,9 +126,19 @@ class Chunks:
     Args:
         with_usage: the last chunk says how many tokens there were.
         with_provisional: chunks also have the text that the server may take back.
+        parts: reads the answer's calls; None: its text is sent as it is.
     """
 
-    def __init__(self, form: Form, heading: ResponseHeader, *, with_usage: bool, with_provisional: bool) -> None:
+    def __init__(
+        self,
+        form: Form,
+        heading: ResponseHeader,
+        *,
+        with_usage: bool,
+        with_provisional: bool,
+        parts: ToolAnswer | None = None,
+    ) -> None:
+        self._parts = parts
         self._form = form
         self._heading = heading
         self._with_usage = with_usage
@@ -128,22 +148,28 @@ class Chunks:
 
     def first(self) -> bytes:
         """Begins the answer."""
-        return self._event([self._form.part("", None, is_first=True)], {"seed": self._heading.seed})
+        text = "" if self._parts is None else None  # with calls there may be none
+        return self._event([self._form.part(text, None, is_first=True)], {"seed": self._heading.seed})
 
     def next(self, progress: AnswerProgress) -> bytes:
         """What is new; empty: nothing that this stream has."""
         committed, moa = progress.text.committed, self._news(progress)
         piece, self._sent = committed[self._sent :], len(committed)
+        if self._parts is not None:
+            return self._deltas(self._parts.push(piece))
         if not piece and not moa:
             return b""
         return self._event([self._form.part(piece, None)] if piece else [], moa)
 
     def last(self, progress: AnswerProgress) -> bytes:
         """Ends an answer that has ended: with its unverified text, if that is how it ends."""
-        end = b""
-        if progress.text.provisional:
+        end, reason = b"", progress.reason or ""
+        if self._parts is not None:
+            end = self._deltas([*self._parts.push(progress.text.provisional), *self._parts.finish()])
+            reason = self._parts.reason(reason)
+        elif progress.text.provisional:
             end = self._event([self._form.part(progress.text.provisional, None)], {})
-        end += self._event([self._form.part(None, progress.reason)], _verification(progress))
+        end += self._event([self._form.part(None, reason)], _verification(progress))
         if self._with_usage:
             end += event(
                 {
@@ -153,6 +179,10 @@ class Chunks:
                 }
             )
         return end + DONE
+
+    def _deltas(self, deltas: list[Fields]) -> bytes:
+        choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas]
+        return b"".join([self._event([choice], {}) for choice in choices])
 
     def _news(self, progress: AnswerProgress) -> Fields:
         """What this stream says of provisional text, if that has changed."""

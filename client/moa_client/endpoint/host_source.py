@@ -12,6 +12,7 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer_source import OneAnswer
 from moa_client.host.host import Host
 from moa_client.host.local_conversation import LocalConversation
+from moa_client.tools.template_input import TemplateInput
 
 
 class HostModel:
@@ -32,9 +33,24 @@ class HostModel:
         digest = hashlib.sha256(identity.target_fingerprint + identity.execution + self._device.level.encode())
         return f"fp_{digest.hexdigest()[:12]}"
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    @property
+    def chat_template(self) -> str:
+        """Empty: it has none."""
+        return self._device.tokenizer.chat_template or ""
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The ids of its special tokens by how they are spelled."""
+        return self._device.tokenizer.special_tokens
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens with the special ones, but for those that end an answer."""
+        return self._device.tokenizer.decode([token for token in tokens if token not in self._device.end_of_text])
+
+    def render(self, given: TemplateInput) -> list[int]:
         """The tokens of a conversation up to where the answer begins."""
-        return ChatTemplate(self._device.tokenizer, context_tokens=self.context_tokens).whole(messages)
+        template = ChatTemplate(self._device.tokenizer, context_tokens=self.context_tokens)
+        return template.whole(given.messages, given.arguments)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, with BOS before it where the model's files say so."""

@@ -10,26 +10,30 @@ from typing import Any
 from moa_client.endpoint.parameters import CHAT, Parameter, fields_table, used_fields
 from moa_client.web.error_form import RequestError
 
-_NO_TOOLS = "Models are not given tools here: send what was called, and what came of it, as text."
 _NOTES = ("id", "type", "status", "metadata", "created_at", "timestamp", "parsed", "provider_specific_fields")
 _THOUGHTS = "What a model thought before an earlier answer; this one does not get it."
 FIELDS = (
-    Parameter("role", CHAT, "used", "`system`, `developer`, `user` or `assistant`."),
+    Parameter("role", CHAT, "used", "`system`, `developer`, `user`, `assistant` or `tool`."),
     Parameter(
         "content",
         CHAT,
         "used",
         "A text, or a list of parts of the types `text` and `refusal`; of `assistant` it may be null or absent.",
     ),
-    Parameter("name", CHAT, "used", "Of `user` and `assistant`: given to the chat template, which may leave it out."),
+    Parameter(
+        "name",
+        CHAT,
+        "used",
+        "Of `user` and `assistant`: given to the chat template, which may leave it out; of `tool` the call's is.",
+    ),
     Parameter("refusal", CHAT, "used", "Of `assistant`: text, after that of `content`."),
+    Parameter("tool_calls", CHAT, "used", "Of `assistant`: its calls, as they were received."),
+    Parameter("tool_call_id", CHAT, "used", "Of `tool`: the `id` of the call that it answers."),
     *(Parameter(name, CHAT, "ignored", _THOUGHTS) for name in ("reasoning_content", "reasoning", "reasoning_details")),
     Parameter("annotations", CHAT, "ignored", "Where an answer's text came from."),
     Parameter("cache_control", CHAT, "ignored", "Prefixes are found without it."),
     *(Parameter(name, CHAT, "ignored", "The program's own note.") for name in _NOTES),
-    Parameter("tool_calls", CHAT, "refused", _NO_TOOLS, ([],)),
-    Parameter("function_call", CHAT, "refused", _NO_TOOLS),
-    Parameter("tool_call_id", CHAT, "refused", _NO_TOOLS),
+    Parameter("function_call", CHAT, "refused", "The older form of `tool_calls`: send these."),
     Parameter("audio", CHAT, "refused", "Models read text only."),
     Parameter("images", CHAT, "refused", "Models read text only.", ([],)),
     *(Parameter(name, CHAT, "refused", "Answers are not continued.", (False,)) for name in ("prefix", "partial")),
@@ -42,7 +46,7 @@ PART_FIELDS = (
 )
 _BY_NAME = {field.name: field for field in FIELDS}
 _PART_BY_NAME = {field.name: field for field in PART_FIELDS}
-_WITH_CONTENT = ("system", "developer", "user")
+_WITH_CONTENT = ("system", "developer", "user", "tool")
 
 
 def used_messages(messages: object) -> object:

@@ -8,16 +8,39 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
+from moa_client.endpoint.tool_fields import refused, refusing
+from moa_client.tools.template_input import ChatMessage
+from moa_client.tools.tool import ToolCall, ToolResult
+from moa_client.web.error_form import RequestError
+
 SYSTEM_ROLES = ("system", "developer")
 
 
-class TextPart(BaseModel):
-    """A part of a message."""
-
+class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class TextPart(_Part):
+    """A part of a message."""
 
     type: Literal["text"]
     text: str
+
+
+class CalledFunction(_Part):
+    """What a call calls."""
+
+    name: str
+    arguments: str
+
+
+class CallField(_Part):
+    """A call that an earlier answer made; `index` is left from the chunks of a stream."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
 
 
 def _as_parts(content: object) -> object:
@@ -36,15 +59,15 @@ def _as_parts(content: object) -> object:
     return content
 
 
-class Message(BaseModel):
+class Message(_Part):
     """One message."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
     name: str | None = None
     refusal: str = ""
+    tool_calls: list[CallField] = []
+    tool_call_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -52,18 +75,58 @@ class Message(BaseModel):
         return "".join(part.text for part in self.content) + self.refusal
 
 
-def template_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """The messages as a chat template takes them.
+def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
+    """The messages as templates are prepared for.
 
     Templates know one system prompt, at the beginning: all messages of the system there become one.
+
+    Raises:
+        RequestError: calls that cannot be, or results without a call.
     """
     leading = 0
     while leading < len(messages) and messages[leading].role in SYSTEM_ROLES:
         leading += 1
     system = "\n\n".join(message.text for message in messages[:leading])
-    rendered = [{"role": "system", "content": system}] if leading else []
-    for message in messages[leading:]:
-        is_system = message.role in SYSTEM_ROLES
-        named = {"name": message.name} if message.name and not is_system else {}
-        rendered.append({"role": "system" if is_system else message.role, "content": message.text, **named})
-    return rendered
+    made: list[ChatMessage | ToolResult] = [ChatMessage("system", system)] if leading else []
+    called: dict[str, str] = {}  # names by the ids of the calls so far
+    for number, message in enumerate(messages):
+        path = f"messages[{number}]"
+        _check_fields(message, path)
+        if number < leading:
+            continue
+        match message.role:
+            case "tool":
+                made.append(_result(message, path, called))
+            case "user":
+                made.append(ChatMessage("user", message.text, name=message.name or ""))
+            case "assistant":
+                calls = _calls(message, path)
+                called |= {call.id: call.name for call in calls}
+                made.append(ChatMessage("assistant", message.text, calls, message.name or ""))
+            case _:
+                made.append(ChatMessage("system", message.text))
+    return made
+
+
+def _check_fields(message: Message, path: str) -> None:
+    if message.tool_calls and message.role != "assistant":
+        raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
+    if message.tool_call_id is not None and message.role != "tool":
+        raise refused(f"{path}.tool_call_id", "only a message from tool answers a call")
+
+
+def _calls(message: Message, path: str) -> tuple[ToolCall, ...]:
+    calls = []
+    for number, call in enumerate(message.tool_calls):
+        with refusing(f"{path}.tool_calls[{number}]"):
+            calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
+    return tuple(calls)
+
+
+def _result(message: Message, path: str, called: dict[str, str]) -> ToolResult:
+    param = f"{path}.tool_call_id"
+    if message.tool_call_id is None:
+        raise RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
+    if message.tool_call_id not in called:
+        raise refused(param, f"no message before it made the call {message.tool_call_id[:80]!r}")
+    return ToolResult(message.tool_call_id, called[message.tool_call_id], message.text)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
+from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
+    AnswerEvent,
     AnswerOutcome,
     Corrected,
     Ended,
@@ -18,6 +20,7 @@ from moa_client.conversation.events import (
     LinkState,
     Refused,
     Settled,
+    SurfaceEvent,
 )
 from moa_client.conversation.updates import Update
 
@@ -38,10 +41,12 @@ class AnswerProgress:
         ends_unverified: an answer that the server does not verify in time ends with what the device has written;
             otherwise it fails.
         settle_seconds: how long the server may be lost in all.
+        decoder: makes the text of the answer's tokens again, otherwise; None: it is that of the conversation.
     """
 
-    def __init__(self, *, ends_unverified: bool, settle_seconds: float) -> None:
-        self.text = AnswerText()
+    def __init__(self, *, ends_unverified: bool, settle_seconds: float, decoder: AnswerDecoder | None = None) -> None:
+        self.text = AnswerText() if decoder is None else decoder.text
+        self._decoder = decoder
         self.withdrawn = 0  # tokens in all that were provisional and were taken back
         self.link = LinkState.GOOD
         self.is_verified = False
@@ -76,7 +81,7 @@ class AnswerProgress:
         elif update.status is not None:
             self._on_link(update.status.state, now)
         if update.answer:
-            self.text.apply(event)
+            self._apply(event)
         match event:
             case Failed(error):
                 self.fail(error)
@@ -108,6 +113,12 @@ class AnswerProgress:
         """The answer ends here, unless it is over."""
         if not self.is_over:
             self.failure = error
+
+    def _apply(self, event: SurfaceEvent) -> None:
+        if self._decoder is not None and isinstance(event, AnswerEvent):
+            self._decoder.take(event)
+        else:
+            self.text.apply(event)
 
     def _end(self, finish: Finish, *, is_verified: bool) -> None:
         if finish not in REASONS:

@@ -17,16 +17,18 @@ from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions, draw_seed, token_bias
 from moa_client.endpoint.message_fields import used_messages
-from moa_client.endpoint.messages import Message
+from moa_client.endpoint.messages import Message, conversation
 from moa_client.endpoint.parameters import Api, used_parameters
 from moa_client.endpoint.response_format import ResponseFormat, StructuredOutputs, constraint_of
+from moa_client.endpoint.tool_fields import ToolChoiceField, ToolField, ToolOffer, refused, tool_offer
+from moa_client.tools.tool import ToolChoice
 from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
 DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
 AnyRequest = TypeVar("AnyRequest", bound="AnswerRequest")
-ROLES = "expected system, developer, user or assistant; there are no tools"
+ROLES = "expected system, developer, user, assistant or tool"
 
 
 class _RequestPart(BaseModel):
@@ -96,7 +98,7 @@ class AnswerRequest(_RequestPart):
         """
         for stop in self.stop:
             if not 0 < len(stop) <= 64:
-                raise _refused("stop", "each text must have 1 to 64 characters")
+                raise refused("stop", "each text must have 1 to 64 characters")
         constraint = constraint_of(self.response_format, self.structured_outputs)
         seed = self.seed % (1 << 64)  # a negative one is another name of a large one
         try:
@@ -122,7 +124,7 @@ class AnswerRequest(_RequestPart):
             raise RequestError(400, error.message, param=param, code="invalid_value") from None
         for token, _ in options.logit_bias:
             if token >= vocab_size:
-                raise _refused("logit_bias", f"expected tokens 0 to {vocab_size - 1}, got {token}")
+                raise refused("logit_bias", f"expected tokens 0 to {vocab_size - 1}, got {token}")
         return options
 
     def check(self) -> None:
@@ -132,9 +134,9 @@ class AnswerRequest(_RequestPart):
             RequestError: they do not fit together.
         """
         if self.stream_options is not None and not self.stream:
-            raise _refused("stream_options", "only a request with stream: true may have them")
+            raise refused("stream_options", "only a request with stream: true may have them")
         if self.moa.provisional and not self.stream:
-            raise _refused("moa.provisional", "only a request with stream: true may ask for it")
+            raise refused("moa.provisional", "only a request with stream: true may ask for it")
 
 
 class ChatRequest(AnswerRequest):
@@ -142,21 +144,42 @@ class ChatRequest(AnswerRequest):
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+    tools: list[ToolField] = []
+    tool_choice: ToolChoiceField = ToolChoice()
+    parallel_tool_calls: bool = True
 
     @property
     def most_tokens(self) -> int:
         return self.max_completion_tokens or self.max_tokens or 0
 
+    def offer(self) -> ToolOffer:
+        """The tools that the answer may call.
+
+        Raises:
+            RequestError: they cannot be offered.
+        """
+        return tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+
     def check(self) -> None:
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise _refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
+            raise refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
         if self.messages[-1].role == "assistant":
-            raise _refused(
+            raise refused(
                 f"messages[{len(self.messages) - 1}].role",
                 "the last message must not be from assistant: answers are not continued, and a second one would be "
                 "unlike what models were trained on",
             )
+        conversation(self.messages)
+        if self.offer().tools:
+            self._check_with_tools()
+
+    def _check_with_tools(self) -> None:
+        if constraint_of(self.response_format, self.structured_outputs) is not None:
+            param = "response_format" if self.structured_outputs is None else "structured_outputs"
+            raise refused(param, "an answer of this form calls no tools: give one of them, or tool_choice: 'none'")
+        if self.moa.provisional:
+            raise refused("moa.provisional", "calls are not sent before they are verified: do not offer tools with it")
 
 
 def _one_prompt(value: object) -> object:
@@ -215,10 +238,10 @@ def _first_problem(error: ValidationError) -> RequestError:
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"{param} is not supported.", param=param, code="unsupported_parameter")
     if first["loc"][-1] == "role":
-        return _refused(param, ROLES)
+        return refused(param, ROLES)
     words = first["msg"].removesuffix(".").replace("Input should be", "expected").replace(" after validation", "")
     words = re.sub(r"a valid dictionary or instance of \w+", "a JSON object", words).replace("expected F", "expected f")
-    return _refused(param, words[:1].lower() + words[1:])
+    return refused(param, words[:1].lower() + words[1:])
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
@@ -232,7 +255,3 @@ def _path(loc: tuple[int | str, ...]) -> str:
         elif part not in ("str", "list[int]"):
             path += f".{part}" if path else part
     return path
-
-
-def _refused(param: str, words: str) -> RequestError:
-    return RequestError(400, f"{param}: {words}.", param=param, code="invalid_value")

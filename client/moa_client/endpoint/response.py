@@ -13,8 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from moa_client.endpoint.answering import Answering
-from moa_client.endpoint.forms import KEEP_ALIVE, Chunks, Fields, event
+from moa_client.endpoint.forms import KEEP_ALIVE, Chunks, event
 from moa_client.endpoint.progress import AnswerProgress
+from moa_client.endpoint.tool_answer import Fields
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import request_error
 

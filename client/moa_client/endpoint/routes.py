@@ -5,32 +5,34 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from moa_shared.errors import ContextLengthError, MoaError, ModelSourceError
+from moa_shared.errors import ContextLengthError, MoaError
 from moa_shared.tracing.spans import TRACEPARENT
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from moa_client.conversation.answer_decoder import AnswerDecoder
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.endpoint.answer_slots import MOST_WAITING, AnswerSlots
 from moa_client.endpoint.answer_source import AnswerSource, OneAnswer, ServedModel
 from moa_client.endpoint.answering import Answering
+from moa_client.endpoint.chat_prompt import ChatPrompt, chat_prompt
 from moa_client.endpoint.forms import ChatCompletionSchema, Chunks, Form, ResponseHeader, TextForm, whole_answer
-from moa_client.endpoint.messages import template_messages
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.requests import (
     DEFAULT_MODEL,
     AnswerRequest,
-    ChatRequest,
     TextRequest,
     chat_request,
     text_request,
 )
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, StreamedResponse, WholeResponse
+from moa_client.endpoint.tool_answer import ToolAnswer
 from moa_client.web.body import read_json
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
@@ -96,7 +98,7 @@ class Endpoint:
         asked = chat_request(await read_json(request))
         model = await self._model()
         _check_name(asked.model, model)
-        prompt = await asyncio.to_thread(_rendered, asked, model)
+        prompt = await asyncio.to_thread(chat_prompt, asked, model)
         return self._answer(ChatCompletionSchema, asked, model, prompt, request.headers.get(TRACEPARENT, ""))
 
     async def text(self, request: HttpRequest) -> Response:
@@ -104,7 +106,7 @@ class Endpoint:
         asked = text_request(await read_json(request))
         model = await self._model()
         _check_name(asked.model, model)
-        prompt = await asyncio.to_thread(_tokens, asked, model)
+        prompt = ChatPrompt(await asyncio.to_thread(_tokens, asked, model))
         return self._answer(TextForm, asked, model, prompt, request.headers.get(TRACEPARENT, ""))
 
     async def _model(self) -> ServedModel:
@@ -117,29 +119,43 @@ class Endpoint:
         return {"id": model.name, "object": "model", "created": self._since, "owned_by": "moa"}
 
     def _answer(
-        self, form: Form, asked: AnswerRequest, model: ServedModel, prompt: Sequence[int], traceparent: str
+        self, form: Form, asked: AnswerRequest, model: ServedModel, prompt: ChatPrompt, traceparent: str
     ) -> Response:
         options = asked.options(model.sampling, model.vocab_size)
-        _check_length(len(prompt), model.context_tokens)
+        if prompt.constraint is not None:
+            options = replace(options, constraint=prompt.constraint)
+        _check_length(len(prompt.tokens), model.context_tokens)
         heading = ResponseHeader(
             form.prefix + secrets.token_hex(12),
             int(time.time()),
             model.name,
             model.fingerprint,
-            len(prompt),
+            len(prompt.tokens),
             options.seed or 0,
         )
-        start = partial(self._start, asked, lambda: model.begin(prompt, options, traceparent))
+        parts = decoder = None
+        if prompt.markup is not None:
+            parts = ToolAnswer(prompt.markup, heading.identifier)
+            if prompt.markup.has_any(model.special_tokens):
+                decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
+        start = partial(self._start, asked, lambda: model.begin(prompt.tokens, options, traceparent), decoder)
         if not asked.stream:
-            return WholeResponse(start, self._closing, partial(whole_answer, form, heading))
-        with_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        chunks = Chunks(form, heading, with_usage=with_usage, with_provisional=asked.moa.provisional)
+            return WholeResponse(start, self._closing, partial(whole_answer, form, heading, parts))
+        chunks = Chunks(
+            form,
+            heading,
+            with_usage=asked.stream_options is not None and asked.stream_options.include_usage,
+            with_provisional=asked.moa.provisional,
+            parts=parts,
+        )
         return StreamedResponse(start, self._closing, chunks, self._settings.keep_alive_seconds)
 
-    def _start(self, asked: AnswerRequest, begin: Callable[[], OneAnswer]) -> Answering:
+    def _start(self, asked: AnswerRequest, begin: Callable[[], OneAnswer], decoder: AnswerDecoder | None) -> Answering:
         settings = self._settings
         unverified = asked.moa.unverified or settings.unverified
-        progress = AnswerProgress(ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds)
+        progress = AnswerProgress(
+            ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds, decoder=decoder
+        )
         return Answering(begin, progress, self._slots)
 
 
@@ -151,13 +167,6 @@ def _check_name(name: str, model: ServedModel) -> None:
             param="model",
             code="model_not_found",
         )
-
-
-def _rendered(asked: ChatRequest, model: ServedModel) -> list[int]:
-    try:
-        return model.render(template_messages(asked.messages))
-    except ModelSourceError as error:
-        raise request_error(error, param="messages") from None
 
 
 def _tokens(asked: TextRequest, model: ServedModel) -> list[int]:

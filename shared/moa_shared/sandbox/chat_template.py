@@ -1,6 +1,6 @@
 """Renders chat templates in jinja2's sandbox, as transformers renders them.
 
-A template may come from a server: it sees plain strings only, and operands that would fill the memory at once are
+A template may come from a server: it sees plain JSON only, and operands that would fill the memory at once are
 refused. It can still compute for hours with what is left, so only templates known by their hash are rendered in this
 process; all others are rendered in a child with limits (child.py).
 """
@@ -23,7 +23,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]  # JSON, as all that a template is given
 # sha256 of templates that were read by us: the default model's.
 KNOWN = frozenset({"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"})
 MOST_BITS = 4096  # of a product or a power
@@ -36,24 +36,30 @@ def is_known(template: str) -> bool:
     return hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest() in KNOWN
 
 
-def render(template: str, special: Mapping[str, str], messages: Messages, *, add_generation_prompt: bool) -> str:
+def render(
+    template: str,
+    special: Mapping[str, str],
+    messages: Messages,
+    *,
+    add_generation_prompt: bool,
+    arguments: Mapping[str, Any],
+) -> str:
     """The text of a conversation.
 
     Args:
         special: special tokens by name.
-        messages: `role` and `content` each.
+        messages: `role` and `content` each, and the calls of tools.
         add_generation_prompt: end with what introduces an answer.
+        arguments: what else the template is given, by name, such as tools.
 
     Raises:
         jinja2.TemplateError: the template refuses the conversation, or makes no sense.
     """
     try:
         return _compile(template).render(
+            {"tools": None, "documents": None, **special, **arguments},
             messages=[dict(message) for message in messages],
-            tools=None,
-            documents=None,
             add_generation_prompt=add_generation_prompt,
-            **special,
         )
     except (jinja2.TemplateError, MemoryError):
         raise

@@ -60,7 +60,13 @@ class TextChild:
             self._started()
 
     def render(
-        self, template: str, special: Mapping[str, str], messages: Messages, *, add_generation_prompt: bool
+        self,
+        template: str,
+        special: Mapping[str, str],
+        messages: Messages,
+        *,
+        add_generation_prompt: bool,
+        arguments: Mapping[str, Any],
     ) -> str:
         """As `sandbox.render`.
 
@@ -68,7 +74,8 @@ class TextChild:
             ChildError: the template refuses the conversation, makes no sense, or takes too much.
         """
         request = {"template": template, "special": dict(special), "messages": [dict(each) for each in messages]}
-        return str(self._ask({"do": "render", **request, "add_generation_prompt": add_generation_prompt}))
+        more = {"add_generation_prompt": add_generation_prompt, "arguments": dict(arguments)}
+        return str(self._ask({"do": "render", **request, **more}))
 
     def encode(self, folder: Path, text: str) -> list[int]:
         """The token ids of a text, by the tokenizer in `folder`.

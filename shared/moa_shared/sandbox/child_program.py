@@ -109,4 +109,4 @@ def _try(folder: Path) -> None:
     backend.decode(list(range(min(TRIAL_IDS, backend.get_vocab_size()))), skip_special_tokens=False)
     for messages in (TRIAL_CONVERSATION, TRIAL_CONVERSATION[1:], TRIAL_CONVERSATION[1:2]) if template else ():
         with suppress(jinja2.TemplateError):  # such as a template that knows no system prompt
-            render(template or "", special, messages, add_generation_prompt=True)
+            render(template or "", special, messages, add_generation_prompt=True, arguments={})

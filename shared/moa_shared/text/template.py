@@ -6,9 +6,10 @@ Pure over a tokenizer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
@@ -17,6 +18,7 @@ from moa_shared.text.prompt_tokens import prompt_tokens
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
+    from moa_shared.sandbox.chat_template import Messages
 
 MARK = "\x02answer\x03"  # takes an answer's place while the template around it is looked up
 
@@ -64,22 +66,27 @@ class ChatTemplate:
             )
         return self._encode(whole.split(MARK, 1)[1])
 
-    def whole(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def whole(self, messages: Messages, arguments: Mapping[str, Any] | None = None) -> list[int]:
         """Tokens of a whole conversation up to where its next answer begins.
 
         Args:
-            messages: `role` (system, user or assistant) and `content` each; the system prompt is among them, if any.
+            messages: `role` (system, user, assistant or tool) and `content` each; the system prompt is among them, if
+                any.
+            arguments: what else the template is given, by name, such as tools.
 
         Raises:
-            ModelSourceError: the template refuses them, or leaves out what the system or the user says.
+            ModelSourceError: the template refuses them, or leaves out what the system, the user or a tool says.
             ContextLengthError: they cannot fit.
         """
-        text = self._render(messages, answer=True, hint="Send other messages, or serve another model.")
+        hint = "Send other messages, or serve another model."
+        text = self._render(messages, arguments=arguments, answer=True, hint=hint)
         for number, message in enumerate(messages):  # of answers, templates may leave out how they came about
-            if message["role"] != "assistant" and message["content"].strip() not in text:
+            said = message["content"].strip()
+            as_json = json.dumps(said, ensure_ascii=False)[1:-1]  # so many templates write what a tool says
+            if message["role"] != "assistant" and said not in text and as_json not in text:
                 raise ModelSourceError(
                     f"The target's chat template leaves out message {number}, which is of the role {message['role']}.",
-                    hint="Send other messages, or serve another model.",
+                    hint=hint,
                 )
         return self._encode(text)
 
@@ -88,13 +95,14 @@ class ChatTemplate:
 
     def _render(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Messages,
         *,
         answer: bool,
+        arguments: Mapping[str, Any] | None = None,
         hint: str = "Leave out --system, or serve another model.",
     ) -> str:
         try:
-            return self._tokenizer.apply_chat_template(messages, add_generation_prompt=answer)
+            return self._tokenizer.apply_chat_template(messages, add_generation_prompt=answer, arguments=arguments)
         except TemplateError as error:  # such as a template that knows no system prompt
             raise ModelSourceError(
                 f"The target's chat template refuses the conversation: {str(error).rstrip('.')}.", hint=hint

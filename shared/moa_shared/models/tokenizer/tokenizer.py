@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import tokenizers
@@ -82,6 +83,12 @@ class Tokenizer:
         """How many tokens there are, with all added ones."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of special tokens by how they are spelled."""
+        added = self._backend.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
+
     def to_json(self) -> str:
         """What tokenizer.json describes, with all added tokens."""
         with without_panics():
@@ -100,12 +107,19 @@ class Tokenizer:
         """The text of an answer's tokens as a reader sees it, and as stop strings are looked for: no special tokens."""
         return self.decode(ids, skip_special_tokens=True)
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = False) -> str:
+    def apply_chat_template(
+        self,
+        messages: sandbox.Messages,
+        *,
+        add_generation_prompt: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
         """The text of a conversation.
 
         Args:
-            messages: `role` and `content` each.
+            messages: `role` and `content` each, and the calls of tools.
             add_generation_prompt: end with what introduces an answer.
+            arguments: what else the template is given, by name, such as tools.
 
         Raises:
             jinja2.TemplateError: the template refuses the conversation, makes no sense, or takes too much.
@@ -117,10 +131,11 @@ class Tokenizer:
                 hint="Serve a model that was trained for chat, or ask for raw text: POST /v1/completions.",
             )
         template, special = self.chat_template, self._special
-        if sandbox.is_known(template):
-            return sandbox.render(template, special, messages, add_generation_prompt=add_generation_prompt)
+        render = sandbox.render if sandbox.is_known(template) else text_child().render
         try:
-            return text_child().render(template, special, messages, add_generation_prompt=add_generation_prompt)
+            return render(
+                template, special, messages, add_generation_prompt=add_generation_prompt, arguments=arguments or {}
+            )
         except ChildError as error:
             raise jinja2.TemplateError(str(error)) from None
 

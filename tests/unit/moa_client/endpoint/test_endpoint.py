@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import Finish
-from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam, ChatCompletionToolParam
 
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 
@@ -95,6 +95,55 @@ async def test_a_chat_streams_its_answer() -> None:
     assert len({chunk.id for chunk in chunks}) == 1
     assert (moa_of(chunks[0]), moa_of(chunks[-1])) == ({"seed": 5}, {"verified": True})
     assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_a_chat_calls_tools_whole_and_as_a_stream() -> None:
+    tools: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now", "parameters": {}}}]
+    words = (
+        "Let",
+        " me see.",
+        "\n<tool",
+        '_call>\n{"name": "now",',
+        ' "arguments": {"zone"',
+        ': "UTC"}}\n</tool_call>',
+    )
+    async with asking(saying(*words)) as (client, source):
+        whole = await client.chat.completions.create(model=MODEL, messages=HI, tools=tools)
+        stream = client.chat.completions.stream(model=MODEL, messages=HI, tools=tools, tool_choice="required")
+        async with stream as events:
+            streamed = await events.get_final_completion()
+    for choice in (whole.choices[0], streamed.choices[0]):
+        assert (choice.message.content, choice.finish_reason) == ("Let me see.", "tool_calls")
+        assert choice.message.tool_calls is not None
+        call = choice.message.tool_calls[0]
+        assert call.type == "function"
+        assert (call.function.name, call.function.arguments) == ("now", '{"zone": "UTC"}')
+        assert call.id.startswith("call_")
+    assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
+
+
+class MistralSource(ScriptedSource):
+    """What opens its calls is a special token, which the text of an answer does not have."""
+
+    chat_template = "[TOOL_CALLS]{{ message.tool_calls }}{{ tools }}"
+    special_tokens = {"</s>": 2, "[TOOL_CALLS]": 5}  # noqa: RUF012
+    words = ("[TOOL_CALLS]", '[{"name": "now", ', '"arguments": {}}]')
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        return "".join(self.words[token] for token in tokens)
+
+
+async def test_special_tokens_that_mark_calls_are_read() -> None:
+    async def script(answer: ScriptedAnswer) -> None:
+        answer.commit("", *MistralSource.words[1:])
+        answer.end()
+
+    tools: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now"}}]
+    async with serving(MistralSource(script)) as server, client_of(server.url) as client:
+        called = await client.chat.completions.create(model=MODEL, messages=HI, tools=tools)
+        plain = await client.chat.completions.create(model=MODEL, messages=HI)
+    assert called.choices[0].finish_reason == "tool_calls"
+    assert plain.choices[0].message.content == "".join(MistralSource.words[1:])
 
 
 async def test_a_stream_says_how_many_tokens_there_were_if_asked() -> None:

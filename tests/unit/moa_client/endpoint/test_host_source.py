@@ -7,6 +7,7 @@ from typing import cast
 
 from moa_client.endpoint.host_source import HostModel
 from moa_client.host.host import Host
+from moa_client.tools.template_input import TemplateInput
 from moa_shared.sampling.defaults import NOTHING_SAID
 
 from tests.support.scripted_engine import PlainTokenizer
@@ -24,4 +25,21 @@ def test_a_raw_text_begins_as_the_models_texts_do_and_a_chat_as_its_template_has
     device = SimpleNamespace(files=files, context_tokens=64, tokenizer=BeginningTokenizer(), sampling=NOTHING_SAID)
     model = HostModel(cast(Host, SimpleNamespace(device=device)))
     assert model.encode("hi") == [1, ord("h"), ord("i")]
-    assert model.render([{"role": "user", "content": "hi"}])[0] == ord("[")
+    assert model.render(TemplateInput([{"role": "user", "content": "hi"}]))[0] == ord("[")
+
+
+def test_special_tokens_are_spelled_but_for_those_that_end_an_answer() -> None:
+    def decode(tokens: list[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    files = SimpleNamespace(target_id="tiny", config={"vocab_size": 300})
+    device = SimpleNamespace(
+        files=files,
+        context_tokens=64,
+        tokenizer=SimpleNamespace(decode=decode, chat_template=None),
+        sampling=NOTHING_SAID,
+        end_of_text=frozenset({ord("z")}),
+    )
+    model = HostModel(cast(Host, SimpleNamespace(device=device)))
+    assert model.spelled([ord("a"), ord("b"), ord("z")]) == "ab"
+    assert model.chat_template == ""

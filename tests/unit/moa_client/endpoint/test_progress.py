@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 from inline_snapshot import snapshot
+from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -200,3 +202,11 @@ def test_a_limit_in_an_answer_is_waited_for_however_long_it_takes() -> None:
         assert (progress.is_over, progress.deadline) == (False, None)
     lose(progress, 101.0)
     assert progress.deadline == 111.0
+
+
+def test_the_text_is_that_of_the_decoder_if_there_is_one() -> None:
+    decoder = AnswerDecoder(AnswerText(), lambda tokens: "".join(f"<{token}>" for token in tokens))
+    progress = AnswerProgress(ends_unverified=False, settle_seconds=10.0, decoder=decoder)
+    for event in (Committed((5, 6), text="six"), Committed((7,), text="seven"), Ended(Finish.END_OF_TEXT)):
+        progress.apply(Update(event, 1), 0.0)
+    assert (progress.text.committed, progress.text.tokens, progress.reason) == ("<5><6><7>", 3, "stop")

@@ -6,13 +6,23 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.message_fields import FIELDS, message_fields_table
-from moa_client.endpoint.messages import template_messages
+from moa_client.endpoint.messages import conversation
 from moa_client.endpoint.parameters import PARAMETERS, parameters_table
-from moa_client.endpoint.requests import chat_request, text_request
+from moa_client.endpoint.requests import ChatRequest, chat_request, text_request
+from moa_client.tools.formats.hermes import Hermes
+from moa_client.tools.template_input import template_input
 from moa_client.web.error_form import RequestError
 from moa_shared.sampling.defaults import SamplingDefaults
 
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {"type": "function", "function": {"name": "now"}}
+CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+CALLED = [*HI["messages"], {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+NAMED = {"type": "function", "function": {"name": "then"}}
+
+
+def rendered(asked: ChatRequest) -> list[dict[str, Any]]:
+    return template_input(Hermes(), "", conversation(asked.messages), []).messages
 
 
 def test_a_chat_is_sampled_as_openai_does_unless_it_says_otherwise() -> None:
@@ -120,12 +130,68 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         ),
         (
             {"tools": [{"type": "function"}]},
-            snapshot("tools | unsupported_parameter | tools is not supported. Models are not given tools here."),
+            snapshot("tools[0].function | missing_required_parameter | tools[0].function is missing."),
         ),
         (
             {"tool_choice": "required"},
             snapshot(
-                "tool_choice | unsupported_parameter | tool_choice is not supported. Models are not given tools here."
+                "tool_choice | invalid_value | tool_choice: A call is required, but no tool is offered. Offer one, or require none."
+            ),
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            snapshot(
+                "tools[0].function | invalid_value | tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 64 of the characters a-z, A-Z, 0-9, _ and -."
+            ),
+        ),
+        (
+            {"tools": [{"type": "web_search"}]},
+            snapshot("tools[0].type | invalid_value | tools[0].type: expected 'function'."),
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
+            snapshot(
+                "tools[0].function | invalid_value | tools[0].function: The parameters of the tool f are of type 'string', expected 'object'. Arguments have names: describe them as properties of an object."
+            ),
+        ),
+        (
+            {"tools": [TOOL, TOOL]},
+            snapshot("tools | invalid_value | tools: Two tools have the name now. Rename one of them."),
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": "must"},
+            snapshot(
+                "tool_choice | invalid_value | tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': ...}}."
+            ),
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": NAMED},
+            snapshot(
+                "tool_choice | invalid_value | tool_choice: A call of 'then' is required, which is not among the tools. Offered: now."
+            ),
+        ),
+        (
+            {"tools": [TOOL], "response_format": {"type": "json_object"}},
+            snapshot(
+                "response_format | invalid_value | response_format: an answer of this form calls no tools: give one of them, or tool_choice: 'none'."
+            ),
+        ),
+        (
+            {"tools": [TOOL], "structured_outputs": {"regex": "a"}},
+            snapshot(
+                "structured_outputs | invalid_value | structured_outputs: an answer of this form calls no tools: give one of them, or tool_choice: 'none'."
+            ),
+        ),
+        (
+            {"tools": [TOOL], "stream": True, "moa": {"provisional": True}},
+            snapshot(
+                "moa.provisional | invalid_value | moa.provisional: calls are not sent before they are verified: do not offer tools with it."
+            ),
+        ),
+        (
+            {"functions": [{"name": "f"}]},
+            snapshot(
+                "functions | unsupported_parameter | functions is not supported. The older form of `tools`: send these."
             ),
         ),
         (
@@ -236,9 +302,9 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             snapshot("messages[0] | invalid_value | messages[0]: expected a JSON object."),
         ),
         (
-            {"messages": [{"role": "tool", "content": "x"}]},
+            {"messages": [{"role": "robot", "content": "x"}]},
             snapshot(
-                "messages[0].role | invalid_value | messages[0].role: expected system, developer, user or assistant; there are no tools."
+                "messages[0].role | invalid_value | messages[0].role: expected system, developer, user, assistant or tool."
             ),
         ),
         (
@@ -288,7 +354,7 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         (
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
             snapshot(
-                "messages[0].tool_calls | unsupported_parameter | messages[0].tool_calls is not supported. Models are not given tools here: send what was called, and what came of it, as text."
+                "messages[0].tool_calls[0].function | missing_required_parameter | messages[0].tool_calls[0].function is missing."
             ),
         ),
         (
@@ -318,7 +384,41 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         (
             {"messages": [{"role": "user", "content": "x", "tool_call_id": "1"}]},
             snapshot(
-                "messages[0].tool_call_id | unsupported_parameter | messages[0].tool_call_id is not supported. Models are not given tools here: send what was called, and what came of it, as text."
+                "messages[0].tool_call_id | invalid_value | messages[0].tool_call_id: only a message from tool answers a call."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]},
+            snapshot(
+                "messages[0].tool_calls | invalid_value | messages[0].tool_calls: only a message from assistant has calls."
+            ),
+        ),
+        (
+            {"messages": [*CALLED, {"role": "tool", "content": "x"}]},
+            snapshot("messages[2].tool_call_id | missing_required_parameter | messages[2].tool_call_id is missing."),
+        ),
+        (
+            {"messages": [*CALLED, {"role": "tool", "tool_call_id": "1"}]},
+            snapshot("messages[2].content | missing_required_parameter | messages[2].content is missing."),
+        ),
+        (
+            {"messages": [*CALLED, {"role": "tool", "content": "x", "tool_call_id": "2"}]},
+            snapshot(
+                "messages[2].tool_call_id | invalid_value | messages[2].tool_call_id: no message before it made the call '2'."
+            ),
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "1", "function": {"name": "now", "arguments": "{"}}],
+                    },
+                    *HI["messages"],
+                ]
+            },
+            snapshot(
+                "messages[0].tool_calls[0] | invalid_value | messages[0].tool_calls[0]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them."
             ),
         ),
         (
@@ -408,7 +508,7 @@ def test_messages_become_what_templates_know() -> None:
             ]
         }
     )
-    assert template_messages(asked.messages) == [
+    assert rendered(asked) == [
         {"role": "system", "content": "Be brief.\n\nBe kind."},
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello"},
@@ -433,7 +533,7 @@ def test_what_programs_send_back_or_note_beside_a_message_is_let_pass() -> None:
             ]
         }
     )
-    assert template_messages(asked.messages) == [
+    assert rendered(asked) == [
         {"role": "user", "content": "Hi", "name": "Bob"},
         {"role": "assistant", "content": ""},
         {"role": "assistant", "content": "No."},
@@ -444,15 +544,36 @@ def test_what_programs_send_back_or_note_beside_a_message_is_let_pass() -> None:
     ]
 
 
+def test_calls_and_their_results_are_written_where_the_template_knows_none() -> None:
+    result = {"role": "tool", "content": "12:00", "tool_call_id": "1", "name": "now"}
+    asked = chat_request({"messages": [*CALLED, result]})
+    assert rendered(asked) == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'},
+        {"role": "user", "content": "<tool_response>\n12:00\n</tool_response>"},
+    ]
+
+
+def test_which_tools_an_answer_may_call() -> None:
+    def offered(**given: Any) -> tuple[int, bool, bool]:
+        offer = chat_request(HI | {"tools": [TOOL]} | given).offer()
+        return len(offer.tools), offer.is_forced, offer.is_parallel
+
+    assert offered() == offered(tool_choice="auto") == offered(tool_choice=None) == (1, False, True)
+    assert offered(tool_choice="none")[0] == 0
+    assert offered(tool_choice="required", parallel_tool_calls=False) == (1, True, False)
+    assert offered(tool_choice={"type": "function", "function": {"name": "now"}}) == (1, True, False)
+
+
 def test_the_table_of_messages_has_every_field_once() -> None:
     names = [field.name for field in FIELDS]
     assert len(set(names)) == len(names)
     assert all(f"`{name}`" in message_fields_table() for name in names)
-    assert "| `tool_calls` | only as `[]` | Models are not given tools here" in message_fields_table()
+    assert "| `images` | only as `[]` | Models read text only" in message_fields_table()
 
 
 def test_without_a_system_message_the_template_has_its_own() -> None:
-    assert template_messages(chat_request(HI).messages) == [{"role": "user", "content": "Hi"}]
+    assert rendered(chat_request(HI)) == [{"role": "user", "content": "Hi"}]
 
 
 def test_the_table_has_every_parameter_once() -> None:

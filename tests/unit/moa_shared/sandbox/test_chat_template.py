@@ -7,7 +7,7 @@ from moa_shared.sandbox.chat_template import is_known, render
 
 
 def shown(template: str) -> str:
-    return render(template, {}, [{"role": "user", "content": "Hi"}], add_generation_prompt=True)
+    return render(template, {}, [{"role": "user", "content": "Hi"}], add_generation_prompt=True, arguments={})
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def child() -> Iterator[TextChild]:
 
 
 def shown(child: TextChild, template: str) -> str:
-    return child.render(template, SPECIAL, MESSAGES, add_generation_prompt=True)
+    return child.render(template, SPECIAL, MESSAGES, add_generation_prompt=True, arguments={})
 
 
 def process_of(child: TextChild) -> int:
@@ -35,9 +35,12 @@ def process_of(child: TextChild) -> int:
 
 
 def test_a_child_renders_what_this_process_would(child: TextChild) -> None:
-    assert shown(child, TEMPLATE) == render(TEMPLATE, SPECIAL, MESSAGES, add_generation_prompt=True)
+    assert shown(child, TEMPLATE) == render(TEMPLATE, SPECIAL, MESSAGES, add_generation_prompt=True, arguments={})
     first = process_of(child)
-    assert shown(child, "{{ messages | length }}") == "1"
+    tools = {"tools": [{"name": "now"}]}
+    given = child.render("{{ tools[0].name }}", SPECIAL, MESSAGES, add_generation_prompt=True, arguments=tools)
+    assert given == "now"
+    assert shown(child, "{{ messages | length }}{{ tools }}") == "1None"
     assert process_of(child) == first
 
 

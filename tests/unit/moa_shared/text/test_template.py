@@ -110,3 +110,11 @@ def test_a_template_may_leave_out_how_an_answer_came_about(default_model_files: 
     tokenizer.chat_template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "<think>"}]
     assert ChatTemplate(tokenizer).whole(messages) == tokenizer.encode("Hi")
+
+
+def test_a_template_is_given_tools_and_may_write_results_as_json(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = "{{ tools[0].name }}{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    messages = [{"role": "user", "content": "Hi"}, {"role": "tool", "content": 'a "b"'}]
+    whole = ChatTemplate(tokenizer).whole(messages, {"tools": [{"name": "now"}]})
+    assert tokenizer.decode(whole) == 'now"Hi""a \\"b\\""'

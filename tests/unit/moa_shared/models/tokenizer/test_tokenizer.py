@@ -282,3 +282,8 @@ def test_only_a_template_that_is_not_known_is_rendered_in_a_child(
     assert tokenizer.apply_chat_template(MESSAGES) == "the child's"
     monkeypatch.setattr(chat_template, "is_known", lambda template: True)
     assert tokenizer.apply_chat_template(MESSAGES) == "system"
+
+
+def test_special_tokens_have_the_ids_that_their_text_is_encoded_to(tokenizer: Tokenizer) -> None:
+    assert "<|im_end|>" in tokenizer.special_tokens
+    assert all(tokenizer.encode(text) == [number] for text, number in tokenizer.special_tokens.items())

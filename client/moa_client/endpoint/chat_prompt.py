@@ -1,0 +1,65 @@
+"""A chat as the model gets it: its tokens, the form of the answer, and how that is marked. Pure over the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
+
+from moa_client.endpoint.answer_source import ServedModel
+from moa_client.endpoint.messages import conversation
+from moa_client.endpoint.requests import ChatRequest
+from moa_client.endpoint.tool_answer import AnswerMarkup
+from moa_client.endpoint.tool_fields import refusing
+from moa_client.tools.forced import forced_grammar
+from moa_client.tools.formats.families import find_format
+from moa_client.tools.template_input import template_input
+from moa_client.tools.thinking import find_thinking
+from moa_client.web.error_form import request_error
+
+END = 32  # tokens: enough to hold what opens reasoning
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """What a model is asked.
+
+    Args:
+        markup: of the answer; None: no tools are offered, and its text is sent as it is.
+        constraint: the form of an answer that must be a call.
+    """
+
+    tokens: list[int]
+    markup: AnswerMarkup | None = None
+    constraint: Constraint | None = None
+
+
+def chat_prompt(asked: ChatRequest, model: ServedModel) -> ChatPrompt:
+    """The prompt of a request.
+
+    Raises:
+        RequestError: the model's chat template refuses it, or a call that it requires cannot be enforced.
+    """
+    offer, form = asked.offer(), find_format(model.chat_template)
+    given = template_input(form, model.chat_template, conversation(asked.messages), offer.tools)
+    try:
+        tokens = model.render(given)
+    except ModelSourceError as error:
+        raise request_error(error, param="messages") from None
+    if not offer.tools:
+        return ChatPrompt(tokens)
+    thinking = find_thinking(model.chat_template)
+    is_thinking = thinking is not None and thinking.is_open(model.spelled(tokens[-END:]))
+    markup = AnswerMarkup(form, offer, thinking, is_thinking)
+    if not offer.is_forced:
+        return ChatPrompt(tokens, markup)
+    with refusing("tools"):
+        grammar = forced_grammar(
+            form,
+            offer.tools,
+            model.special_tokens,
+            is_parallel=offer.is_parallel,
+            reasoning_end=thinking.closings[0] if thinking is not None and is_thinking else "",
+        )
+        return ChatPrompt(tokens, markup, Constraint(ConstraintKind.LARK, grammar))

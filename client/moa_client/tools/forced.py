@@ -1,0 +1,39 @@
+"""Grammars of answers that must be calls: of a `tool_choice` that requires one or names it. Pure: text only.
+
+The text is a constraint of the kind LARK; whether it can be enforced is known once it is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.formats.grammar import Grammar
+from moa_client.tools.tool import Tool
+
+
+def forced_grammar(
+    form: ToolFormat,
+    tools: Sequence[Tool],
+    special_tokens: Mapping[str, int],
+    *,
+    is_parallel: bool = False,
+    reasoning_end: str = "",
+) -> str:
+    """The grammar of an answer that calls one of these tools, with arguments of its schema.
+
+    Args:
+        tools: at least one: those that `ToolChoice.of` gives.
+        special_tokens: the model's special tokens by text, with their ids.
+        is_parallel: several calls are allowed, where the form knows several.
+        reasoning_end: what ends the reasoning that the prompt has opened; empty: it has opened none.
+
+    Raises:
+        ConfigError: a schema cannot be enforced in this form.
+    """
+    grammar = Grammar(special_tokens)
+    call = grammar.choice([form.call_grammar(tool, grammar) for tool in tools])
+    before, between, after = (grammar.markup(text) for text in form.around)
+    calls = grammar.rule(f"{call} ({between} {call})*" if is_parallel and form.is_parallel else call)
+    reasoning = f"{grammar.text_until(reasoning_end)} /\\n{{0,2}}/" if reasoning_end else ""
+    return grammar.lark(" ".join(filter(None, [reasoning, before, calls, after])))

@@ -1,0 +1,1 @@
+"""How families of models write calls: one module a family."""

@@ -1,0 +1,1 @@
+"""Reads calls out of an answer's text as it comes."""

@@ -1,0 +1,113 @@
+"""What a chat template is given of a conversation with tools. Pure.
+
+A template that knows tools is given them and the calls as they are. Otherwise they are written into the messages as
+text: a template that leaves them out would have the model forget what it called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.system_text import result_text, system_text
+from moa_client.tools.tool import Tool, ToolCall, ToolResult
+
+_TOOLS = re.compile(r"\{[%{][^%}]*\b(?:xml_)?tools\b")  # in code of the template, not in its text
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A message of a conversation.
+
+    Args:
+        calls: that it makes, after its text; only the assistant's has some.
+        name: of who says it; empty: none is given.
+    """
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInput:
+    """What a chat template is rendered with.
+
+    Args:
+        arguments: besides the messages, by name.
+    """
+
+    messages: list[dict[str, Any]]
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def template_input(
+    form: ToolFormat, chat_template: str, messages: Sequence[ChatMessage | ToolResult], tools: Sequence[Tool]
+) -> TemplateInput:
+    """A conversation as its model's template takes it.
+
+    Args:
+        form: in which the model writes calls.
+        messages: those of the system at the beginning only.
+        tools: that are offered for the next answer.
+    """
+    knows_tools = _TOOLS.search(chat_template) is not None
+    if tools and not knows_tools:
+        messages = _with_system_text(messages, system_text(form, tools))
+    if "tool_calls" in chat_template:
+        rendered = [_as_is(message, form) for message in messages]
+    else:
+        rendered = [_plain(message) for message in _as_text(messages, form)]
+    return TemplateInput(rendered, form.template_arguments(tools) if tools and knows_tools else {})
+
+
+def _with_system_text(messages: Sequence[ChatMessage | ToolResult], text: str) -> list[ChatMessage | ToolResult]:
+    first = messages[0] if messages else None
+    if isinstance(first, ChatMessage) and first.role == "system":
+        return [replace(first, text=f"{first.text}\n\n{text}"), *messages[1:]]
+    return [ChatMessage("system", text), *messages]
+
+
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    named = {"name": message.name} if message.name else {}
+    return {"role": message.role, "content": message.text, **named}
+
+
+def _as_is(message: ChatMessage | ToolResult, form: ToolFormat) -> dict[str, Any]:
+    if isinstance(message, ToolResult):
+        call_id = form.template_id(message.call_id)
+        return {"role": "tool", "name": message.name, "tool_call_id": call_id, "content": message.content}
+    rendered = _plain(message)
+    if message.calls:
+        rendered["tool_calls"] = [
+            {
+                "id": form.template_id(call.id),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.values},
+            }
+            for call in message.calls
+        ]
+    return rendered
+
+
+def _as_text(messages: Sequence[ChatMessage | ToolResult], form: ToolFormat) -> list[ChatMessage]:
+    """The messages with calls and results as text. Results become the user's, together with what the user says next:
+    many templates insist on turns.
+    """
+    written: list[ChatMessage] = []
+    follows_result = False
+    for message in messages:
+        is_result = isinstance(message, ToolResult)
+        if isinstance(message, ToolResult):
+            message = ChatMessage("user", result_text(message))
+        elif message.calls:
+            message = replace(message, text=form.render(message.text, message.calls), calls=())
+        if follows_result and message.role == "user":
+            message = replace(message, text=f"{written.pop().text}\n{message.text}")
+        written.append(message)
+        follows_result = is_result
+    return written

@@ -1,0 +1,106 @@
+"""Tools, calls of them, and answers that are read for calls in pieces of any size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarted, Piece, joined
+from moa_client.tools.reading.reader import CallMarkup, Reader
+from moa_client.tools.tool import Tool, ToolCall
+
+WEATHER = Tool(
+    "get_weather",
+    "The weather of a place.",
+    {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+)
+NOTE = Tool(
+    "take-note",
+    "Keeps a note.",
+    {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "place": {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "exact": {"type": "boolean"}},
+                "required": ["x", "exact"],
+                "additionalProperties": False,
+            },
+            "level": {"type": "string", "enum": ["low", "high"]},
+            "until": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        },
+        "required": ["text", "place"],
+        "additionalProperties": False,
+    },
+)
+NOW = Tool("now", "The time.", {"type": "object", "properties": {}, "additionalProperties": False})
+TOOLS = (WEATHER, NOTE, NOW)
+
+
+def call(name: str, index: int = 0, /, **arguments: Any) -> ToolCall:
+    """A call with these arguments."""
+    return ToolCall(f"call_{index}", name, json.dumps(arguments, ensure_ascii=False))
+
+
+def events_of(calls: Sequence[ToolCall]) -> list[Piece]:
+    """What reading these calls gives."""
+    events: list[Piece] = []
+    for index, each in enumerate(calls):
+        events += [CallStarted(index, each.name), CallArguments(index, each.arguments), CallEnded(index)]
+    return events
+
+
+def read(markup: CallMarkup, text: str, cuts: Sequence[int] = (), tools: Sequence[Tool] = TOOLS) -> list[Piece]:
+    """What comes out of a text that comes in pieces, cut at these places."""
+    reader = Reader(markup, tools)
+    pieces: list[Piece] = []
+    places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    for start, end in pairwise(places):
+        pieces += reader.push(text[start:end])
+    return joined([*pieces, *reader.finish()])
+
+
+def cuts() -> st.SearchStrategy[list[int]]:
+    """Places at which a text is cut."""
+    return st.lists(st.integers(0, 400), max_size=12)
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_KEY = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Text of an argument, with what looks like markup."""
+    looks = ["<tool_call>", "</tool", "\n", '"', "\\", "}", "[TOOL_CALLS]", "<|call", "```", '<|"|', ";", "</param"]
+    return st.lists(_TEXT | st.sampled_from(looks), max_size=4).map("".join)
+
+
+def calls_of_tools() -> st.SearchStrategy[ToolCall]:
+    """Calls of the tools, with arguments of their schemas."""
+    weather = st.fixed_dictionaries({"city": texts()}, optional={"days": st.integers(-(10**9), 10**9)})
+    place = st.fixed_dictionaries(
+        {"x": st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 3)), "exact": st.booleans()}
+    )
+    note = st.fixed_dictionaries(
+        {"text": texts(), "place": place},
+        optional={
+            "tags": st.lists(texts(), max_size=3),
+            "level": st.sampled_from(["low", "high"]),
+            "until": st.none() | st.integers(0, 10**6),
+        },
+    )
+    return st.one_of(
+        weather.map(lambda arguments: call("get_weather", **arguments)),
+        note.map(lambda arguments: call("take-note", **arguments)),
+        st.just(call("now")),
+    )

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.tools.tool import MOST_DESCRIPTION, ChoiceMode, Tool, ToolCall, ToolChoice, check_tools
+from moa_shared.errors import ConfigError
+
+from tests.support.messages import raises
+from tests.support.tool_calls import NOW, TOOLS, WEATHER
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"name": "get weather"},
+            snapshot(
+                "The tool's name 'get weather' cannot be used. Use 1 to 64 of the characters a-z, A-Z, 0-9, _ and -."
+            ),
+        ),
+        (
+            {"name": "f", "description": "x" * (MOST_DESCRIPTION + 1)},
+            snapshot("The description of the tool f has 32,769 characters, at most 32,768 are allowed. Shorten it."),
+        ),
+        (
+            {"name": "f", "parameters": {"type": "string"}},
+            snapshot(
+                "The parameters of the tool f are of type 'string', expected 'object'. Arguments have names: describe them as properties of an object."
+            ),
+        ),
+        (
+            {"name": "f", "parameters": {"description": "x" * 70_000}},
+            snapshot("The parameters of the tool f have 70,019 bytes, at most 65,536 are allowed. Shorten them."),
+        ),
+    ],
+)
+def test_a_tool_that_cannot_be_used(fields: dict[str, Any], message: str) -> None:
+    with raises(ConfigError, message):
+        Tool(**fields)
+
+
+@pytest.mark.parametrize("name", ["a", "get_weather", "A-1", "x" * 64])
+def test_names(name: str) -> None:
+    assert Tool(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        (
+            [Tool(f"f{number}") for number in range(129)],
+            snapshot("129 tools are offered, at most 128 are allowed. Offer fewer tools at a time."),
+        ),
+        ([NOW, NOW], snapshot("Two tools have the name now. Rename one of them.")),
+        (
+            [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number in range(4)],
+            snapshot(
+                "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed. Offer fewer tools at a time."
+            ),
+        ),
+    ],
+)
+def test_tools_that_cannot_be_offered_together(tools: list[Tool], message: str) -> None:
+    with raises(ConfigError, message):
+        check_tools(tools)
+
+
+def test_tools_that_can() -> None:
+    check_tools(TOOLS)
+    check_tools([])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (("id", "a b", "{}"), snapshot("The call 'id' names no tool: 'a b'. Send calls back as the model made them.")),
+        (
+            ("id", "f", "[1]"),
+            snapshot("The arguments of the call 'id' are not a JSON object. Send calls back as the model made them."),
+        ),
+        (
+            ("id", "f", "{"),
+            snapshot(
+                "The arguments of the call 'id' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them."
+            ),
+        ),
+    ],
+)
+def test_a_call_that_cannot_be(fields: tuple[str, str, str], message: str) -> None:
+    with raises(ConfigError, message):
+        ToolCall(*fields)
+
+
+def test_a_choice_says_which_tools_may_be_called() -> None:
+    assert ToolChoice().of(TOOLS) == TOOLS
+    assert ToolChoice(ChoiceMode.NONE).of(TOOLS) == ()
+    assert ToolChoice(ChoiceMode.REQUIRED).of(TOOLS) == TOOLS
+    assert ToolChoice(ChoiceMode.NAMED, "get_weather").of(TOOLS) == (WEATHER,)
+    assert [ToolChoice(mode).is_forced for mode in ChoiceMode] == [False, False, True, True]
+
+
+def test_a_choice_of_what_is_not_offered() -> None:
+    with raises(
+        ConfigError,
+        snapshot("A call of 'other' is required, which is not among the tools. Offered: get_weather, take-note, now."),
+    ):
+        ToolChoice(ChoiceMode.NAMED, "other").of(TOOLS)
+    with raises(ConfigError, snapshot("A call is required, but no tool is offered. Offer one, or require none.")):
+        ToolChoice(ChoiceMode.REQUIRED).of([])
