@@ -5,8 +5,6 @@ which raises where that is a failure), `tables` (`render(result)`) and perhaps `
 They are loaded when it begins, so that help loads nothing heavy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module

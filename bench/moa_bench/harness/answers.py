@@ -1,7 +1,5 @@
 """One answer as a measurement sees it: its tokens and when each arrived. Plain streaming is the baseline."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

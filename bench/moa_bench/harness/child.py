@@ -1,7 +1,5 @@
 """Programs of ours as child processes: started, awaited until they can be called, ended with the block."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

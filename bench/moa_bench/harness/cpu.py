@@ -1,7 +1,5 @@
 """The processor time of another process."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -5,8 +5,6 @@ tokens and memory rows (which it only counts) and gives logits. State: the conve
 draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position only.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

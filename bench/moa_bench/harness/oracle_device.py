@@ -1,7 +1,5 @@
 """Devices whose drafter is an oracle: everything else of theirs is the client program's own."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import cast

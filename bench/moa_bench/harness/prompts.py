@@ -1,7 +1,5 @@
 """The questions that the measurements ask. Written for this, so that a bare checkout can measure; never trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A moa-server of the bench's own: one thread, on loopback."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ State: an event loop shared by all clients of a run (gRPC's asyncio side wants o
 device holds. The drafter runs on the client's inference thread, as in the program.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A server with a drafter, and what a device holds for it: the stage of most measurements."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a figure depends on: machine, versions, commit. Stored with every result, so that figures can be compared."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

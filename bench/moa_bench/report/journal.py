@@ -4,8 +4,6 @@ State: a file of JSON lines, locked while it is open; the first line is the head
 on. Invariant: whatever the moment of a kill, all cells but the one that was being written are read again.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

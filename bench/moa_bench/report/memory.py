@@ -1,7 +1,5 @@
 """How much memory a process has, as Linux tells it."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 

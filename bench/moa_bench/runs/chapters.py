@@ -3,8 +3,6 @@
 Invariant: a suite's name is that of its file in bench/results and of its section in a page of docs/.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands: one for each suite, made of its effort, and `run`, `compare` and `report`."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Durations in words. Pure."""
 
-from __future__ import annotations
-
 
 def duration(seconds: float) -> str:
     """Seconds below 90, then minutes, then hours and minutes."""

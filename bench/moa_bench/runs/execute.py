@@ -1,7 +1,5 @@
 """Runs a suite: what is recorded before it starts, and where its result, its tables and its pictures go."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The suites, in the order of help, and what `moa-bench run` takes. What measures is loaded when it begins."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads results, and what they depend on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ class ResultOrigin:
     measured: str | None
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> ResultOrigin:
+    def of(cls, result: Mapping[str, Any]) -> "ResultOrigin":
         machine = result.get("machine") or {}
         cpu = f"{machine['cpu']} ({machine['cores']} cores)" if "cpu" in machine else None
         time = str(machine["time"])[:10] if "time" in machine else None

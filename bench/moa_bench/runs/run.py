@@ -3,8 +3,6 @@
 Each cell that a suite keeps is in its journal, so a killed run continues in the middle of it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Whether it is right at a position was drawn for that position only, so another schedule meets the same luck.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ each user in the world has a core of its own, so with many users a real drafter 
 draft step of an oracle is a wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What users ask, and for how long."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_shared.errors import ConfigError

@@ -5,8 +5,6 @@ from the first arrival to the last. Waiting for the first token is counted apart
 piece has the rate of these: their tokens over the time from the question.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +78,7 @@ class UserStats:
     unserved: int  # users whose text had hardly begun to come when it was over; they have no rate
 
     @classmethod
-    def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float, apart_seconds: float = 0.0) -> UserStats:
+    def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float, apart_seconds: float = 0.0) -> "UserStats":
         """The figures of `users` users.
 
         Args:

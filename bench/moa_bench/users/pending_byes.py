@@ -1,7 +1,5 @@
 """Goodbyes to a server that go on while a user asks the next question: nobody waits for one at the end of an answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

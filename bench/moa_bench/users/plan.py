@@ -1,7 +1,5 @@
 """What all numbers of users and ways share in a run: the questions, their texts, the devices, the links."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

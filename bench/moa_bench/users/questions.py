@@ -4,8 +4,6 @@ Pure. Invariant: a user's questions depend on the seed and its number only, so f
 users ask, and every few of them have short and long prompts.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

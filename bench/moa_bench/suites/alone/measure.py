@@ -3,8 +3,6 @@
 Measured by `moa-train evaluate`, which takes the server away at each tenth of the target's answer.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Quality over the share of the answer that was served."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`moa-bench alone`: quality against the share of the answer that was served, for each drafter and for none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.report.report import ALONE

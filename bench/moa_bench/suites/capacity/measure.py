@@ -1,7 +1,5 @@
 """Numbers of users, each in all ways."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from moa_shared.programs.progress import make_progress

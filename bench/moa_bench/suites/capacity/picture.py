@@ -1,7 +1,5 @@
 """Users of one server, over their number, a line for each way: tokens a second in all and of one, and their gaps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`moa-bench capacity`: more and more users on one server, all in one process on the other core."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import click

@@ -3,8 +3,6 @@
 So the tokens that a verification brings depend only on the drafter and its memory.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`moa-bench codecs`: what each memory codec costs on the wire, and what it costs the drafter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.report.report import LINK

@@ -4,8 +4,6 @@ State: one server that can be killed and replaced, one emulated link, one client
 its time allows; its text is compared with that of an undisturbed one.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 import threading

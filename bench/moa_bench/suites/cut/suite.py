@@ -1,7 +1,5 @@
 """`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times; recorded outages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.options import option

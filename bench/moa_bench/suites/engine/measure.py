@@ -1,7 +1,5 @@
 """Forwards on each engine in interleaved rounds, by rows and context; memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """A forward's milliseconds over its rows, an engine a line, a context a panel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The weights are random blocks that no cache holds. Each round measures all rows 
 reading memory.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

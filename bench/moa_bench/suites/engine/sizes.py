@@ -3,8 +3,6 @@
 Of each: the first start, which packs the weights, a later one, which maps them, memory, a plain step, a tree, a prompt.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass

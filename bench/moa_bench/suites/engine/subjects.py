@@ -1,7 +1,5 @@
 """The engines that `moa-bench engine` compares: the kernels on each variant, torch, and llama.cpp."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """`moa-bench engine`: what a forward costs on each engine; or the kernels' products; or models of real sizes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Results of the engine suites as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One attack on a server, until it is ended: `python -m moa_bench.suites.hostile.attacker ADDRESS NAME`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 An attack runs until it is cancelled. What the server ends is begun again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,7 +1,5 @@
 """One honest client, and attackers one kind after the other on the same server."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext

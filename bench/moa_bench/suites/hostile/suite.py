@@ -1,7 +1,5 @@
 """`moa-bench hostile`: one honest client, and attackers one kind after the other on the same server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.options import option

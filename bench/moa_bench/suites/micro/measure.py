@@ -1,7 +1,5 @@
 """The parts, one after another: forwards, drafting, first tokens, bytes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

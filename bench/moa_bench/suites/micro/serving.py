@@ -1,7 +1,5 @@
 """What a user of a real server meets: time to the first token, and bytes at the socket for each token."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`moa-bench micro`: what the parts cost; one thread each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.report.report import PARTS

@@ -1,7 +1,5 @@
 """The suite's results as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

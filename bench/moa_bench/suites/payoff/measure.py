@@ -1,7 +1,5 @@
 """Rounds of all ways for each round trip and number of users."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The map: the best way by round trip and number of users, coloured by what everything on brings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

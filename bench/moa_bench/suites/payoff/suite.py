@@ -1,7 +1,5 @@
 """`moa-bench payoff`: all users of a server at once, by round trip and by their number, in each way to draft."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.report.report import PAYOFF

@@ -1,7 +1,5 @@
 """What `moa-bench payoff` found, as Markdown. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any

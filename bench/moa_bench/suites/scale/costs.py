@@ -1,7 +1,5 @@
 """What forwards and draft steps take and how many users fit, from a world's assumptions. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.simulation.server import ForwardCosts

@@ -1,7 +1,5 @@
 """All cases, fed by assumptions with sources."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any

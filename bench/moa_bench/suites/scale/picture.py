@@ -1,7 +1,5 @@
 """How many times the users of plain serving and of co-located drafting, over the acceptance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`moa-bench scale`: users a GPU, cost and bandwidth on hardware that is not here; virtual time, no model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.report.report import SCALE

@@ -1,7 +1,5 @@
 """What was simulated, as Markdown: cases, and assumptions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many users a world's GPUs serve at a speed, by each way to draft; a crowd is simulated by a few of its users."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 

@@ -1,7 +1,5 @@
 """What each schedule is worth over each link, by acceptance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

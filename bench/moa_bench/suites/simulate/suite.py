@@ -1,7 +1,5 @@
 """`moa-bench simulate`: what each schedule is worth in the event simulation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.report.report import PARTS

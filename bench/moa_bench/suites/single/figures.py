@@ -1,7 +1,5 @@
 """Figures of a run's rounds: speeds, ratios of pairs, acceptance, by category and in all. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean

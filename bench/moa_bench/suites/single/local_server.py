@@ -3,8 +3,6 @@
 What the server does for a client that sends no drafts, in the order of its engine, and what each part of it takes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

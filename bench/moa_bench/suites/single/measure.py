@@ -1,7 +1,5 @@
 """A round of all methods for each question."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial

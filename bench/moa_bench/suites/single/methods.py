@@ -3,8 +3,6 @@
 State: the target, loaded once, and each drafter's weights. All methods run in this process, on its one thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

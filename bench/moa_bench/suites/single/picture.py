@@ -1,7 +1,5 @@
 """Speed-ups of all methods over plain serving as bars, what a user would run instead among them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

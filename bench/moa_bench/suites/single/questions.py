@@ -1,7 +1,5 @@
 """Which questions are asked of how many there are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from moa_shared.errors import DataError

@@ -1,7 +1,5 @@
 """`moa-bench single`: all ways to draft on one device, and what a user would run instead, question by question."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import click

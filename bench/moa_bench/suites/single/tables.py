@@ -1,7 +1,5 @@
 """What `moa-bench single` found, as Markdown. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `moa-bench split` found of each method, from rounds of answers. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A round of all methods for each link and question."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import ExitStack
 from functools import partial

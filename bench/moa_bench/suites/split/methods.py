@@ -4,8 +4,6 @@ State: what each device holds, loaded once. Plain streaming and the server's own
 targets that no drafter was trained for, oracles take the drafter's place: the target writes each text once beforehand.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Tokens a second over plain streaming's, over the links, a line for each method."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path

@@ -3,8 +3,6 @@
 A round is JSON from here on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

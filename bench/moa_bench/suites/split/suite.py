@@ -1,7 +1,5 @@
 """`moa-bench split`: all ways to draft over links, with every drafter, question by question."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import click

@@ -1,7 +1,5 @@
 """What `moa-bench split` found, as Markdown. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ penalties; each has a seed of its own. A thread cuts and resets the link at rand
 the result.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`moa-bench texts`: whole answers through split inference over a link that is cut, against the server's own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.options import option

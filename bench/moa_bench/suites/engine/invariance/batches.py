@@ -4,8 +4,6 @@ Sessions are at different places of their texts: each begins when another has en
 of its cache. Rows are compared as far as the forward gives them: logits, the state of one layer, keys and values.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

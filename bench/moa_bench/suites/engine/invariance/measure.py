@@ -1,7 +1,5 @@
 """Reads texts in every way that a server reads them, and compares the bits."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

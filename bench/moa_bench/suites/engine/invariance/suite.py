@@ -1,7 +1,5 @@
 """`moa-bench invariance`: whether a row's bits depend on what is computed with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.options import option

@@ -3,8 +3,6 @@
 Every level reads the same prompts and answers, and its distribution of each next token is compared with float32's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,7 +66,7 @@ class Sums:
         self.loss -= float(got[np.arange(len(answer)), list(answer)].sum())
         self.agreed += int((expected.argmax(-1) == got.argmax(-1)).sum())
 
-    def quality(self, level: str, details: str, reference: Sums) -> LevelQuality:
+    def quality(self, level: str, details: str, reference: "Sums") -> LevelQuality:
         perplexity, expected = math.exp(self.loss / self.positions), math.exp(reference.loss / self.positions)
         return LevelQuality(
             level,

@@ -1,7 +1,5 @@
 """`moa-bench quality`: how far the levels are from float32, over the float32 target's own greedy answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.options import option

@@ -4,8 +4,6 @@ llama.cpp continues prompts greedily, and this engine reads the same tokens: whe
 the two are apart by so many nats in its eyes. Perplexity is over the same text in both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`moa-bench same-text`: whether int8 writes what llama.cpp writes from the same GGUF file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ theirs all the time. Its memory is read when nobody is connected and detached se
 batch, when every buffer has been used once, and after the last.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

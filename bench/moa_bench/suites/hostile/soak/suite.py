@@ -1,7 +1,5 @@
 """`moa-bench soak`: does a server keep anything of sessions that are over?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from moa_bench.report.report import PARTS

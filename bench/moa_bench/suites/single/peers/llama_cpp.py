@@ -4,8 +4,6 @@ The package holds llama.cpp's libraries and an addon for node; it has no `llama-
 packages no other files are run than those pinned here, and npm runs no script of any package.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """What a user would run instead, each in a process of its own on the cores of the target, and what it is asked."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
