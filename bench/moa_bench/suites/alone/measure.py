@@ -14,7 +14,7 @@ from moa_training.evaluation.measuring.job import EvaluationOptions
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.alone.suite import AloneEffort
+from moa_bench.suites.alone import AloneEffort
 
 SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_DRAFTER, "prompt look-up": "lookup"}
 

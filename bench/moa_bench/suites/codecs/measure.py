@@ -18,7 +18,7 @@ from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.harness.split_client import SplitClient
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.codecs.suite import CodecsEffort
+from moa_bench.suites.codecs import CodecsEffort
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ from moa_bench.harness.servers import running_server
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.cut import CutEffort
 from moa_bench.suites.cut.incident import Incident, IncidentKind
 from moa_bench.suites.cut.incidents import InjectedIncident, Planned, judge_incident, plan_incidents
-from moa_bench.suites.cut.suite import CutEffort
 
 ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
 SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart

@@ -13,11 +13,11 @@ from moa_bench.report.facts import cpu_flags
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
 from moa_bench.suites.engine.products import measure_products
 from moa_bench.suites.engine.sizes import measure_sizes
 from moa_bench.suites.engine.subjects import llama_subject, our_subjects, without_llama_cpp
-from moa_bench.suites.engine.suite import EngineEffort
 
 
 @dataclass(frozen=True, slots=True)

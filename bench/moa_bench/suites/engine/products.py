@@ -16,8 +16,8 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_bench.suite import Result
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, time_reading
-from moa_bench.suites.engine.suite import EngineEffort
 
 INPUTS = 4096
 PEAK = "the instructions alone"

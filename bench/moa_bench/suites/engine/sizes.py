@@ -20,9 +20,9 @@ from moa_bench.harness.workers import WorkerCommand, WorkerProcess, running_work
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_bench.suite import Cores, Result, SuiteRun
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
 from moa_bench.suites.engine.subjects import llama_subject, our_subject, without_llama_cpp
-from moa_bench.suites.engine.suite import EngineEffort
 
 TREE_ROWS = 8
 

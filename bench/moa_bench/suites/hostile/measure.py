@@ -17,10 +17,10 @@ from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.hostile import HostileEffort
 from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS, NEIGHBOUR, Attack
 from moa_bench.suites.hostile.observed import gaps_of, resident_mb, watching_memory
-from moa_bench.suites.hostile.suite import HostileEffort
 
 # The default limit of an address. The attackers have another one than the honest client: the server listens on both.
 LIMITS = ("--peer-requests-per-minute", "3000", "--host", "localhost")

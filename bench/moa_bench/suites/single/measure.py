@@ -14,6 +14,7 @@ from moa_bench.harness.prompts import chat_tokens
 from moa_bench.harness.questions import read_all
 from moa_bench.harness.workers import WorkerCommand
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.single import SingleEffort
 from moa_bench.suites.single.methods import (
     SERVED,
     AskLocally,
@@ -26,7 +27,6 @@ from moa_bench.suites.single.names import SERVER
 from moa_bench.suites.single.peers.peers import find_peers, running_peers, streaming_server
 from moa_bench.suites.single.questions import choose
 from moa_bench.suites.single.rounds import Ask, MethodAnswer, ask_round
-from moa_bench.suites.single.suite import SingleEffort
 
 WARM_UP_TOKENS = 8
 NO_PEERS: tuple[list[WorkerCommand], dict[str, str]] = ([], {"peers": "left out"})

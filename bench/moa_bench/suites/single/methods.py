@@ -26,10 +26,10 @@ from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.targets import load_level
+from moa_bench.suites.single import SingleEffort
 from moa_bench.suites.single.drafts import CopiedChain, DrafterDrafts
 from moa_bench.suites.single.local_server import FixedServer, GrowingServer, LocalAnswer
 from moa_bench.suites.single.names import PLAIN
-from moa_bench.suites.single.suite import SingleEffort
 
 LOOKUP = "prompt look-up"
 CHAIN, TREE, SERVED = "chain", "tree", "as served"

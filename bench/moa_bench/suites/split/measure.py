@@ -19,10 +19,10 @@ from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.recorded import recorded_link
 from moa_bench.harness.servers import running_server
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.split import SplitEffort
 from moa_bench.suites.split.methods import DRAFT_MS, Devices, methods_of, oracle_methods, oracle_name, reaching
 from moa_bench.suites.split.names import ORACLES
 from moa_bench.suites.split.rounds import ask_round
-from moa_bench.suites.split.suite import SplitEffort
 
 SHIPPED = {"MoA, N = 3": "default", "MoA, N = 12": "deep"}
 

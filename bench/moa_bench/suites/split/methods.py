@@ -23,9 +23,9 @@ from moa_bench.harness.oracle import Script
 from moa_bench.harness.oracle_device import with_oracle
 from moa_bench.harness.recorded import recording_of, served_from
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.suites.split import SplitEffort
 from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
 from moa_bench.suites.split.round_ahead import RoundAhead
-from moa_bench.suites.split.suite import SplitEffort
 
 DRAFT_MS = 5.0  # of an oracle's draft step: of a device somewhat slower than one core here
 Holding = Literal["", "chain", "tree", "auto"]

@@ -26,7 +26,7 @@ from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.cut.texts.suite import TextsEffort
+from moa_bench.suites.cut.texts import TextsEffort
 
 SILENCE_S = 60.0
 PENALTIES: dict[str, Any] = {

@@ -18,6 +18,7 @@ from moa_shared.protocol.levels import INT8
 from moa_bench.harness.prompts import questions_of
 from moa_bench.harness.targets import load_level, on_variant, use_threads, variants_here
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.engine.invariance import InvarianceEffort
 from moa_bench.suites.engine.invariance.batches import MOST_SESSIONS, read_batches
 from moa_bench.suites.engine.invariance.readings import (
     Tally,
@@ -29,7 +30,6 @@ from moa_bench.suites.engine.invariance.readings import (
     trees,
 )
 from moa_bench.suites.engine.invariance.reference import read_alone
-from moa_bench.suites.engine.invariance.suite import InvarianceEffort
 from moa_bench.suites.engine.invariance.texts import PlannedText, plan_texts
 
 GROUP = MOST_SESSIONS  # texts that share the batches

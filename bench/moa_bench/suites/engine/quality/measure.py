@@ -18,7 +18,7 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.targets import load_level
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.engine.quality.suite import QualityEffort
+from moa_bench.suites.engine.quality import QualityEffort
 
 ANSWER_TOKENS = 128  # at most, of each answer
 LONGEST_PROMPT = 600

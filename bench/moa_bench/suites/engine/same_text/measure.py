@@ -22,7 +22,7 @@ from moa_bench.harness.targets import load_level
 from moa_bench.harness.workers import WorkerProcess, running_workers
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.quality.measure import BLOCK, log_softmax
-from moa_bench.suites.engine.same_text.suite import SameTextEffort, wanted_folder
+from moa_bench.suites.engine.same_text import SameTextEffort, wanted_folder
 from moa_bench.suites.engine.subjects import llama_subject
 
 SCRIPT = Path(__file__).with_name("same_text.mjs")

@@ -23,7 +23,7 @@ from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.servers import running_server
 from moa_bench.report.memory import MemoryKind, memory_mb
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.hostile.soak.suite import SoakEffort
+from moa_bench.suites.hostile.soak import SoakEffort
 from moa_bench.suites.hostile.victim import Victim, send
 
 AT_ONCE = 10  # sessions that are open together
