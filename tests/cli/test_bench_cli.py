@@ -306,14 +306,6 @@ def test_invariance_finds_no_difference_at_int8(measure: Measure) -> None:
     assert next(kind["counts"]["rows"] for kind in result["kinds"] if kind["kind"] == "trees of 8 to 62") == 60
 
 
-@pytest.mark.timeout(600)
-def test_invariance_compares_batches_alone(measure: Measure) -> None:
-    result, done = measure("invariance", "--batches", "--positions", "60")
-    assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
-    assert sum(kind["counts"]["choices"] for kind in result["kinds"]) >= 60
-    assert "| of 5 to 8 |" in done.stdout
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_split_compares_all_ways_with_plain_streaming(measure: Measure, tmp_path: Path) -> None:

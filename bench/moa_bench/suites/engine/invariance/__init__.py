@@ -9,13 +9,12 @@ from moa_bench.suite import Suite
 
 @dataclass(frozen=True, slots=True)
 class InvarianceEffort:
-    """How much to compare; with `batches`, `positions` are the choices to compare."""
+    """How much to compare."""
 
     positions: int = option(100_000, "Positions of the texts to read.", least=1)
     threads: tuple[int, ...] = option(
         (2, 3), "Compared with one (repeat).", least=2, most=64
     )  # three on two cores: threads then often wake late
-    batches: bool = option(False, "Only random forwards of 1 to 16 sessions, until so many positions.")
 
 
 SUITE = Suite(
