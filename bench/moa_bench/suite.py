@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import click
 from moa_shared.protocol.levels import INT8, LEVELS
 
 from moa_bench.harness.questions import PACKAGED
@@ -48,6 +47,9 @@ class SuiteInputs:
         "Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
         "--trace",
         metavar="LINK=FILE",
+    )
+    llama_cpp: Path | None = option(
+        None, "Where npm has installed node-llama-cpp, to measure llama.cpp too.", metavar="FOLDER"
     )
     shape: str | None = option(
         None, "Measure a model of this real size, of random weights, with oracles' drafts.", choices=tuple(SHAPES)
@@ -91,7 +93,6 @@ class Suite(Generic[Effort]):
     takes: tuple[str, ...]  # the fields of `SuiteInputs` that it uses
     seconds: Callable[[Effort], float]  # about how many an effort takes with the default model
     refuse: Callable[[Effort, SuiteInputs], None] = lambda effort, inputs: None
-    options: tuple[click.Option, ...] = ()  # of its command, besides those of its effort and inputs
     is_computed: bool = False  # nothing is measured, so that machine and commit say nothing about the figures
 
     def effort(self, *, quick: bool) -> Effort:

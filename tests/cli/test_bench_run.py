@@ -22,7 +22,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from moa_bench.runs import registry
 from moa_bench.cli import main
-from moa_bench.runs.chapters import Chapter, Part
+from moa_bench.runs.registry import Chapter
 from moa_bench.suite import Suite
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ sys.modules["tiny"].__path__ = []
 sys.modules["tiny.measure"].measure = measure
 sys.modules["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\\n"
 suite = Suite("tiny", "", "tiny", "none.md", Effort(), Effort(5), ("model",), lambda effort: effort.cells * 2.0)
-registry.CHAPTERS = (Chapter("tiny", (Part(suite),)),)
+registry.CHAPTERS = (Chapter("tiny", (suite,)),)
 main()
 """
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 
 class MemoryKind(StrEnum):
-    """The figures of /proc/PID/status: all that is resident, its peak, and what is not a file's."""
+    """The figures of /proc/PID/status: all that is resident, and what is not a file's."""
 
     RESIDENT = "VmRSS"
-    PEAK = "VmHWM"
     ANONYMOUS = "RssAnon"
 
 

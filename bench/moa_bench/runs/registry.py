@@ -1,9 +1,10 @@
 """The suites, in the order of help, and what `moa-bench run` takes. What measures is loaded when it begins."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from moa_bench.runs.chapters import Chapter
+from moa_shared.errors import ConfigError
+
 from moa_bench.suite import Suite
 from moa_bench.suites.alone import SUITE as ALONE
 from moa_bench.suites.capacity import SUITE as CAPACITY
@@ -22,6 +23,15 @@ from moa_bench.suites.scale import SUITE as SCALE
 from moa_bench.suites.simulate import SUITE as SIMULATE
 from moa_bench.suites.single import SUITE as SINGLE
 from moa_bench.suites.split import SUITE as SPLIT
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Measurements that answer one question together."""
+
+    name: str
+    parts: tuple[Suite[Any], ...]  # in the order in which they are run
+
 
 SUITES: tuple[Suite[Any], ...] = (
     *(ALONE, CAPACITY, CODECS, CUT, ENGINE, HOSTILE, INVARIANCE, MICRO, PAYOFF, QUALITY, SAME_TEXT, SCALE, SIMULATE),
@@ -46,3 +56,14 @@ CHAPTERS = (
     Chapter("codecs", (CODECS,)),
     Chapter("memory", (SOAK,)),
 )
+
+
+def choose_parts(chapters: tuple[Chapter, ...], names: tuple[str, ...]) -> list[Suite[Any]]:
+    """The suites of the named chapters in their order; `all` names every chapter."""
+    there_are = [chapter.name for chapter in chapters]
+    for name in names:
+        if name not in (*there_are, "all"):
+            raise ConfigError(
+                f"There is no suite {name!r}.", hint=f"There are {', '.join(there_are)}, and all of them: all."
+            )
+    return [part for chapter in chapters if "all" in names or chapter.name in names for part in chapter.parts]

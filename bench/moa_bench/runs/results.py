@@ -26,11 +26,6 @@ class ResultOrigin:
         time = str(machine["time"])[:10] if "time" in machine else None
         return cls(machine.get("commit"), cpu, result.get("level"), result.get("target"), time)
 
-    @property
-    def where(self) -> str | None:
-        """Machine and commit in words; None where nothing was measured."""
-        return None if self.machine is None else f"{self.machine}, commit {self.commit or 'unknown'}"
-
 
 def read_result(path: Path) -> dict[str, Any]:
     """A result as `moa-bench` writes it.

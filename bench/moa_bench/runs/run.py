@@ -14,8 +14,7 @@ from moa_shared.programs.progress import make_progress
 
 from moa_bench.report.journal import RunJournal
 from moa_bench.report.report import checkout_root
-from moa_bench.runs.durations import duration
-from moa_bench.runs.execute import journal_header, run_header, run_suite
+from moa_bench.runs.execute import duration, journal_header, run_header, run_suite
 from moa_bench.suite import Suite, SuiteInputs
 
 

@@ -7,7 +7,7 @@ import click
 from moa_bench.options import option
 from moa_bench.report.report import ENGINE
 from moa_bench.suite import Suite, SuiteInputs
-from moa_bench.users.effort import UsersEffort
+from moa_bench.users.questions import UsersEffort
 from moa_bench.users.strategies import KINDS, Drafts, make_strategies
 
 LOADING_S = 60.0

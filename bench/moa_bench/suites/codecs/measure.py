@@ -13,7 +13,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 
 from moa_bench.harness.byte_counter import counting
-from moa_bench.harness.oracle_device import ROUNDS
+from moa_bench.harness.oracle import ROUNDS
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.harness.split_client import SplitClient
 from moa_bench.harness.stage import staged

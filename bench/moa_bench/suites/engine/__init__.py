@@ -1,7 +1,6 @@
 """`moa-bench engine`: what a forward costs on each engine; or the kernels' products; or models of real sizes."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
@@ -15,9 +14,6 @@ from moa_bench.suite import Suite, SuiteInputs
 class EngineEffort:
     """What to measure, and how much of it."""
 
-    llama_cpp: Path | None = option(
-        None, "Measure llama.cpp too: where npm has installed node-llama-cpp.", metavar="FOLDER"
-    )
     kernels: bool = option(False, "Measure the kernels' products instead, by format and rows; needs no model.")
     shapes: tuple[str, ...] = option(
         (), "Measure a model of this real size instead (repeat).", "--shape", choices=tuple(SHAPES)
@@ -57,7 +53,7 @@ SUITE = Suite(
         contexts=(32,), rows=(1, 8), rounds=1, prompts=1, context=16, tile_bytes=1 << 20, product_rows=(1, 8),
         products=1,
     ),
-    ("model", "pin"),
+    ("model", "pin", "llama_cpp"),
     estimate_s,
     refuse,
 )  # fmt: skip

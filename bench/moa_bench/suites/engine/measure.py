@@ -59,8 +59,8 @@ def measure(effort: EngineEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     subjects = our_subjects(run.model, cpu_flags())
-    if effort.llama_cpp is not None:
-        subjects.append(llama_subject(effort.llama_cpp, files))
+    if run.llama_cpp is not None:
+        subjects.append(llama_subject(run.llama_cpp, files))
     else:
         without_llama_cpp(progress)
     with running_workers(subjects, run.server_cores, progress) as workers:

@@ -53,19 +53,19 @@ def measure_sizes(effort: EngineEffort, run: SuiteRun) -> Result:
         for stored in effort.formats or ("q4_k_m",):
             path = random_model(shape, stored, progress)
             files = resolve(str(path), progress=progress)
-            costs += _measure(f"{shape}, {stored}", files, effort, run.server_cores, progress)
+            costs += _measure(f"{shape}, {stored}", files, effort, run, progress)
             run.save(result)
-    if effort.llama_cpp is None:
+    if run.llama_cpp is None:
         without_llama_cpp(progress)
     return result
 
 
-def _measure(model: str, files: ModelFiles, effort: EngineEffort, cores: Cores, progress: Progress) -> list[SizedCost]:
-    path, nbytes = files.weights[0], step_bytes(files).at(effort.context)
+def _measure(model: str, files: ModelFiles, effort: EngineEffort, run: SuiteRun, progress: Progress) -> list[SizedCost]:
+    cores, path, nbytes = run.server_cores, files.weights[0], step_bytes(files).at(effort.context)
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as cache:  # where nothing is packed yet
         subjects = [our_subject(str(path), f"kernels, {variant_name()}", INT8, {"MOA_CACHE_DIR": cache})]
-        if effort.llama_cpp is not None:
-            subjects.append(llama_subject(effort.llama_cpp, files))
+        if run.llama_cpp is not None:
+            subjects.append(llama_subject(run.llama_cpp, files))
         first = [_load(subject, cores, progress) for subject in subjects]
         with running_workers(subjects, cores, progress) as workers, on_cores(cores):
             with progress.task(f"Measuring {model}"):

@@ -12,8 +12,8 @@ from moa_bench.harness.links import EmulatedLink, linked
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.payoff import APART_S, PayoffEffort
-from moa_bench.users.effort import UsersEffort
 from moa_bench.users.plan import UsersPlan
+from moa_bench.users.questions import UsersEffort
 from moa_bench.users.strategies import AUTO_AT, Strategy
 
 STRATEGIES = (Strategy("plain"), Strategy("server"), Strategy("shipped"), Strategy("everything"))

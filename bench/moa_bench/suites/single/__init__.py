@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-import click
-
-from moa_bench.options import option
 from moa_bench.report.report import SINGLE
 from moa_bench.suite import Suite
 
@@ -29,23 +26,10 @@ class SingleEffort:
     depth: int = 5  # of a tree, as what follows
     breadth: int = 6
     nodes: int = 24
-    peers: bool = option(True, "Run llama.cpp too.  [on]", "--peers/--no-peers")
 
 
 def estimate_s(effort: SingleEffort) -> float:
     return LOADING_S + CATEGORIES * effort.questions * effort.answer_tokens * TOKEN_S
-
-
-def _fetch(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
-    if not is_wanted:
-        return
-    from moa_shared.models.sources.cache import cache_root
-    from moa_shared.programs.progress import make_progress
-
-    from moa_bench.suites.single.peers.llama_cpp import fetch
-
-    click.echo(fetch(cache_root(), make_progress()))
-    context.exit()
 
 
 SUITE = Suite(
@@ -55,12 +39,6 @@ SUITE = Suite(
     SINGLE,
     SingleEffort(),
     SingleEffort(1, 16, 4, 300),
-    ("model", "level", "pin", "questions", "drafters"),
+    ("model", "level", "pin", "questions", "drafters", "llama_cpp"),
     estimate_s,
-    options=(
-        click.Option(
-            ["--fetch-llama-cpp"], is_flag=True, is_eager=True, expose_value=False, callback=_fetch,
-            help="Install llama.cpp into the cache with npm, and nothing else.",
-        ),
-    ),
-)  # fmt: skip
+)

@@ -6,8 +6,12 @@ from statistics import fmean
 from typing import Any
 
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_bench.suites.single.names import PLAIN
 
+# What results and tables call the methods that they treat by themselves.
+LLAMA_CPP = "llama.cpp"
+LLAMA_LOOKUP = "llama.cpp, its look-up"
+SERVER = "moa-server, plain, streamed over loopback"
+PLAIN = "plain"
 ALL = "all"
 
 Round = Mapping[str, Any]  # as `ask_round` gives it, with its "category"

@@ -9,8 +9,8 @@ from typing import Any
 
 from moa_bench.harness.answers import TimedAnswer, common_tokens
 from moa_bench.report.interleave import rotated, without_collector
+from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.local_server import LocalAnswer
-from moa_bench.suites.single.names import PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from typing import Any
 from moa_bench.report.pictures import picture, title_of
 from moa_bench.report.report import Column, facts_line, table, table_of
 from moa_bench.report.spread import Spread
-from moa_bench.suites.single.figures import ALL, MethodFigures, figures_of, plain_over
-from moa_bench.suites.single.names import LLAMA_CPP, PLAIN, SERVER
+from moa_bench.suites.single.figures import ALL, LLAMA_CPP, PLAIN, SERVER, MethodFigures, figures_of, plain_over
 
 LEAST_OVER_LLAMA_CPP = 1.5  # the aim: plain serving over llama.cpp's
 METHODS: tuple[Column, ...] = (

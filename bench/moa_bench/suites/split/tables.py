@@ -12,8 +12,18 @@ import numpy as np
 from moa_bench.report.pictures import picture, title_of
 from moa_bench.report.report import Column, facts_line, table_of
 from moa_bench.report.spread import Spread
-from moa_bench.suites.split.figures import LinkFigures, figures_of, over
-from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, ORACLES, PLAIN, STREAMED, SYNCHRONOUS
+from moa_bench.suites.split.figures import (
+    AHEAD,
+    ALL,
+    CO_LOCATED,
+    ORACLES,
+    PLAIN,
+    STREAMED,
+    SYNCHRONOUS,
+    LinkFigures,
+    figures_of,
+    over,
+)
 
 LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
 EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times

@@ -13,19 +13,18 @@ from moa_bench.suite import Suite, SuiteInputs
 class SameTextEffort:
     """With what to compare."""
 
-    llama_cpp: Path | None = option(None, "Where npm has installed node-llama-cpp; required.", metavar="FOLDER")
     text: Path | None = option(None, "Compare its perplexity.", shown="a passage")
 
 
-def wanted_folder(effort: SameTextEffort) -> Path:
+def wanted_folder(inputs: SuiteInputs) -> Path:
     """Where node-llama-cpp is; raises UsageError if nobody says so."""
-    if effort.llama_cpp is None:
+    if inputs.llama_cpp is None:
         raise click.UsageError("Missing option '--llama-cpp': where npm has installed node-llama-cpp.")
-    return effort.llama_cpp
+    return inputs.llama_cpp
 
 
 def refuse(effort: SameTextEffort, inputs: SuiteInputs) -> None:
-    wanted_folder(effort)
+    wanted_folder(inputs)
 
 
 SUITE = Suite(
@@ -35,7 +34,7 @@ SUITE = Suite(
     "",
     SameTextEffort(),
     None,
-    ("model",),
+    ("model", "llama_cpp"),
     lambda effort: 120.0,
     refuse,
 )

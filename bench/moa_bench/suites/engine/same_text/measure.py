@@ -6,7 +6,7 @@ the two are apart by so many nats in its eyes. Perplexity is over the same text 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +62,7 @@ class SameText:
 def measure(effort: SameTextEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
-    subject = llama_subject(wanted_folder(effort), files)
-    subject = replace(subject, command=(subject.command[0], str(SCRIPT), *subject.command[2:]))
+    subject = llama_subject(wanted_folder(run), files, SCRIPT)
     tokenizer, target = load_tokenizer(files), load_level(files, INT8, progress).target
     passage = PASSAGE if effort.text is None else effort.text.read_text("utf-8")
     with running_workers([subject], None, progress) as (worker,):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from moa_bench.suites.single import SUITE, SingleEffort
-from moa_bench.suites.single.names import LLAMA_CPP, SERVER
+from moa_bench.suites.single.figures import LLAMA_CPP, SERVER
 from moa_bench.suites.single.tables import draw, render
 
 from tests.unit.moa_bench.suites.single.test_figures import round_of, took

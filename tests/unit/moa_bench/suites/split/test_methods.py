@@ -11,8 +11,8 @@ import pytest
 from moa_bench.harness.links import RunningLink
 from moa_bench.harness.oracle import OracleDrafter
 from moa_bench.suites.split import SplitEffort, methods
+from moa_bench.suites.split.figures import PLAIN
 from moa_bench.suites.split.methods import Devices, oracle_methods
-from moa_bench.suites.split.names import PLAIN
 
 
 def test_each_acceptance_is_used_in_all_ways() -> None:
