@@ -1,7 +1,5 @@
 """`moa-bench`: the measurements. torch, gRPC and the models are imported when a measurement begins, not before."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

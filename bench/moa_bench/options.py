@@ -1,7 +1,5 @@
 """Command-line options that come from the fields of a dataclass: each is named once, with its default and its help."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import reduce

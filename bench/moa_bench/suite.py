@@ -1,20 +1,16 @@
 """What a suite is: a name, how much it measures, and where its measuring, its tables and its pictures are.
 
-A suite's package has the modules `measure` (`measure(effort, run)`, which gives a result, and perhaps `check(result)`,
-which raises where that is a failure), `tables` (`render(result)`) and perhaps `picture` (`draw(result, folder)`).
-They are loaded when it begins, so that help loads nothing heavy.
+A suite's package has its `Suite`, and the modules `measure` (`measure(effort, run)`, which gives a result, and perhaps
+`check(result)`, which raises where that is a failure) and `tables` (`render(result)`, and perhaps
+`draw(result, folder)`). They are loaded when it begins, so that help loads nothing heavy.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import click
 from moa_shared.protocol.levels import INT8, LEVELS
 
 from moa_bench.harness.questions import PACKAGED
@@ -51,6 +47,9 @@ class SuiteInputs:
         "Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
         "--trace",
         metavar="LINK=FILE",
+    )
+    llama_cpp: Path | None = option(
+        None, "Where npm has installed node-llama-cpp, to measure llama.cpp too.", metavar="FOLDER"
     )
     shape: str | None = option(
         None, "Measure a model of this real size, of random weights, with oracles' drafts.", choices=tuple(SHAPES)
@@ -94,8 +93,6 @@ class Suite(Generic[Effort]):
     takes: tuple[str, ...]  # the fields of `SuiteInputs` that it uses
     seconds: Callable[[Effort], float]  # about how many an effort takes with the default model
     refuse: Callable[[Effort, SuiteInputs], None] = lambda effort, inputs: None
-    pictures: tuple[str, ...] = ("",)  # endings of the names of its pictures, after that of the result
-    options: tuple[click.Option, ...] = ()  # of its command, besides those of its effort and inputs
     is_computed: bool = False  # nothing is measured, so that machine and commit say nothing about the figures
 
     def effort(self, *, quick: bool) -> Effort:
@@ -112,9 +109,8 @@ class Suite(Generic[Effort]):
 
     def draw(self, result: Mapping[str, Any], folder: Path) -> list[Path]:
         """Pictures of a result in a folder; none where the suite draws none."""
-        if find_spec(f"{self.package}.picture") is None:
-            return []
-        return list(import_module(f"{self.package}.picture").draw(result, folder))
+        draw = getattr(import_module(f"{self.package}.tables"), "draw", None)
+        return [] if draw is None else list(draw(result, folder))
 
     def check(self, result: Mapping[str, Any]) -> None:
         """Raises a MoaError where what was measured is a failure."""

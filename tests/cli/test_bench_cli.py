@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -138,16 +137,11 @@ def test_a_model_that_is_not_there_is_one_sentence() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_micro_measures_everything_and_writes_json(measure: Measure) -> None:
-    began = time.monotonic()
     result, done = measure("micro")
     assert result["quick"] is True
     assert {row["tokens"] for row in result["verification"]} == {1, 8, 62}
     assert all(row["ratio"]["median"] > 0 for row in result["verification"])
-    assert {row["way"] for row in result["first_tokens"]} == {
-        "plain streaming", "split, no drafter", "split, chain of 5", "split, tree of 16",
-    }  # fmt: skip
-    assert all(row["down_a_token"] > 0 for row in result["traffic"])
-    assert sum(result["seconds"].values()) <= time.monotonic() - began
+    assert len(result["drafting"]) == 6
     assert "### Verification over the bare forward" in done.stdout
 
 
@@ -310,14 +304,6 @@ def test_invariance_finds_no_difference_at_int8(measure: Measure) -> None:
     assert result["level"] == "int8"
     assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
     assert next(kind["counts"]["rows"] for kind in result["kinds"] if kind["kind"] == "trees of 8 to 62") == 60
-
-
-@pytest.mark.timeout(600)
-def test_invariance_compares_batches_alone(measure: Measure) -> None:
-    result, done = measure("invariance", "--batches", "--positions", "60")
-    assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
-    assert sum(kind["counts"]["choices"] for kind in result["kinds"]) >= 60
-    assert "| of 5 to 8 |" in done.stdout
 
 
 @pytest.mark.long

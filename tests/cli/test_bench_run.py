@@ -23,7 +23,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from moa_bench.runs import registry
 from moa_bench.cli import main
-from moa_bench.runs.chapters import Chapter
+from moa_bench.runs.registry import Chapter
 from moa_bench.suite import Suite
 
 @dataclass(frozen=True)

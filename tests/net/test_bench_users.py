@@ -6,8 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from moa_bench.harness.oracle import Script
-from moa_bench.harness.oracle_device import with_oracle
+from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.users.askers import EngineAsker, PlainAsker
 from moa_bench.users.users import UserAsker, run_users
 from moa_client.device.loading import Device

@@ -1,10 +1,7 @@
 """One answer as a measurement sees it: its tokens and when each arrived. Plain streaming is the baseline."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
@@ -49,12 +46,8 @@ def common_tokens(tokens: Sequence[int], reference: Sequence[int]) -> int:
 class AnswerClient(Protocol):
     """A way to get an answer, as a user would."""
 
-    def ask(self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = ...) -> TimedAnswer:
-        """The whole answer to a new conversation's first turn.
-
-        Args:
-            watch: called after each arrival with the number of tokens so far.
-        """
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
+        """The whole answer to a new conversation's first turn."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -85,9 +78,7 @@ class PlainClient:
     def close(self) -> None:
         self._channel.close()
 
-    def ask(
-        self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = lambda count: None
-    ) -> TimedAnswer:
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
         request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))
         tokens: list[int] = []
         arrivals: list[float] = []
@@ -97,21 +88,9 @@ class PlainClient:
                 now = time.perf_counter() - began
                 tokens.extend(response.tokens)
                 arrivals.extend([now] * len(response.tokens))
-                watch(len(tokens))
         except grpc.RpcError as error:
             refusal: MoaError = error_from_rpc(error)
             raise refusal from error
         if not tokens:
             raise DataError("The server gave an empty answer.", hint="Ask another question.")
         return TimedAnswer(tuple(tokens), tuple(arrivals))
-
-
-@contextmanager
-def closing_all(makers: Mapping[str, Callable[[], AnswerClient]]) -> Iterator[dict[str, AnswerClient]]:
-    """All of these clients, connected; closed when the block ends."""
-    with ExitStack() as stack:
-        clients = {}
-        for way, make in makers.items():
-            clients[way] = make()
-            stack.callback(clients[way].close)
-        yield clients

@@ -4,8 +4,6 @@ It counts TCP payload: HTTP/2 framing and headers are in, IP and TCP headers (52
 counts and the open connections. It runs on an event loop of its own in a thread of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
@@ -25,7 +23,7 @@ class SocketBytes:
     up: int
     down: int
 
-    def __sub__(self, earlier: SocketBytes) -> SocketBytes:
+    def __sub__(self, earlier: "SocketBytes") -> "SocketBytes":
         return SocketBytes(self.up - earlier.up, self.down - earlier.down)
 
 

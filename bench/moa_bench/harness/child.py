@@ -1,7 +1,5 @@
 """Programs of ours as child processes: started, awaited until they can be called, ended with the block."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa_shared.errors import UnavailableError
+from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.cores import on_cores
 
@@ -34,6 +33,14 @@ class Child:
         """End it as a crash would."""
         self.process.kill()
         self.process.wait()
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that it has used so far, all its threads together, to a hundredth."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        except OSError:
+            raise UnavailableError(f"Process {self.process.pid} has ended.", hint="Look at its log.") from None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -65,6 +72,33 @@ def running(
             yield Child(address, (time.perf_counter() - began) * 1e3, process)
         finally:
             _end(process)
+
+
+@contextmanager
+def running_server(
+    model: str = "default",
+    *,
+    level: str = INT8,
+    drafter: str = "default",
+    flags: Sequence[str] = (),
+    cores: set[int] | None = None,
+) -> Iterator[Child]:
+    """Start a moa-server of one thread on loopback, and wait until it can be called.
+
+    Args:
+        drafter: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path.
+        flags: more of `moa-server serve`.
+        cores: the ones that it may use; None: any.
+    """
+    # A measurement asks the same again and again, and each time the whole text is to be read; all from one address.
+    arguments = [
+        "serve", model, "--config", os.devnull, "--port", "0", "--threads", "1",
+        "--execution", level, "--drafter", drafter,
+        "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text",
+        "--share-prefixes", "off", "--peer-requests-per-minute", "0", *flags,
+    ]  # fmt: skip
+    with running("moa_server.cli", arguments, cores=cores) as server:
+        yield server
 
 
 def child_environment() -> dict[str, str]:

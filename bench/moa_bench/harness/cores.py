@@ -1,7 +1,5 @@
 """Pin processes and threads to cores, so that server and client measure as two machines would."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

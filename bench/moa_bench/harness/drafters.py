@@ -3,8 +3,6 @@
 What a step costs does not depend on training; what is accepted does, so results always say which of the two it was.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Links between client and server: netsim's stream proxy as a child process, or none."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator, Sequence

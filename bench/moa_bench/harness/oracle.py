@@ -5,21 +5,28 @@ tokens and memory rows (which it only counts) and gives logits. State: the conve
 draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position only.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+from moa_client.device.loading import Device
+from moa_client.drafting.drafters import MoaDrafter
+from moa_client.drafting.settings import DraftingSettings
+from moa_shared.drafter import DraftState
 from moa_shared.drafter.draft_nodes import DraftNodes
+from moa_shared.drafting import draft_chain
 from moa_shared.errors import ConfigError
 
 Rows = npt.NDArray[np.float32]
 
 _SURE = 30.0  # logit of what it proposes, among zeros: a log-probability of 0 in float32
+
+ROUNDS = DraftingSettings(drafting="device", rounds=True, run_ahead=False)
+"""Synchronous rounds: what a forward is fed does not depend on how fast anything was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +151,18 @@ class OracleDrafter:
         if (left := ready - self._clock()) > 0:
             self._sleep(left)
         return logits
+
+
+def with_oracle(device: Device, script: Script, draft_ms: float, length: int) -> Device:
+    """The same device with an oracle in its drafter's place, drafting chains.
+
+    Args:
+        device: of a client whose drafter reads memory, which comes as it would.
+        draft_ms: of a draft step.
+        length: of a whole chain, for rounds.
+    """
+    new_state = cast("Callable[[], DraftState]", lambda: OracleDrafter(script, draft_ms))
+    drafter = MoaDrafter(
+        new_state, lambda state, sampling: draft_chain(state, length, sampling), reads_memory=device.memory_width > 0
+    )
+    return replace(device, drafter=drafter)

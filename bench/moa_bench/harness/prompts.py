@@ -1,14 +1,12 @@
 """The questions that the measurements ask. Written for this, so that a bare checkout can measure; never trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
 from moa_shared.errors import DataError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
-from moa_bench.harness.questions import read_all
+from moa_bench.harness.questions import PACKAGED, read_all
 
 QUESTIONS = (
     "Explain to a child why the sky is blue.",
@@ -32,31 +30,7 @@ SURE_QUESTIONS = tuple(
     for first, last in ((11, 90), (20, 80), (101, 160), (201, 260), (1, 60))
 )
 
-PASSAGE = """\
-The old ferry at the bend of the river had carried people, carts and animals across the water for longer than anyone \
-could remember. It was a flat boat of oak planks, held by a chain that ran from one bank to the other, and it moved \
-by the force of the current alone: the ferryman set the rudder at an angle, the water pushed against it, and the \
-boat slid sideways along its chain. In spring, when the snow melted in the hills, the crossing took less than two \
-minutes. In a dry summer it took ten, and the passengers sat on the rail and talked. The ferryman, whose name was \
-Anselm, had the work from his father, who had it from his. He knew by the colour of the water whether it had rained \
-in the upper valley, and by the sound of the chain whether a link was wearing thin. He took a copper coin from those \
-who had one. Those who had none brought him eggs, or a bundle of wood, or the news from the market. When the council \
-decided to build a bridge, an engineer came with poles and a brass instrument and measured the banks for three days. \
-She asked Anselm how high the river had stood in the worst year, and he showed her a notch in the door of his hut, \
-as high as her shoulder. She wrote the number into her book, and the next day she moved all of her poles. The bridge \
-was built in two summers. Its pillars were set further apart than the first plan had shown, and its road lay a whole \
-man's height above the notch. On the day when it was opened, Anselm took the boat across once more, empty, and \
-fastened it at the near side. The council offered him the post of the bridge keeper, who reads the gauge and closes \
-the road when the river is too high. He accepted, on the condition that the chain should stay where it was. Eleven \
-years later the flood came. The water rose past the notch by a hand's breadth, tore the mill from its foundations \
-and carried trees down the valley like straws. The bridge held. For four days, however, its road on the far side lay \
-under water, and nobody could reach the doctor. On the second night Anselm went down to the boat, which was still as \
-tight as on the day when he had left it there, and set the rudder. The crossing took forty seconds. He brought the \
-doctor over, and two women who were expecting children, and on the way back the mail. Afterwards the council voted \
-to keep the ferry in good repair for as long as there was a river, and to pay for a new chain every ten years. The \
-engineer, who was old by then, sent a letter. A bridge, she wrote, is an answer to the floods that one knows of; it \
-is good to keep something that floats for the ones that one does not.
-"""
+PASSAGE = (PACKAGED / "passage.txt").read_text("utf-8")  # about 650 tokens
 
 
 def questions_of(path: Path) -> Sequence[str]:

@@ -3,8 +3,6 @@
 Each line is {"turns": [text, ...]}, with "question_id" and "category" if it likes.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from importlib.resources import files

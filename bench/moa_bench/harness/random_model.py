@@ -4,8 +4,6 @@ State: a folder for each in the cache, `random-SHAPE-FORMAT-vN`. The tokenizer i
 tokens up to the real size of the vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

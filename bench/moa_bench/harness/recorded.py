@@ -1,7 +1,5 @@
 """Links whose rate was recorded, and the times in which nothing came over them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise

@@ -3,8 +3,6 @@
 The shapes are those of SmolLM2-135M, Llama 3.2 (1B, 3B), Llama 3.1 (8B) and Qwen3-30B-A3B.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

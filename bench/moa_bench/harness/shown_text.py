@@ -4,8 +4,6 @@ Pure: clock readings are arguments. State: committed and provisional tokens on t
 not fit what is on the screen is remembered as a contradiction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

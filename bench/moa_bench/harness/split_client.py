@@ -4,11 +4,9 @@ State: an event loop shared by all clients of a run (gRPC's asyncio side wants o
 device holds. The drafter runs on the client's inference thread, as in the program.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from moa.v1 import moa_pb2 as pb
@@ -68,14 +66,10 @@ class SplitClient:
     def close(self) -> None:
         self._runner.run(self._fleet.close())
 
-    def ask(
-        self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = lambda count: None
-    ) -> TimedAnswer:
-        return self._runner.run(self._ask(prompt, settings, watch))
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
+        return self._runner.run(self._ask(prompt, settings))
 
-    async def _ask(
-        self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object]
-    ) -> TimedAnswer:
+    async def _ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
         engine = ClientEngine(self._fleet, self._device, self._vocab_size, self._codec, self._mode)
         screen = self.screen = AnswerScreen()
         arrivals: list[float] = []
@@ -86,7 +80,6 @@ class SplitClient:
                 screen.on_event(event, now)
                 if isinstance(event, Committed):
                     arrivals += [now] * len(event.tokens)
-                    watch(len(arrivals))
             while engine.unsettled:  # it ended without the server
                 async for _ in engine.settle():
                     pass

@@ -1,7 +1,5 @@
 """A server with a drafter, and what a device holds for it: the stage of most measurements."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Iterator
@@ -15,10 +13,9 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 
-from moa_bench.harness.child import Child
+from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_drafter
-from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import client_settings, load_split_device
 
 

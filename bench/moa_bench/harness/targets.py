@@ -1,7 +1,5 @@
 """Targets as the server loads them: on a level of execution and, at int8, on any variant of the kernels."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

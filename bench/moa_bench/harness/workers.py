@@ -1,7 +1,5 @@
 """Engines to compare: each a process that obeys lines of JSON, so that rounds of all can be interleaved."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

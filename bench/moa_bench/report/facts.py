@@ -1,7 +1,5 @@
 """What a figure depends on: machine, versions, commit. Stored with every result, so that figures can be compared."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess
@@ -13,7 +11,7 @@ from typing import Any
 _PACKAGES = ("torch", "transformers", "grpcio", "numpy")
 # Paths of a checkout, as git takes them: all but those that change no figure.
 _OTHERS = (
-    *("bench/results", "bench/moa_bench/report", "bench/moa_bench/runs", "*/tables.py", "*/picture.py"),
+    *("bench/results", "bench/moa_bench/report", "bench/moa_bench/runs", "*/tables.py"),
     *("docs", "tests", ".ci", "*.md"),
 )
 _MEASURED = (".", *(f":!{path}" for path in _OTHERS))

@@ -1,7 +1,5 @@
 """Time several things in turn, so that each round holds one measurement of each and disturbances hit all alike."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

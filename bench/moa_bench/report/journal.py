@@ -4,8 +4,6 @@ State: a file of JSON lines, locked while it is open; the first line is the head
 on. Invariant: whatever the moment of a kill, all cells but the one that was being written are read again.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -43,7 +41,6 @@ class RunJournal:
         header: what the cells depend on: suite, effort, commit, machine, level, model. A file with the same header is
             continued; one with another is put aside as PATH.old, and `outdated` names what differs.
         afresh: begin again in any case.
-        watch: called after each cell, kept or measured, with its key and its seconds.
 
     Raises:
         ConflictError: another process writes this journal.
@@ -57,13 +54,11 @@ class RunJournal:
         header: Mapping[str, Any],
         *,
         afresh: bool = False,
-        watch: Callable[[str, float], object] = lambda key, seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self.outdated: list[str] = []
         self._header: JsonObject = json.loads(json.dumps(dict(header)))
-        self._watch = watch
         self._clock = clock
         self._cells: dict[str, KeptCell] = {}
         self._asked: set[str] = set()
@@ -99,9 +94,7 @@ class RunJournal:
             line = json.dumps({"key": key, "measured": measured, "seconds": seconds})
             self._write(line)
             self._cells[key] = KeptCell(json.loads(line)["measured"], seconds)
-        cell = self._cells[key]
-        self._watch(key, cell.seconds)
-        return cell.measured
+        return self._cells[key].measured
 
     def close(self) -> None:
         """Let others have the file."""

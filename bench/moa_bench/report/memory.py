@@ -1,16 +1,13 @@
 """How much memory a process has, as Linux tells it."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 
 
 class MemoryKind(StrEnum):
-    """The figures of /proc/PID/status: all that is resident, its peak, and what is not a file's."""
+    """The figures of /proc/PID/status: all that is resident, and what is not a file's."""
 
     RESIDENT = "VmRSS"
-    PEAK = "VmHWM"
     ANONYMOUS = "RssAnon"
 
 

@@ -1,7 +1,5 @@
 """Pictures of results as PNG files: matplotlib without a display, loaded when the first one is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

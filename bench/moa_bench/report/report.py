@@ -1,7 +1,5 @@
 """Results as JSON for programs and as Markdown tables for people, the latter between markers of a page."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

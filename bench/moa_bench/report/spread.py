@@ -4,8 +4,6 @@ Pure. A ratio is always taken pair by pair, within one run: on a shared machine 
 disturbances, two medians of two runs do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +21,7 @@ class Spread:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> "Spread":
         """The spread of at least one value."""
         if not values:
             raise InternalError("There are no measurements to take a spread of.")

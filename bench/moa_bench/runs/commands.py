@@ -1,7 +1,5 @@
 """The commands: one for each suite, made of its effort, and `run`, `compare` and `report`."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ import click
 from moa_bench.options import options_of, with_given
 from moa_bench.suite import Suite, SuiteInputs
 
-RUN_TAKES = ("model", "level", "questions", "drafters", "traces")
+RUN_TAKES = ("model", "level", "questions", "drafters", "traces", "llama_cpp")
 json_option = click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
     help="Write the results there (- for standard output) instead of into the checkout's results and docs.",
@@ -29,8 +27,7 @@ def suite_command(suite: Suite[Any]) -> click.Command:
         suite.refuse(effort, inputs)
         from moa_shared.programs.progress import make_progress
 
-        from moa_bench.runs.durations import duration
-        from moa_bench.runs.execute import run_suite
+        from moa_bench.runs.execute import duration, run_suite
 
         if not inputs.is_sized:  # else it depends on the size
             make_progress().note(f"This takes about {duration(suite.seconds(effort))}.")
@@ -41,9 +38,7 @@ def suite_command(suite: Suite[Any]) -> click.Command:
     measure = json_option(measure)
     if suite.quick is not None:
         measure = click.option("--quick", is_flag=True, help="Shows that it works, not what it costs.")(measure)
-    command = click.command(suite.name, help=suite.about)(measure)
-    command.params += suite.options
-    return command
+    return click.command(suite.name, help=suite.about)(measure)
 
 
 def refuse_shape(inputs: SuiteInputs) -> None:
@@ -83,10 +78,9 @@ def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None
     Started again after a kill or Ctrl-C, with the same options, it continues.
     """
     from moa_bench.runs import registry
-    from moa_bench.runs.chapters import choose_parts
     from moa_bench.runs.run import RunRequest, journal_folder, run_parts
 
-    parts = choose_parts(registry.CHAPTERS, suites)
+    parts = registry.choose_parts(registry.CHAPTERS, suites)
     inputs = with_given(SuiteInputs(), flags)
     inputs = replace(inputs, pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin)
     run_parts("-".join(suites), parts, RunRequest(inputs, quick, out, journal_folder(out), afresh))

@@ -1,7 +1,5 @@
 """`moa-bench compare A B`: what two results both measured, side by side. Pure but for reading them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median

@@ -1,7 +1,5 @@
 """Runs a suite: what is recorded before it starts, and where its result, its tables and its pictures go."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -72,5 +70,14 @@ def run_header(inputs: SuiteInputs, *, quick: bool) -> dict[str, Any]:
         **vars(inputs),
         "quick": quick,
         "questions": str(inputs.questions.absolute()),
+        "llama_cpp": str(inputs.llama_cpp),
         "drafters": {name: str(path.absolute()) for name, path in inputs.drafters.items()},
     }
+
+
+def duration(seconds: float) -> str:
+    """In words: seconds below 90, then minutes, then hours and minutes."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -3,8 +3,6 @@
 Invariant: figures are in one place, between the markers of their page; this table has none.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

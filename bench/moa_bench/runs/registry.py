@@ -1,29 +1,37 @@
 """The suites, in the order of help, and what `moa-bench run` takes. What measures is loaded when it begins."""
 
-from __future__ import annotations
-
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from moa_bench.runs.chapters import Chapter
+from moa_shared.errors import ConfigError
+
 from moa_bench.suite import Suite
-from moa_bench.suites.alone.suite import SUITE as ALONE
-from moa_bench.suites.capacity.suite import SUITE as CAPACITY
-from moa_bench.suites.codecs.suite import SUITE as CODECS
-from moa_bench.suites.cut.suite import SUITE as CUT
-from moa_bench.suites.cut.texts.suite import SUITE as TEXTS
-from moa_bench.suites.engine.invariance.suite import SUITE as INVARIANCE
-from moa_bench.suites.engine.quality.suite import SUITE as QUALITY
-from moa_bench.suites.engine.same_text.suite import SUITE as SAME_TEXT
-from moa_bench.suites.engine.suite import SUITE as ENGINE
-from moa_bench.suites.hostile.soak.suite import SUITE as SOAK
-from moa_bench.suites.hostile.suite import SUITE as HOSTILE
-from moa_bench.suites.micro.suite import SUITE as MICRO
-from moa_bench.suites.payoff.suite import SUITE as PAYOFF
-from moa_bench.suites.scale.suite import SUITE as SCALE
-from moa_bench.suites.simulate.suite import SUITE as SIMULATE
-from moa_bench.suites.single.suite import SUITE as SINGLE
-from moa_bench.suites.split.suite import SUITE as SPLIT
+from moa_bench.suites.alone import SUITE as ALONE
+from moa_bench.suites.capacity import SUITE as CAPACITY
+from moa_bench.suites.codecs import SUITE as CODECS
+from moa_bench.suites.cut import SUITE as CUT
+from moa_bench.suites.cut.texts import SUITE as TEXTS
+from moa_bench.suites.engine import SUITE as ENGINE
+from moa_bench.suites.engine.invariance import SUITE as INVARIANCE
+from moa_bench.suites.engine.quality import SUITE as QUALITY
+from moa_bench.suites.engine.same_text import SUITE as SAME_TEXT
+from moa_bench.suites.hostile import SUITE as HOSTILE
+from moa_bench.suites.hostile.soak import SUITE as SOAK
+from moa_bench.suites.micro import SUITE as MICRO
+from moa_bench.suites.payoff import SUITE as PAYOFF
+from moa_bench.suites.scale import SUITE as SCALE
+from moa_bench.suites.simulate import SUITE as SIMULATE
+from moa_bench.suites.single import SUITE as SINGLE
+from moa_bench.suites.split import SUITE as SPLIT
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Measurements that answer one question together."""
+
+    name: str
+    parts: tuple[Suite[Any], ...]  # in the order in which they are run
+
 
 SUITES: tuple[Suite[Any], ...] = (
     *(ALONE, CAPACITY, CODECS, CUT, ENGINE, HOSTILE, INVARIANCE, MICRO, PAYOFF, QUALITY, SAME_TEXT, SCALE, SIMULATE),
@@ -48,3 +56,14 @@ CHAPTERS = (
     Chapter("codecs", (CODECS,)),
     Chapter("memory", (SOAK,)),
 )
+
+
+def choose_parts(chapters: tuple[Chapter, ...], names: tuple[str, ...]) -> list[Suite[Any]]:
+    """The suites of the named chapters in their order; `all` names every chapter."""
+    there_are = [chapter.name for chapter in chapters]
+    for name in names:
+        if name not in (*there_are, "all"):
+            raise ConfigError(
+                f"There is no suite {name!r}.", hint=f"There are {', '.join(there_are)}, and all of them: all."
+            )
+    return [part for chapter in chapters if "all" in names or chapter.name in names for part in chapter.parts]

@@ -1,7 +1,5 @@
 """Reads results, and what they depend on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,16 +20,11 @@ class ResultOrigin:
     measured: str | None
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> ResultOrigin:
+    def of(cls, result: Mapping[str, Any]) -> "ResultOrigin":
         machine = result.get("machine") or {}
         cpu = f"{machine['cpu']} ({machine['cores']} cores)" if "cpu" in machine else None
         time = str(machine["time"])[:10] if "time" in machine else None
         return cls(machine.get("commit"), cpu, result.get("level"), result.get("target"), time)
-
-    @property
-    def where(self) -> str | None:
-        """Machine and commit in words; None where nothing was measured."""
-        return None if self.machine is None else f"{self.machine}, commit {self.commit or 'unknown'}"
 
 
 def read_result(path: Path) -> dict[str, Any]:

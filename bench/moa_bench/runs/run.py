@@ -3,8 +3,6 @@
 Each cell that a suite keeps is in its journal, so a killed run continues in the middle of it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +14,7 @@ from moa_shared.programs.progress import make_progress
 
 from moa_bench.report.journal import RunJournal
 from moa_bench.report.report import checkout_root
-from moa_bench.runs.durations import duration
-from moa_bench.runs.execute import journal_header, run_header, run_suite
+from moa_bench.runs.execute import duration, journal_header, run_header, run_suite
 from moa_bench.suite import Suite, SuiteInputs
 
 

@@ -1,7 +1,5 @@
 """One simulated answer, and what came of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

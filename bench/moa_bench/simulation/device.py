@@ -4,8 +4,6 @@ Pure: time and what is to happen later are the caller's, so it runs in virtual t
 conversation and the draft in flight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

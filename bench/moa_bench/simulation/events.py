@@ -4,8 +4,6 @@ State: a heap of events and a clock; of a link, netsim's own model. Invariant: n
 arguments give equal results.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable

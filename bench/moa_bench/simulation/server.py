@@ -4,8 +4,6 @@ State: the sessions, of which some wait in the schedule. Invariants: one forward
 what the engine would plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,7 +62,7 @@ class SimulatedSession:
 
     def __init__(
         self,
-        server: SimulatedServer,
+        server: "SimulatedServer",
         text: ScriptedText,
         send: Callable[[Verdict], object],
         *,

@@ -3,8 +3,6 @@
 Whether it is right at a position was drawn for that position only, so another schedule meets the same luck.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 
@@ -31,14 +29,10 @@ class ScriptedText:
         position = committed + len(draft)
         if position >= len(self.tokens):
             return WRONG
-        return self.tokens[position] if self._is_text(draft) and self._right[position] else WRONG
+        return self.tokens[position] if WRONG not in draft and self._right[position] else WRONG
 
     def choose(self, positions: Sequence[int]) -> list[int]:
         return [self.tokens[position] for position in positions]
-
-    def _is_text(self, draft: Sequence[int]) -> bool:
-        """Whether the target would write this draft; its tokens are in its text."""
-        return WRONG not in draft
 
 
 def by_chance(acceptance: float, seed: int) -> Callable[[int], bool]:

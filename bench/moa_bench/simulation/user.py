@@ -1,7 +1,5 @@
 """A device, its session on a simulated server, and the link between them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from moa.v1 import moa_pb2 as pb
@@ -29,7 +27,7 @@ class SimulatedLink:
     memory_bytes: int = 0  # that follow each token down
 
     @classmethod
-    def of_delay(cls, mean_ms: float, deviation_ms: float = 0.0) -> SimulatedLink:
+    def of_delay(cls, mean_ms: float, deviation_ms: float = 0.0) -> "SimulatedLink":
         """A link with only this one-way delay, drawn again for each frame."""
         return cls(Conditions(delay=DelaySpec(mean_ms, deviation_ms)))
 

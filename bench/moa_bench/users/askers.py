@@ -5,11 +5,9 @@ each user in the world has a core of its own, so with many users a real drafter 
 draft step of an oracle is a wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +34,6 @@ from moa_bench.harness.answers import OWN_CONNECTION
 from moa_bench.harness.drafters import MeasuredDrafter
 from moa_bench.harness.split_client import SETTLE_EVERY_S, client_settings
 from moa_bench.users.figures import UserAnswer
-from moa_bench.users.pending_byes import PendingByes
 
 
 class PlainAsker:
@@ -60,6 +57,26 @@ class PlainAsker:
                 answer.on_tokens(time.perf_counter(), response.tokens)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
+
+
+class PendingByes:
+    """Goodbyes to a server that go on while a user asks the next question; over a long link each takes a round trip."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, goodbye: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(goodbye)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_end)
+
+    async def finish(self) -> None:
+        """Waits for those that are left."""
+        await asyncio.gather(*self._tasks)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            self._tasks.discard(task)  # one that has failed is told at the end
 
 
 class EngineAsker:

@@ -5,9 +5,7 @@ from the first arrival to the last. Waiting for the first token is counted apart
 piece has the rate of these: their tokens over the time from the question.
 """
 
-from __future__ import annotations
-
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -80,7 +78,7 @@ class UserStats:
     unserved: int  # users whose text had hardly begun to come when it was over; they have no rate
 
     @classmethod
-    def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float, apart_seconds: float = 0.0) -> UserStats:
+    def of(cls, answers: Sequence[UserAnswer], users: int, ended_s: float, apart_seconds: float = 0.0) -> "UserStats":
         """The figures of `users` users.
 
         Args:
@@ -130,28 +128,22 @@ def _percentile(values: Sequence[float], percent: float) -> float:
 
 def user_rates(answers: Iterable[UserAnswer]) -> dict[int, float]:
     """Tokens a second of each user while its text came; users whose text did not come are left out."""
-    streamed, in_one_piece = _Rates(), _Rates()
-    for answer in answers:
-        if answer.streaming_s:
-            streamed.add(answer.user, answer.streamed_tokens, answer.streaming_s)
-        elif answer.is_whole and answer.arrivals:
-            in_one_piece.add(answer.user, len(answer.tokens), answer.arrivals[-1][0] - answer.asked_s)
-    return in_one_piece.of_users() | streamed.of_users()
+    begun = [answer for answer in answers if answer.arrivals]
+    in_one_piece = _rates(
+        (answer.user, len(answer.tokens), answer.arrivals[-1][0] - answer.asked_s)
+        for answer in begun
+        if answer.is_whole and not answer.streaming_s
+    )
+    return in_one_piece | _rates((answer.user, answer.streamed_tokens, answer.streaming_s) for answer in begun)
 
 
-class _Rates:
-    """Tokens and seconds of each user."""
-
-    def __init__(self) -> None:
-        self._tokens: dict[int, int] = defaultdict(int)
-        self._seconds: dict[int, float] = defaultdict(float)
-
-    def add(self, user: int, tokens: int, seconds: float) -> None:
-        self._tokens[user] += tokens
-        self._seconds[user] += seconds
-
-    def of_users(self) -> dict[int, float]:
-        return {user: self._tokens[user] / seconds for user, seconds in self._seconds.items() if seconds}
+def _rates(parts: Iterable[tuple[int, int, float]]) -> dict[int, float]:
+    """Tokens over seconds of each user, from its parts: user, tokens, seconds."""
+    tokens, seconds = Counter[int](), defaultdict[int, float](float)
+    for user, count, took_s in parts:
+        tokens[user] += count
+        seconds[user] += took_s
+    return {user: tokens[user] / took_s for user, took_s in seconds.items() if took_s}
 
 
 def jain(rates: Sequence[float]) -> float:

@@ -1,7 +1,5 @@
 """What all numbers of users and ways share in a run: the questions, their texts, the devices, the links."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence
@@ -12,15 +10,13 @@ from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.oracle import Script
-from moa_bench.harness.oracle_device import with_oracle
+from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.prompts import PASSAGE
 from moa_bench.harness.split_client import client_settings
 from moa_bench.harness.stage import Stage
 from moa_bench.users.askers import EngineAsker, PlainAsker, device_maker
-from moa_bench.users.effort import UsersEffort
 from moa_bench.users.figures import UserAnswer, UsersCell, UserStats
-from moa_bench.users.questions import make_questions
+from moa_bench.users.questions import UsersEffort, make_questions
 from moa_bench.users.strategies import Strategy
 from moa_bench.users.users import UserAsker, run_users
 

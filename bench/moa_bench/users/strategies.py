@@ -1,7 +1,5 @@
 """The ways in which all users of a server get their answers: who drafts, and how well. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

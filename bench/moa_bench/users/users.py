@@ -3,8 +3,6 @@
 Everything runs on one event loop in one process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -3,8 +3,6 @@
 Measured by `moa-train evaluate`, which takes the server away at each tenth of the target's answer.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from moa_training.evaluation.measuring.job import EvaluationOptions
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.alone.suite import AloneEffort
+from moa_bench.suites.alone import AloneEffort
 
 SHIPPED = {"MoA, N = 3, shipped": DEFAULT_DRAFTER, "MoA, N = 12, shipped": DEEP_DRAFTER, "prompt look-up": "lookup"}
 

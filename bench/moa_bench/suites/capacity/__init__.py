@@ -1,1 +1,49 @@
-"""How many users one server serves at once, and how well each of them."""
+"""`moa-bench capacity`: more and more users on one server, all in one process on the other core."""
+
+from dataclasses import dataclass
+
+import click
+
+from moa_bench.options import option
+from moa_bench.report.report import ENGINE
+from moa_bench.suite import Suite, SuiteInputs
+from moa_bench.users.questions import UsersEffort
+from moa_bench.users.strategies import KINDS, Drafts, make_strategies
+
+LOADING_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityEffort(UsersEffort):
+    """How much to measure, and who drafts."""
+
+    kinds: tuple[Drafts, ...] = option(KINDS, "Only this way besides plain serving (repeat).", "--way")
+    acceptances: tuple[float, ...] = option(
+        (0.35, 0.5, 0.65, 0.8, 0.9), "Of an oracle: only this one (repeat).", "--acceptance", least=0, most=1
+    )
+    links: tuple[str, ...] = option(
+        (), "Users take these in turn (repeat).", "--link", metavar="NAME", shown="loopback"
+    )
+
+
+def estimate_s(effort: CapacityEffort) -> float:
+    ways = len(make_strategies(effort.kinds, effort.acceptances))
+    return LOADING_S + max(effort.users) * effort.prompts + ways * len(effort.users) * (effort.seconds + 1.0)
+
+
+def refuse(effort: CapacityEffort, inputs: SuiteInputs) -> None:
+    if inputs.shape is not None and effort.kinds != KINDS and not {"plain", "oracle"}.issuperset(effort.kinds):
+        raise click.UsageError("No drafter has learnt random weights: with --shape, --way is plain or oracle.")
+
+
+SUITE = Suite(
+    "capacity",
+    "Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without devices' drafts.",
+    "moa_bench.suites.capacity",
+    ENGINE,
+    CapacityEffort(),
+    CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,)),
+    ("model", "level", "pin", "shape", "stored"),
+    estimate_s,
+    refuse,
+)

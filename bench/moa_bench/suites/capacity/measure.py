@@ -1,7 +1,5 @@
 """Numbers of users, each in all ways."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from moa_shared.programs.progress import make_progress
@@ -9,7 +7,7 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.harness.links import EmulatedLink, find_links, linked
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.capacity.suite import CapacityEffort
+from moa_bench.suites.capacity import CapacityEffort
 from moa_bench.users.figures import UsersCell
 from moa_bench.users.plan import UsersPlan
 from moa_bench.users.strategies import KINDS, make_strategies

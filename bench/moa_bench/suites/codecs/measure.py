@@ -3,8 +3,6 @@
 So the tokens that a verification brings depend only on the drafter and its memory.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,12 +13,12 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 
 from moa_bench.harness.byte_counter import counting
-from moa_bench.harness.oracle_device import ROUNDS
+from moa_bench.harness.oracle import ROUNDS
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.harness.split_client import SplitClient
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.codecs.suite import CodecsEffort
+from moa_bench.suites.codecs import CodecsEffort
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,35 @@
-"""Answers whose link is cut: `moa-bench cut`, `texts`, `codecs`, `record`."""
+"""`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times; recorded outages."""
+
+from dataclasses import dataclass
+
+from moa_bench.options import option
+from moa_bench.report.report import LINK
+from moa_bench.suite import Suite
+
+LOADING_S = 60.0
+INCIDENT_S = 1.6  # with the wait before it
+
+
+@dataclass(frozen=True, slots=True)
+class CutEffort:
+    """How many incidents of each kind, and how long the answers are."""
+
+    link: str = option("5G", "The link that is cut; not RTT 0.", metavar="NAME")
+    cuts: int = option(100, "Cuts of the link.", least=0)
+    kills: int = option(25, "Kills of the server.", least=0)
+    resets: int = 20
+    prompts: int = 3
+    answer_tokens: int = 96
+    seed: int = 0
+
+
+SUITE = Suite(
+    "cut",
+    "Whether answers stay whole, and how long they stall, when the link is cut or the server killed.",
+    "moa_bench.suites.cut",
+    LINK,
+    CutEffort(),
+    CutEffort(cuts=2, resets=1, kills=1, prompts=1, answer_tokens=32),
+    ("model", "level", "pin", "traces"),
+    lambda effort: LOADING_S + INCIDENT_S * (effort.cuts + effort.kills + effort.resets),
+)

@@ -1,7 +1,5 @@
 """What an answer shows of an incident."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -3,8 +3,6 @@
 Pure: plans come from a seed, and the figures of an incident from times that others took.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ State: one server that can be killed and replaced, one emulated link, one client
 its time allows; its text is compared with that of an undisturbed one.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 import threading
@@ -25,21 +23,19 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.byte_counter import counting
-from moa_bench.harness.child import Child
+from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
 from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linked
-from moa_bench.harness.oracle import Script
-from moa_bench.harness.oracle_device import with_oracle
+from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens
 from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
-from moa_bench.harness.servers import running_server
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.cut import CutEffort
 from moa_bench.suites.cut.incident import Incident, IncidentKind
 from moa_bench.suites.cut.incidents import InjectedIncident, Planned, judge_incident, plan_incidents
-from moa_bench.suites.cut.suite import CutEffort
 
 ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
 SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart

@@ -1,7 +1,5 @@
 """What `moa-bench cut` found, as Markdown. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The memory limit: a step cannot be faster than reading the bytes that it needs, at what one core reads a second."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Forwards on each engine in interleaved rounds, by rows and context; memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +13,11 @@ from moa_bench.report.facts import cpu_flags
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
 from moa_bench.suites.engine.products import measure_products
 from moa_bench.suites.engine.sizes import measure_sizes
 from moa_bench.suites.engine.subjects import llama_subject, our_subjects, without_llama_cpp
-from moa_bench.suites.engine.suite import EngineEffort
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,8 @@ def measure(effort: EngineEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     subjects = our_subjects(run.model, cpu_flags())
-    if effort.llama_cpp is not None:
-        subjects.append(llama_subject(effort.llama_cpp, files))
+    if run.llama_cpp is not None:
+        subjects.append(llama_subject(run.llama_cpp, files))
     else:
         without_llama_cpp(progress)
     with running_workers(subjects, run.server_cores, progress) as workers:

@@ -4,8 +4,6 @@ The weights are random blocks that no cache holds. Each round measures all rows 
 reading memory.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +16,8 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_bench.suite import Result
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, time_reading
-from moa_bench.suites.engine.suite import EngineEffort
 
 INPUTS = 4096
 PEAK = "the instructions alone"

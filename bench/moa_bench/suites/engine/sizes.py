@@ -3,8 +3,6 @@
 Of each: the first start, which packs the weights, a later one, which maps them, memory, a plain step, a tree, a prompt.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +20,9 @@ from moa_bench.harness.workers import WorkerCommand, WorkerProcess, running_work
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_bench.suite import Cores, Result, SuiteRun
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
 from moa_bench.suites.engine.subjects import llama_subject, our_subject, without_llama_cpp
-from moa_bench.suites.engine.suite import EngineEffort
 
 TREE_ROWS = 8
 
@@ -55,19 +53,19 @@ def measure_sizes(effort: EngineEffort, run: SuiteRun) -> Result:
         for stored in effort.formats or ("q4_k_m",):
             path = random_model(shape, stored, progress)
             files = resolve(str(path), progress=progress)
-            costs += _measure(f"{shape}, {stored}", files, effort, run.server_cores, progress)
+            costs += _measure(f"{shape}, {stored}", files, effort, run, progress)
             run.save(result)
-    if effort.llama_cpp is None:
+    if run.llama_cpp is None:
         without_llama_cpp(progress)
     return result
 
 
-def _measure(model: str, files: ModelFiles, effort: EngineEffort, cores: Cores, progress: Progress) -> list[SizedCost]:
-    path, nbytes = files.weights[0], step_bytes(files).at(effort.context)
+def _measure(model: str, files: ModelFiles, effort: EngineEffort, run: SuiteRun, progress: Progress) -> list[SizedCost]:
+    cores, path, nbytes = run.server_cores, files.weights[0], step_bytes(files).at(effort.context)
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as cache:  # where nothing is packed yet
         subjects = [our_subject(str(path), f"kernels, {variant_name()}", INT8, {"MOA_CACHE_DIR": cache})]
-        if effort.llama_cpp is not None:
-            subjects.append(llama_subject(effort.llama_cpp, files))
+        if run.llama_cpp is not None:
+            subjects.append(llama_subject(run.llama_cpp, files))
         first = [_load(subject, cores, progress) for subject in subjects]
         with running_workers(subjects, cores, progress) as workers, on_cores(cores):
             with progress.task(f"Measuring {model}"):

@@ -1,7 +1,5 @@
 """The engines that `moa-bench engine` compares: the kernels on each variant, torch, and llama.cpp."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Collection, Mapping
@@ -38,8 +36,8 @@ def our_subject(model: str, name: str, level: str, environment: Mapping[str, str
     return WorkerCommand(name, (sys.executable, *worker), environment)
 
 
-def llama_subject(folder: Path, files: ModelFiles) -> WorkerCommand:
-    """llama.cpp on the same file."""
+def llama_subject(folder: Path, files: ModelFiles, script: Path = SCRIPT) -> WorkerCommand:
+    """llama.cpp on the same file, as a script lets it obey."""
     node = shutil.which("node")
     if node is None or not (folder / "node_modules" / "node-llama-cpp").is_dir():
         missing = "node" if node is None else f"{folder}/node_modules/node-llama-cpp"
@@ -51,7 +49,7 @@ def llama_subject(folder: Path, files: ModelFiles) -> WorkerCommand:
         raise ConfigError(
             f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint="Leave out --llama-cpp."
         )
-    return WorkerCommand(LLAMA_CPP, (node, str(SCRIPT), str(folder.resolve()), str(files.weights[0])), trees=False)
+    return WorkerCommand(LLAMA_CPP, (node, str(script), str(folder.resolve()), str(files.weights[0])), trees=False)
 
 
 def without_llama_cpp(progress: Progress) -> None:

@@ -4,8 +4,6 @@ State: one target, one cache. A line of JSON in, a line of JSON out, as llama_cp
 an empty cache, or `forward` a binary tree of rows after them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the honest client and the server's memory showed of one attack. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 MOST_GROWTH = 0.2  # of the p95 gap

@@ -1,9 +1,8 @@
 """The kinds of attack: each is one thing that a client may do to the others, done as fast as it goes.
 
-An attack runs until it is cancelled. What the server ends is begun again.
+An attack runs until it is cancelled, in a process of its own (`python -m moa_bench.suites.hostile.attacks ADDRESS
+NAME`). What the server ends is begun again.
 """
-
-from __future__ import annotations
 
 import asyncio
 import os
@@ -11,8 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, repeat
+from pathlib import Path
 from typing import Any
 
+import click
 import grpc
 from moa.v1 import moa_pb2 as pb
 
@@ -23,6 +24,7 @@ PROMPT_TOKENS = 200
 TOGETHER = 16  # calls or streams of one attack: as many as the server has sessions, by default
 UNREAD_SECONDS = 29.0  # a frame is read so often: below what would be taken for reading nothing
 RETRY_SECONDS = 0.01
+NICENESS = 19  # the attacker's own work must not be what the honest client on the same core waits for
 
 Run = Callable[[Victim], Awaitable[None]]
 
@@ -202,3 +204,26 @@ ATTACKS = (
     Attack("Describe without end", _describes),
     Attack("the same over 32 connections", _calls_over_many_connections),
 )
+
+
+async def attack(address: str, name: str, ready: Callable[[], object]) -> None:
+    """Attacks until cancelled; says when it begins."""
+    chosen = next(attack for attack in (*ATTACKS, NEIGHBOUR) if attack.name == name)
+    victim = Victim(address)
+    await victim.describe()
+    ready()
+    await keep_attacking(chosen.run, victim)
+
+
+@click.command()
+@click.argument("address")
+@click.argument("name")
+@click.option("--ready-file", type=click.Path(path_type=Path), required=True)
+def main(address: str, name: str, ready_file: Path) -> None:
+    """An attacker for `moa-bench`, not for use."""
+    os.nice(NICENESS)
+    asyncio.run(attack(address, name, lambda: ready_file.write_text(f"{address}\n", "utf-8")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,5 @@
 """One honest client, and attackers one kind after the other on the same server."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
@@ -13,16 +11,15 @@ from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.child import Child, running
+from moa_bench.harness.child import Child, running, running_server
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens
-from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.hostile import HostileEffort
 from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS, NEIGHBOUR, Attack
 from moa_bench.suites.hostile.observed import gaps_of, resident_mb, watching_memory
-from moa_bench.suites.hostile.suite import HostileEffort
 
 # The default limit of an address. The attackers have another one than the honest client: the server listens on both.
 LIMITS = ("--peer-requests-per-minute", "3000", "--host", "localhost")
@@ -74,7 +71,7 @@ def _at(host: str, server: Child) -> str:
 def _attack(
     attack: Attack, server: Child, effort: HostileEffort, measure: Callable[[], Gaps], cores: set[int] | None
 ) -> AttackResult:
-    attacker = partial(running, "moa_bench.suites.hostile.attacker", cores=cores)
+    attacker = partial(running, "moa_bench.suites.hostile.attacks", cores=cores)
     memory = partial(resident_mb, server.process.pid)
     with attacker([_at(HONEST, server), NEIGHBOUR.name]) if attack.answers else nullcontext():
         before = measure()

@@ -1,7 +1,5 @@
 """What an honest client and the server's memory show: gaps between tokens, and resident bytes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 State: a gRPC channel of its own. Frames are sent as they are given, with no care for what the server answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What drafting costs on the device: one step of the draft decoder, and whole chains and trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Bare: `Target.forward` of n tokens after a prefix, logits of all rows. Whole: wi
 cache to the accepted path, and encoding its memory rows. Both take turns, so that the ratio is one of pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

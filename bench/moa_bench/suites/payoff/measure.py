@@ -1,7 +1,5 @@
 """Rounds of all ways for each round trip and number of users."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,9 +11,9 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.harness.links import EmulatedLink, linked
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.payoff.suite import APART_S, PayoffEffort
-from moa_bench.users.effort import UsersEffort
+from moa_bench.suites.payoff import APART_S, PayoffEffort
 from moa_bench.users.plan import UsersPlan
+from moa_bench.users.questions import UsersEffort
 from moa_bench.users.strategies import AUTO_AT, Strategy
 
 STRATEGIES = (Strategy("plain"), Strategy("server"), Strategy("shipped"), Strategy("everything"))

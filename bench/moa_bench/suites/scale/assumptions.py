@@ -1,7 +1,5 @@
 """Every number that the scale suite takes in, with its unit and where it comes from. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal

@@ -4,8 +4,6 @@ Virtual time, the server's own schedule and the client's own drafting. Prompts h
 long, and rates are taken after a while, so that only the steady state counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What was simulated of users on GPUs: what each gets, and how many a speed allows. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

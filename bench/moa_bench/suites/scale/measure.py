@@ -1,7 +1,5 @@
 """All cases, fed by assumptions with sources."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -9,12 +7,11 @@ from typing import Any
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.scale import ScaleEffort
 from moa_bench.suites.scale.assumptions import World, rows
-from moa_bench.suites.scale.costs import device_draft_ms, gpu_costs
 from moa_bench.suites.scale.figures import WAYS
 from moa_bench.suites.scale.published import PAPER, all_worlds
-from moa_bench.suites.scale.suite import ScaleEffort
-from moa_bench.suites.scale.users import best_length, fit, loads
+from moa_bench.suites.scale.users import best_length, device_draft_ms, fit, gpu_costs, loads
 
 SLOWEST = 10.0  # tokens a second: no table asks for less
 

@@ -1,7 +1,5 @@
 """The cases: published figures of GPUs, models and devices, and what is assumed besides. Pure."""
 
-from __future__ import annotations
-
 from moa_bench.suites.scale.assumptions import Assumption, DraftDevice, Gpu, TargetSize, World
 
 PRICES = "mercatus-ai.com/blog/cloud-gpu-pricing, May 2026: on demand, middle of specialised providers"

@@ -1,7 +1,5 @@
 """What each schedule is worth over each link, by acceptance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +12,7 @@ from moa_bench.simulation.answer import SimulatedAnswer, simulate
 from moa_bench.simulation.server import Costs
 from moa_bench.simulation.user import SimulatedLink
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.simulate.suite import SimulateEffort
+from moa_bench.suites.simulate import SimulateEffort
 
 ACCEPTANCES = (0.0, 0.35, 0.5, 0.65, 0.8, 0.9)
 LONGEST_ROUND = 20

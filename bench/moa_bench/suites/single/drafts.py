@@ -3,8 +3,6 @@
 State: that of one conversation's drafter. Invariant: it has read the rows of all tokens that the target's cache holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol

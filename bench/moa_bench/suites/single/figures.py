@@ -1,15 +1,17 @@
 """Figures of a run's rounds: speeds, ratios of pairs, acceptance, by category and in all. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from moa_bench.report.spread import Spread, paired_ratio
-from moa_bench.suites.single.names import PLAIN
 
+# What results and tables call the methods that they treat by themselves.
+LLAMA_CPP = "llama.cpp"
+LLAMA_LOOKUP = "llama.cpp, its look-up"
+SERVER = "moa-server, plain, streamed over loopback"
+PLAIN = "plain"
 ALL = "all"
 
 Round = Mapping[str, Any]  # as `ask_round` gives it, with its "category"

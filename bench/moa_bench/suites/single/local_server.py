@@ -3,8 +3,6 @@
 What the server does for a client that sends no drafts, in the order of its engine, and what each part of it takes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,28 +43,25 @@ class LocalAnswer:
         return sum(step.forward_ms + step.drafting_ms for step in self.steps)
 
 
+@dataclass(frozen=True, slots=True)
+class SessionRules:
+    """What all sessions of a target have in common."""
+
+    limits: SessionLimits
+    end_of_text: frozenset[int]  # token ids that end an answer
+    decode: Callable[[Sequence[int]], str]  # the text of some tokens
+
+
 class InProcessServer:
-    """A server's stepper and sessions, without drafts.
+    """A server's stepper and sessions, without drafts; the stepper's first source drafts."""
 
-    Args:
-        stepper: its first source drafts.
-        end_of_text: token ids that end an answer; `decode`: the text of some tokens.
-    """
-
-    def __init__(
-        self,
-        stepper: Stepper,
-        limits: SessionLimits,
-        end_of_text: frozenset[int],
-        decode: Callable[[Sequence[int]], str],
-    ) -> None:
+    def __init__(self, stepper: Stepper, rules: SessionRules) -> None:
         self.stepper = stepper
-        self.limits = limits
-        self._end_of_text = end_of_text
-        self._decode = decode
+        self._rules = rules
 
     def _open(self, prompt: Sequence[int], settings: AnswerSettings) -> Session:
-        session = Session(self.limits, end_of_text=self._end_of_text, decode=self._decode, run_ahead=True)
+        rules = self._rules
+        session = Session(rules.limits, end_of_text=rules.end_of_text, decode=rules.decode, run_ahead=True)
         session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(prompt), settings))
         return session
 
@@ -106,15 +101,8 @@ class GrowingServer(InProcessServer):
         schedule: what time is worth.
     """
 
-    def __init__(
-        self,
-        stepper: Stepper,
-        limits: SessionLimits,
-        end_of_text: frozenset[int],
-        decode: Callable[[Sequence[int]], str],
-        schedule: Schedule[HasSession],
-    ) -> None:
-        super().__init__(stepper, limits, end_of_text, decode)
+    def __init__(self, stepper: Stepper, rules: SessionRules, schedule: Schedule[HasSession]) -> None:
+        super().__init__(stepper, rules)
         self._schedule = schedule
         self._drafts = ServerDrafts()
 
@@ -158,15 +146,9 @@ class FixedServer(InProcessServer):
     """
 
     def __init__(
-        self,
-        stepper: Stepper,
-        limits: SessionLimits,
-        end_of_text: frozenset[int],
-        decode: Callable[[Sequence[int]], str],
-        new_drafts: NewDrafts,
-        source: MemorySource | None = None,
+        self, stepper: Stepper, rules: SessionRules, new_drafts: NewDrafts, source: MemorySource | None = None
     ) -> None:
-        super().__init__(stepper, limits, end_of_text, decode)
+        super().__init__(stepper, rules)
         self._new_drafts = new_drafts
         self._source = source
 

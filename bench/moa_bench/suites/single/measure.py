@@ -1,21 +1,20 @@
 """A round of all methods for each question."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from moa_shared.errors import DataError
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.prompts import chat_tokens
-from moa_bench.harness.questions import read_all
-from moa_bench.harness.workers import WorkerCommand
+from moa_bench.harness.questions import BenchQuestion, read_all
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.single import SingleEffort
+from moa_bench.suites.single.figures import SERVER
 from moa_bench.suites.single.methods import (
     SERVED,
     AskLocally,
@@ -24,14 +23,10 @@ from moa_bench.suites.single.methods import (
     methods_of,
     missing_drafters,
 )
-from moa_bench.suites.single.names import SERVER
-from moa_bench.suites.single.peers.peers import find_peers, running_peers, streaming_server
-from moa_bench.suites.single.questions import choose
+from moa_bench.suites.single.peers import find_peers, running_peers, streaming_server
 from moa_bench.suites.single.rounds import Ask, MethodAnswer, ask_round
-from moa_bench.suites.single.suite import SingleEffort
 
 WARM_UP_TOKENS = 8
-NO_PEERS: tuple[list[WorkerCommand], dict[str, str]] = ([], {"peers": "left out"})
 
 
 def measure(effort: SingleEffort, run: SuiteRun) -> Result:
@@ -44,7 +39,7 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
     chosen = choose(asked, prompts, effort.questions, effort.longest_prompt)
     given = load_drafters(files, run.drafters)
     missing = dict.fromkeys(missing_drafters(given), "no checkpoint is given (--drafter)")
-    found, absent = find_peers(files, cache_root()) if effort.peers else NO_PEERS
+    found, absent = find_peers(files, run.llama_cpp)
     with ExitStack() as stack:
         stack.enter_context(on_cores(run.server_cores))
         local = methods_of(load_engine(files, run.level, progress), files, given, effort)
@@ -76,6 +71,25 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
         "details": details,
         "missing": missing | absent,
     }
+
+
+def choose(
+    questions: Sequence[BenchQuestion], prompts: Mapping[str, Sequence[int]], count: int, longest: int
+) -> list[BenchQuestion]:
+    """The first `count` questions of each category whose prompts have at most `longest` tokens, in turn.
+
+    Args:
+        prompts: tokens by text.
+    """
+    found: dict[str, list[BenchQuestion]] = {}
+    for question in questions:
+        of_category = found.setdefault(question.category, [])
+        if len(of_category) < count and len(prompts[question.text]) <= longest:
+            of_category.append(question)
+    chosen = [each for turn in range(count) for of_category in found.values() for each in of_category[turn : turn + 1]]
+    if not chosen:
+        raise DataError(f"No question has at most {longest} tokens.", hint="Name others with --questions.")
+    return chosen
 
 
 def ask_locally(ask: AskLocally, prompt: Sequence[int], most: int) -> MethodAnswer:

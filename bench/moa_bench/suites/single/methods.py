@@ -3,8 +3,6 @@
 State: the target, loaded once, and each drafter's weights. All methods run in this process, on its one thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +26,10 @@ from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.targets import load_level
+from moa_bench.suites.single import SingleEffort
 from moa_bench.suites.single.drafts import CopiedChain, DrafterDrafts
-from moa_bench.suites.single.local_server import FixedServer, GrowingServer, LocalAnswer
-from moa_bench.suites.single.names import PLAIN
-from moa_bench.suites.single.suite import SingleEffort
+from moa_bench.suites.single.figures import PLAIN
+from moa_bench.suites.single.local_server import FixedServer, GrowingServer, LocalAnswer, SessionRules
 
 LOOKUP = "prompt look-up"
 CHAIN, TREE, SERVED = "chain", "tree", "as served"
@@ -42,24 +40,20 @@ AskLocally = Callable[[Sequence[int], AnswerSettings], LocalAnswer]
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """What all methods share; `end_of_text` and `decode` as of `InProcessServer`."""
+    """What all methods share."""
 
     target: Target  # loaded once
-    limits: SessionLimits
-    end_of_text: frozenset[int]
-    decode: Callable[[Sequence[int]], str]
+    rules: SessionRules
     step_ms: float  # of a plain step, until the first ones are measured
     row_ms: float  # of a further row
 
     def served(self, sources: Sequence[MemorySource], *, drafts: bool) -> AskLocally:
         """Answers as `moa-server serve` gives them: with drafts that grow while they pay, or by plain steps."""
         schedule = Schedule[HasSession](self.row_ms / self.step_ms, self.step_ms)
-        server = GrowingServer(Stepper(self.target, sources), self.limits, self.end_of_text, self.decode, schedule)
-        return partial(server.ask, drafts=drafts)
+        return partial(GrowingServer(Stepper(self.target, sources), self.rules, schedule).ask, drafts=drafts)
 
     def copying(self, nodes: int) -> AskLocally:
-        stepper = Stepper(self.target)
-        return FixedServer(stepper, self.limits, self.end_of_text, self.decode, lambda _: CopiedChain(nodes)).ask
+        return FixedServer(Stepper(self.target), self.rules, lambda _: CopiedChain(nodes)).ask
 
     def drafting(
         self, new: Callable[[], ConversationDrafter], shape: TreeShape | int, source: MemorySource | None
@@ -69,18 +63,17 @@ class LocalEngine:
             return DrafterDrafts(new(), shape, tensors, source)
 
         stepper = Stepper(self.target, [source] if source is not None else [])
-        return FixedServer(stepper, self.limits, self.end_of_text, self.decode, drafts, source).ask
+        return FixedServer(stepper, self.rules, drafts, source).ask
 
 
 def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngine:
     """The target as `moa-server serve` on one thread has it."""
     execution = load_level(files, level, progress)
     target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
+    limits = SessionLimits(target.context_length, target.vocab_size)
     return LocalEngine(
         target,
-        SessionLimits(target.context_length, target.vocab_size),
-        end_of_text(files, tokenizer.eos_token_id),
-        tokenizer.shown,
+        SessionRules(limits, end_of_text(files, tokenizer.eos_token_id), tokenizer.shown),
         test.step_ms if test is not None else 100.0,
         test.row_ms if test is not None else 1.0,
     )

@@ -3,16 +3,14 @@
 A round is JSON from here on. Pure but for what the methods do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from moa_bench.harness.answers import TimedAnswer, common_tokens
 from moa_bench.report.interleave import rotated, without_collector
+from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.local_server import LocalAnswer
-from moa_bench.suites.single.names import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +24,12 @@ class MethodAnswer:
     nodes: int | None = None  # verified in them
 
     @classmethod
-    def local(cls, answer: LocalAnswer) -> MethodAnswer:
+    def local(cls, answer: LocalAnswer) -> "MethodAnswer":
         nodes = sum(step.nodes for step in answer.steps)
         return cls(answer.tokens, answer.reading_ms, answer.stepping_ms, len(answer.steps), nodes)
 
     @classmethod
-    def timed(cls, answer: TimedAnswer) -> MethodAnswer:
+    def timed(cls, answer: TimedAnswer) -> "MethodAnswer":
         """Of one that was watched as it came."""
         return cls(answer.tokens, answer.first_ms, 1e3 * answer.arrivals_s[-1] - answer.first_ms)
 

@@ -1,13 +1,17 @@
 """What `moa-bench split` found of each method, from rounds of answers. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from moa_bench.report.spread import Spread
-from moa_bench.suites.split.names import PLAIN
+
+# What results and tables call the methods that they treat by themselves.
+PLAIN = "plain streaming"
+CO_LOCATED = "co-located: the server drafts"
+ALL = "moa: everything on"
+SYNCHRONOUS, AHEAD, STREAMED = "synchronous rounds", "one round ahead", "streamed"
+ORACLES = "split-sized"  # the result in which oracles draft
 
 
 @dataclass(frozen=True, slots=True)

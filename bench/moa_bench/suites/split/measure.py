@@ -1,7 +1,5 @@
 """A round of all methods for each link and question."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import ExitStack
 from functools import partial
@@ -13,18 +11,17 @@ from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 
+from moa_bench.harness.child import running_server
 from moa_bench.harness.cores import on_cores
-from moa_bench.harness.cpu import process_cpu_s
 from moa_bench.harness.drafters import UNTRAINED, both_ends, find_drafter
 from moa_bench.harness.links import find_links
 from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.recorded import recorded_link
-from moa_bench.harness.servers import running_server
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.split import SplitEffort
+from moa_bench.suites.split.figures import ORACLES
 from moa_bench.suites.split.methods import DRAFT_MS, Devices, methods_of, oracle_methods, oracle_name, reaching
-from moa_bench.suites.split.names import ORACLES
 from moa_bench.suites.split.rounds import ask_round
-from moa_bench.suites.split.suite import SplitEffort
 
 SHIPPED = {"MoA, N = 3": "default", "MoA, N = 12": "deep"}
 
@@ -50,10 +47,11 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
         servers, clients = {}, {}
         for name, drafter in measured.items():
             served, clients[name] = both_ends(named[name], drafter, folder)
-            serving = running_server(run.model, level=run.level, cores=run.server_cores, drafter=served)
-            servers[name] = stack.enter_context(serving)
+            servers[name] = stack.enter_context(
+                running_server(run.model, level=run.level, cores=run.server_cores, drafter=served)
+            )
         devices = Devices(runner, run.model, methods, clients, servers, effort)
-        pids = {method.name: servers[method.drafter].process.pid for method in methods}
+        serving = {method.name: servers[method.drafter] for method in methods}
         task = stack.enter_context(make_progress().task("Questions", len(links) * len(prompts)))
         for link in links:
             with reaching(link, servers, run.own_cores) as reach:
@@ -64,7 +62,7 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
                         {each.name: partial(devices.client, each, prompt, way) for each in methods},
                         prompt,
                         effort.answer_tokens,
-                        lambda method: process_cpu_s(pids[method]),
+                        lambda method: serving[method].cpu_s(),
                         number,
                     )
                     rounds.append(run.keep(f"{link.name} {number}", ask) | {"link": link.name})

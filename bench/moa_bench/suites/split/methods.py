@@ -4,8 +4,6 @@ State: what each device holds, loaded once. Plain streaming and the server's own
 targets that no drafter was trained for, oracles take the drafter's place: the target writes each text once beforehand.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -21,13 +19,12 @@ from moa_bench.harness.answers import AnswerClient, PlainClient
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.links import EmulatedLink, RunningLink, linked
-from moa_bench.harness.oracle import Script
-from moa_bench.harness.oracle_device import with_oracle
+from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.recorded import recording_of, served_from
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.suites.split.names import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
+from moa_bench.suites.split import SplitEffort
+from moa_bench.suites.split.figures import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
 from moa_bench.suites.split.round_ahead import RoundAhead
-from moa_bench.suites.split.suite import SplitEffort
 
 DRAFT_MS = 5.0  # of an oracle's draft step: of a device somewhat slower than one core here
 Holding = Literal["", "chain", "tree", "auto"]

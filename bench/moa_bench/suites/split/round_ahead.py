@@ -5,8 +5,6 @@ the verdict comes and goes at once; otherwise the verdict drops it, and a new on
 proactive drafting (arXiv 2505.17052). Pure.
 """
 
-from __future__ import annotations
-
 from moa_shared.tree.draft_tree import DraftTree
 
 

@@ -3,8 +3,6 @@
 A round is JSON from here on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +16,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_bench.harness.answers import AnswerClient, TimedAnswer, common_tokens
 from moa_bench.harness.split_client import SplitClient
 from moa_bench.report.interleave import rotated
-from moa_bench.suites.split.names import PLAIN
+from moa_bench.suites.split.figures import PLAIN
 
 Connect = Callable[[], AbstractContextManager[AnswerClient]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
@@ -13,6 +14,7 @@ from moa_bench.report.report import (
     PARTS,
     SECURITY,
     checkout_root,
+    facts_line,
     publish,
     replace_section,
     table,
@@ -110,3 +112,10 @@ def test_json_goes_where_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixtur
     publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json", page=PARTS)
     assert json.loads((tmp_path / "made" / "r.json").read_text()) == {"a": 1}
     assert capsys.readouterr().out == "| table |\n"
+
+
+def test_figures_of_a_server_and_a_client_say_what_they_depend_on(facts: dict[str, Any]) -> None:
+    assert facts_line(facts) == (
+        "Measured 2026-01-02 on A CPU (2 cores), one thread each, server and client pinned to a core each; A target; "
+        "numpy 2; commit abc.\n"
+    )

@@ -48,14 +48,14 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
         (folder / "tiny.png").write_text("")
         return [folder / "tiny.png"]
 
-    made = {name: ModuleType(name) for name in ("tiny", "tiny.measure", "tiny.tables", "tiny.picture")}
+    made = {name: ModuleType(name) for name in ("tiny", "tiny.measure", "tiny.tables")}
     made["tiny"].__path__ = []
     for name, module in made.items():
         module.__spec__ = ModuleSpec(name, None)
         monkeypatch.setitem(sys.modules, name, module)
     made["tiny.measure"].measure = measure  # type: ignore[attr-defined]
     made["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\n"  # type: ignore[attr-defined]
-    made["tiny.picture"].draw = draw  # type: ignore[attr-defined]
+    made["tiny.tables"].draw = draw  # type: ignore[attr-defined]
     return made
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from inline_snapshot import snapshot
 from moa_bench.report.report import checkout_root, with_section
-from moa_bench.runs.chapters import Chapter, choose_parts
 from moa_bench.runs.page import PAGE, SECTION, results_table
+from moa_bench.runs.registry import Chapter, choose_parts
 from moa_bench.suite import Suite
 from moa_shared.errors import ConfigError, DataError
 

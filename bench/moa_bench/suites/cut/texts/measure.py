@@ -5,8 +5,6 @@ penalties; each has a seed of its own. A thread cuts and resets the link at rand
 the result.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,13 +20,13 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.answers import PlainClient, common_tokens
+from moa_bench.harness.child import running_server
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_bench.harness.prompts import chat_tokens, questions_of
-from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.cut.texts.suite import TextsEffort
+from moa_bench.suites.cut.texts import TextsEffort
 
 SILENCE_S = 60.0
 PENALTIES: dict[str, Any] = {

@@ -4,8 +4,6 @@ Sessions are at different places of their texts: each begins when another has en
 of its cache. Rows are compared as far as the forward gives them: logits, the state of one layer, keys and values.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,23 +56,15 @@ def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, rando
 
 
 def read_batches(
-    target: Target,
-    references: Sequence[Reference],
-    tally: Callable[[str], Tally],
-    random: Random,
-    *,
-    readings: int = 1,
-    advance: Callable[[int], object] = lambda choices: None,
+    target: Target, references: Sequence[Reference], tally: Callable[[str], Tally], random: Random
 ) -> None:
     """Reads all texts, up to 16 at a time; each forward takes some part of a random number of them.
 
     Args:
         references: whose states are all of one layer: others could not share a forward.
         tally: of a kind, by its name.
-        readings: of each text.
-        advance: takes the number of choices compared since the last call.
     """
-    waiting = deque(reference for _ in range(readings) for reference in random.sample(references, len(references)))
+    waiting = deque(random.sample(references, len(references)))
     by_size = [(most, tally(name)) for most, name in SIZES]
     open_sessions: list[Rereading] = []
     while waiting or open_sessions:
@@ -82,7 +72,6 @@ def read_batches(
             open_sessions.append(Rereading(target, waiting.popleft(), wants_state=random.random() < 0.5))
         taken = random.sample(open_sessions, random.randint(1, len(open_sessions)))
         of_size = next(counts for most, counts in by_size if len(taken) <= most)
-        before = of_size.choices
         parts = _draw_parts(taken, target.vocab_size, random)
         outputs = target.forward_all(
             [session.request(part.feed, part.wanted) for session, part in zip(taken, parts, strict=True)]
@@ -90,7 +79,6 @@ def read_batches(
         for session, part, output in zip(taken, parts, outputs, strict=True):
             session.compare(part.feed, output, of_size, part.wanted)
         open_sessions = [session for session in open_sessions if not session.is_done]
-        advance(of_size.choices - before)
 
 
 def _draw_parts(sessions: Sequence[Rereading], vocab_size: int, random: Random) -> list[SessionPart]:

@@ -1,7 +1,5 @@
 """What one forward is fed of a text: a chain, or a tree in which wrong branches hang between its tokens. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

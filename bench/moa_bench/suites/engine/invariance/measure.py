@@ -1,8 +1,5 @@
 """Reads texts in every way that a server reads them, and compares the bits."""
 
-from __future__ import annotations
-
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +17,7 @@ from moa_shared.protocol.levels import INT8
 from moa_bench.harness.prompts import questions_of
 from moa_bench.harness.targets import load_level, on_variant, use_threads, variants_here
 from moa_bench.suite import Result, SuiteRun
+from moa_bench.suites.engine.invariance import InvarianceEffort
 from moa_bench.suites.engine.invariance.batches import MOST_SESSIONS, read_batches
 from moa_bench.suites.engine.invariance.readings import (
     Tally,
@@ -31,13 +29,9 @@ from moa_bench.suites.engine.invariance.readings import (
     trees,
 )
 from moa_bench.suites.engine.invariance.reference import read_alone
-from moa_bench.suites.engine.invariance.suite import InvarianceEffort
 from moa_bench.suites.engine.invariance.texts import PlannedText, plan_texts
 
 GROUP = MOST_SESSIONS  # texts that share the batches
-# Of each text where nothing but batches is compared, so that fewer single steps are needed. Half of the rows are of
-# prompts, and half of those have no logits; texts of a quarter of the positions give more choices than wanted.
-BATCH_READINGS, TEXTS_SHARE = 8, 1 / 4
 
 
 @dataclass(slots=True)
@@ -101,35 +95,6 @@ def _compare_group(
     read_batches(target, references, tally, random)
 
 
-def compare_batches(
-    target: Target,
-    planned: Sequence[PlannedText],
-    choices: int,
-    advance: Callable[[int], object] = lambda choices: None,
-) -> Iterator[tuple[int, dict[str, Tally]]]:
-    """Reads texts in forwards of several sessions only, until so many choices were compared or no text is left.
-
-    Args:
-        advance: takes the number of choices compared since the last call.
-
-    Yields:
-        As `compare`.
-    """
-    tallies: dict[str, Tally] = {}
-    for first in range(0, len(planned), GROUP):
-        random = Random(first)
-        state_layer = random.randint(0, target.layer_count)
-        references = [
-            read_alone(target, text, number, state_layer)
-            for number, text in enumerate(planned[first : first + GROUP], first)
-        ]
-        tally = partial(_tally, tallies)
-        read_batches(target, references, tally, random, readings=BATCH_READINGS, advance=advance)
-        yield first + len(references), tallies
-        if sum(counts.choices for counts in tallies.values()) >= choices:
-            return
-
-
 def _tally(tallies: dict[str, Tally], kind: str) -> Tally:
     return tallies.setdefault(kind, Tally())
 
@@ -140,15 +105,15 @@ def measure(effort: InvarianceEffort, run: SuiteRun) -> Result:
     asked = questions_of(run.questions)
     files = resolve(run.model, progress=progress)
     wanted, level = effort.positions, run.level
-    planned = plan_texts(load_tokenizer(files), asked, math.ceil(wanted * TEXTS_SHARE) if effort.batches else wanted)
+    planned = plan_texts(load_tokenizer(files), asked, wanted)
     execution = load_level(files, level, progress)
     subject = ComparedTarget(level, execution.target, threads=effort.threads)
     names: list[str] = []
-    if level == INT8 and not effort.batches:
+    if level == INT8:
         names = variants_here()
         subject.others = {name: _load_on(name, files, progress) for name in names if name != variant_name()}
     result: Result = {
-        "name": f"invariance-{level}-batches" if effort.batches else f"invariance-{level}",
+        "name": f"invariance-{level}",
         "target": files.target_id,
         "execution": execution.details,
         "is_exact": execution.exact,
@@ -156,12 +121,7 @@ def measure(effort: InvarianceEffort, run: SuiteRun) -> Result:
     }
     began = time.monotonic()
     with progress.task("Positions", wanted) as task:
-        steps = (
-            compare_batches(subject.target, planned, wanted, task.advance)
-            if effort.batches
-            else compare(subject, planned, task.advance)
-        )
-        for count, tallies in steps:
+        for count, tallies in compare(subject, planned, task.advance):
             done = planned[:count]
             result |= {
                 "positions": sum(text.positions for text in done),

@@ -3,8 +3,6 @@
 What differs between two ways is only what shares a forward with a row, so every row must keep its bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random

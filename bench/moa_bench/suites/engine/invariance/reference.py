@@ -3,8 +3,6 @@
 Logits of a thousand positions are 200 MB, so what is kept of a row is a digest of its bits, and its choice.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
@@ -37,12 +35,12 @@ class RowBits:
     choice: int | None  # the token of the highest logit
 
     @classmethod
-    def of(cls, logits: Rows | None, state: Rows | None, kept: Rows | None) -> RowBits:
+    def of(cls, logits: Rows | None, state: Rows | None, kept: Rows | None) -> "RowBits":
         """The row of these float32 vectors; `kept`: its row of `lsa_input`."""
         choice = int(logits.argmax()) if logits is not None else None
         return cls(_digest(logits), _digest(state), _digest(kept), choice)
 
-    def agrees(self, whole: RowBits) -> bool:
+    def agrees(self, whole: "RowBits") -> bool:
         """Whether everything known of this row has the bits that it has in `whole`."""
         mine, theirs = (self.logits, self.state, self.kept), (whole.logits, whole.state, whole.kept)
         return all(bits is None or bits == expected for bits, expected in zip(mine, theirs, strict=True))

@@ -1,7 +1,5 @@
 """The texts of an invariance run: questions, short and long, and how much the target then writes itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Every level reads the same prompts and answers, and its distribution of each next token is compared with float32's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.targets import load_level
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.engine.quality.suite import QualityEffort
+from moa_bench.suites.engine.quality import QualityEffort
 
 ANSWER_TOKENS = 128  # at most, of each answer
 LONGEST_PROMPT = 600
@@ -68,7 +66,7 @@ class Sums:
         self.loss -= float(got[np.arange(len(answer)), list(answer)].sum())
         self.agreed += int((expected.argmax(-1) == got.argmax(-1)).sum())
 
-    def quality(self, level: str, details: str, reference: Sums) -> LevelQuality:
+    def quality(self, level: str, details: str, reference: "Sums") -> LevelQuality:
         perplexity, expected = math.exp(self.loss / self.positions), math.exp(reference.loss / self.positions)
         return LevelQuality(
             level,

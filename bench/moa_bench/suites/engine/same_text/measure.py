@@ -4,11 +4,9 @@ llama.cpp continues prompts greedily, and this engine reads the same tokens: whe
 the two are apart by so many nats in its eyes. Perplexity is over the same text in both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,7 @@ from moa_bench.harness.targets import load_level
 from moa_bench.harness.workers import WorkerProcess, running_workers
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.quality.measure import BLOCK, log_softmax
-from moa_bench.suites.engine.same_text.suite import SameTextEffort, wanted_folder
+from moa_bench.suites.engine.same_text import SameTextEffort, wanted_folder
 from moa_bench.suites.engine.subjects import llama_subject
 
 SCRIPT = Path(__file__).with_name("same_text.mjs")
@@ -64,8 +62,7 @@ class SameText:
 def measure(effort: SameTextEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
-    subject = llama_subject(wanted_folder(effort), files)
-    subject = replace(subject, command=(subject.command[0], str(SCRIPT), *subject.command[2:]))
+    subject = llama_subject(wanted_folder(run), files, SCRIPT)
     tokenizer, target = load_tokenizer(files), load_level(files, INT8, progress).target
     passage = PASSAGE if effort.text is None else effort.text.read_text("utf-8")
     with running_workers([subject], None, progress) as (worker,):

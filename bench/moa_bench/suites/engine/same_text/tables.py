@@ -1,7 +1,5 @@
 """What `moa-bench same-text` found, as two sentences. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

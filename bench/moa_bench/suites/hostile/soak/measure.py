@@ -5,8 +5,6 @@ theirs all the time. Its memory is read when nobody is connected and detached se
 batch, when every buffer has been used once, and after the last.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -22,10 +20,10 @@ from moa_shared.errors import DataError
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.byte_counter import counting
-from moa_bench.harness.servers import running_server
+from moa_bench.harness.child import running_server
 from moa_bench.report.memory import MemoryKind, memory_mb
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.hostile.soak.suite import SoakEffort
+from moa_bench.suites.hostile.soak import SoakEffort
 from moa_bench.suites.hostile.victim import Victim, send
 
 AT_ONCE = 10  # sessions that are open together
@@ -174,6 +172,7 @@ class User:
         return pb.ServerFrame.FromString(frame)
 
     async def bye(self) -> None:
+        await self.finish()
         await send(self._call, bye=pb.Bye())
         await self._call.done_writing()
         async with asyncio.timeout(PATIENCE_S):
@@ -182,15 +181,25 @@ class User:
 
     async def stop(self) -> None:
         await send(self._call, stop=pb.Stop())
-        await self.finish()
+        await self.bye()
 
-    def cancel(self) -> None:
+    async def cancel(self) -> None:
         """Ends the stream without a Bye; the connection stays."""
         self._call.cancel()
 
-    def vanish(self) -> None:
+    async def vanish(self) -> None:
         """Ends the connection in the middle of it, as a killed client does."""
         self._stack.close()
+
+    async def idle(self) -> None:
+        await self.finish()
+        await asyncio.sleep(2 * DETACHED_S)
+
+    async def resume(self) -> None:
+        await self.cancel()
+        await self.open(self.token)
+        await self.ask()
+        await self.bye()
 
     async def close(self) -> None:
         if self._call is not None:
@@ -199,42 +208,12 @@ class User:
         self._stack.close()
 
 
-async def _bye(user: User) -> None:
-    await user.finish()
-    await user.bye()
-
-
-async def _stopped(user: User) -> None:
-    await user.stop()
-    await user.bye()
-
-
-async def _cut(user: User) -> None:
-    user.cancel()
-
-
-async def _kill(user: User) -> None:
-    user.vanish()
-
-
-async def _idle(user: User) -> None:
-    await user.finish()
-    await asyncio.sleep(2 * DETACHED_S)
-
-
-async def _resumed(user: User) -> None:
-    user.cancel()
-    await user.open(user.token)
-    await user.ask()
-    await _bye(user)
-
-
 WAYS: dict[str, Leave] = {
-    "Bye": _bye,
-    "a stop and Bye": _stopped,
-    "a cut stream": _cut,
-    "a lost connection": _kill,
-    "long idleness": _idle,
+    "Bye": User.bye,
+    "a stop and Bye": User.stop,
+    "a cut stream": User.cancel,
+    "a lost connection": User.vanish,
+    "long idleness": User.idle,
     "never asking": None,
-    "a resume and Bye": _resumed,
+    "a resume and Bye": User.resume,
 }

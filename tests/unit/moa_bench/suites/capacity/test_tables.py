@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_bench.suites.capacity import tables
-from moa_bench.suites.capacity.suite import CapacityEffort
+from moa_bench.suites.capacity import CapacityEffort, tables
 from moa_bench.users.figures import UsersCell, UserStats
 from moa_bench.users.strategies import Strategy
 
@@ -62,3 +62,12 @@ def test_users_at_a_speed_are_compared_with_plain_serving(result: dict[str, Any]
     text = tables.render(result | {"cells": cells})
     assert "| plain | 11.5 | 4 | not one | 1.00 |" in text
     assert "| devices' drafts, acceptance 0.8 | at least 16 | 10.7 | 4 | at least 1.39 |" in text
+
+
+@pytest.mark.parametrize("numbers", [(1, 16), (4,)])
+def test_users_are_drawn(numbers: tuple[int, ...], facts: dict[str, Any], tmp_path: Path) -> None:
+    cells = [
+        UsersCell(users, way, met(50.0, 50.0 / users), 0.1, 0) for users in numbers for way in (PLAIN, ORACLE, SHIPPED)
+    ]
+    (picture,) = tables.draw(facts | {"cells": cells, "name": "capacity"}, tmp_path)
+    assert picture.read_bytes().startswith(b"\x89PNG")

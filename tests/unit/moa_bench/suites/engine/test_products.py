@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from moa_bench.suites.engine import SUITE, EngineEffort
 from moa_bench.suites.engine.products import INPUTS, measure_format, measure_products, random_tiles
-from moa_bench.suites.engine.suite import SUITE, EngineEffort
 from moa_bench.suites.engine.tables import render
 from moa_kernels import FORMATS, Linear, set_threads, threads, variant_name
 

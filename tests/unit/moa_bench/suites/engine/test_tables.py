@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from moa_bench.report.spread import Spread
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import StepBytes
 from moa_bench.suites.engine.measure import EngineCost, MemoryLimit, PromptCost
-from moa_bench.suites.engine.picture import draw
 from moa_bench.suites.engine.products import ProductSpeed
 from moa_bench.suites.engine.quality import tables as quality_tables
 from moa_bench.suites.engine.quality.measure import LevelQuality
 from moa_bench.suites.engine.sizes import SizedCost
-from moa_bench.suites.engine.suite import EngineEffort
-from moa_bench.suites.engine.tables import render
+from moa_bench.suites.engine.tables import draw, render
 
 
 def just(value: float) -> Spread:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from moa_bench.harness.answers import TimedAnswer
 from moa_bench.suite import SuiteRun
-from moa_bench.suites.hostile import tables
+from moa_bench.suites.hostile import ATTACKS as COUNTED
+from moa_bench.suites.hostile import HostileEffort, tables
 from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS
 from moa_bench.suites.hostile.measure import measure
 from moa_bench.suites.hostile.observed import gaps_of, resident_mb, watching_memory
-from moa_bench.suites.hostile.suite import ATTACKS as COUNTED
-from moa_bench.suites.hostile.suite import HostileEffort
 from moa_shared.errors import ConfigError
 
 STEADY = Gaps(50.0, 60.0, 4, exact=True)

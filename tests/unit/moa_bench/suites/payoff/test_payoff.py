@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from inline_snapshot import snapshot
 from moa_bench.suites.payoff.measure import SIZED, STRATEGIES, measure_cell
-from moa_bench.suites.payoff.picture import draw
-from moa_bench.suites.payoff.tables import best, ratios, told
+from moa_bench.suites.payoff.tables import best, draw, ratios, told
 from moa_bench.users.figures import UsersCell, UserStats
 from moa_bench.users.plan import UsersPlan
 from moa_bench.users.strategies import Strategy

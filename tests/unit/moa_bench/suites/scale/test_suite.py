@@ -6,8 +6,8 @@ import json
 
 import pytest
 from moa_bench.suite import SuiteRun
+from moa_bench.suites.scale import SUITE, estimate_s
 from moa_bench.suites.scale.measure import measure
-from moa_bench.suites.scale.suite import SUITE, estimate_s
 from moa_bench.suites.scale.tables import reached_at, render
 
 

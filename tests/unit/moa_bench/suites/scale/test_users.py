@@ -7,11 +7,10 @@ from statistics import fmean
 
 import pytest
 from moa_bench.suites.scale.assumptions import World
-from moa_bench.suites.scale.costs import Represented, gpu_costs, users_that_fit
 from moa_bench.suites.scale.crowd import CrowdWay, serve_crowd
 from moa_bench.suites.scale.figures import Load, rate_at, users_at
 from moa_bench.suites.scale.published import all_worlds
-from moa_bench.suites.scale.users import SIMULATED, serve
+from moa_bench.suites.scale.users import SIMULATED, Represented, gpu_costs, serve, users_that_fit
 
 WORLD = all_worlds()[0]
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from moa_bench.suites.single.figures import ALL, MethodFigures, figures_of, plain_over
-from moa_bench.suites.single.names import PLAIN
+from moa_bench.suites.single.figures import ALL, PLAIN, MethodFigures, figures_of, plain_over
 
 
 def took(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
-from moa_bench.suites.single.local_server import GrowingServer
+from moa_bench.suites.single.local_server import GrowingServer, SessionRules
 from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import SessionLimits
@@ -60,11 +60,11 @@ class SlowTarget(Target):
 def make_server() -> MakeServer:
     inner = tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
 
-    def make(shift: int = 0, *, drafts: bool = True) -> GrowingServer:
+    def make(shift: int = 0, *, drafts: bool = True, **limits: int) -> GrowingServer:
         target = SlowTarget(inner)
         source = drafting_source(inner, TargetDrafter, shift) if drafts else toy_source(inner)
-        limits = SessionLimits(CONTEXT, inner.vocab_size)
-        return GrowingServer(Stepper(target, [source]), limits, frozenset(), str, Schedule(0.01, STEP_MS))
+        rules = SessionRules(SessionLimits(CONTEXT, inner.vocab_size, **limits), frozenset(), str)
+        return GrowingServer(Stepper(target, [source]), rules, Schedule(0.01, STEP_MS))
 
     return make
 
@@ -98,9 +98,7 @@ def test_wrong_drafts_leave_the_text_too(make_server: MakeServer) -> None:
 
 
 def test_a_prompt_is_read_in_chunks(make_server: MakeServer) -> None:
-    server = make_server()
-    server.limits = SessionLimits(CONTEXT, server.stepper.target.vocab_size, prefill_chunk=3)
-    answer = server.ask([*PROMPT, *PROMPT], SETTINGS, drafts=True)
+    answer = make_server(prefill_chunk=3).ask([*PROMPT, *PROMPT], SETTINGS, drafts=True)
     assert answer.reading_ms >= 3 * STEP_MS
     assert len(answer.tokens) == 20
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from moa_bench.suites.single import SingleEffort
+from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.measure import ask_locally
 from moa_bench.suites.single.methods import load_drafters, load_engine, methods_of, missing_drafters
-from moa_bench.suites.single.names import PLAIN
 from moa_bench.suites.single.rounds import ask_round
-from moa_bench.suites.single.suite import SingleEffort
 from moa_shared.drafter import load_checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
 from moa_shared.errors import CheckpointError

@@ -1,4 +1,4 @@
-"""What peers are asked, what is said of those that are missing, and that nothing unknown is run."""
+"""What peers are asked, and what is said of those that are missing."""
 
 from __future__ import annotations
 
@@ -9,24 +9,17 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.suites.single.names import LLAMA_CPP
-from moa_bench.suites.single.peers import llama_cpp
-from moa_bench.suites.single.peers.peers import ask_peer, find_peers
+from moa_bench.suites.single.figures import LLAMA_CPP
+from moa_bench.suites.single.peers import ask_peer, find_peers
 from moa_bench.suites.single.rounds import MethodAnswer
-from moa_shared.errors import ChecksumError, ConfigError, DataError
-from moa_shared.models import ModelFiles, resolve
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.errors import ConfigError, DataError
+from moa_shared.models import resolve
 
 from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter, write_gguf
 from tests.support.tiny_models import save_tiny_model
 
 __all__ = ["write_gguf"]
-
-
-@pytest.fixture
-def gguf_files(write_gguf: GgufWriter, tmp_path: Path) -> ModelFiles:
-    return resolve(str(write_gguf()), tmp_path / "cache")
 
 
 def test_a_peer_is_given_the_prompt_and_the_number_of_tokens() -> None:
@@ -45,46 +38,24 @@ def test_a_peer_is_given_the_prompt_and_the_number_of_tokens() -> None:
         ask_peer(ask, "plain", [1, 2], 4)
 
 
-def test_without_an_installation_llama_cpp_is_missing(gguf_files: ModelFiles, tmp_path: Path) -> None:
-    peers, missing = find_peers(gguf_files, tmp_path)
-    assert peers == []
-    if shutil.which("node"):
-        assert missing[LLAMA_CPP] == snapshot(
-            "it is not installed. Run moa-bench single --fetch-llama-cpp, which installs it into the cache with npm."
-        )
-
-
-def test_llama_cpp_reads_gguf_files_alone(tmp_path: Path) -> None:
+def test_without_a_folder_llama_cpp_is_missing(tmp_path: Path) -> None:
     files = resolve(str(save_tiny_model(tmp_path / "model")), tmp_path / "cache")
-    assert find_peers(files, tmp_path) == ([], {LLAMA_CPP: "model is not a GGUF file"})
+    assert find_peers(files, None) == ([], {LLAMA_CPP: "--llama-cpp names no folder with node-llama-cpp"})
 
 
-def test_other_files_than_the_pinned_ones_are_not_run(
-    gguf_files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_llama_cpp_reads_gguf_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    addon = llama_cpp.install_folder(tmp_path) / "node_modules" / llama_cpp.BINARIES / "addon.node"
-    addon.parent.mkdir(parents=True)
-    addon.write_bytes(b"evil")
-    with raises(
-        ChecksumError,
-        snapshot(
-            "llama.cpp in TMP/llama.cpp/node-llama-cpp-3.22.1 is not what moa-bench was made with: sha256 DIGEST, expected DIGEST. Delete that folder and fetch it again."
-        ),
-    ):
-        find_peers(gguf_files, tmp_path)
-    with pytest.raises(ChecksumError):
-        llama_cpp.fetch(tmp_path, SilentProgress())
-    found = llama_cpp.files_sha256(llama_cpp.install_folder(tmp_path) / "node_modules", llama_cpp.FOLDERS)
-    monkeypatch.setattr(llama_cpp, "SHA256", found)
-    (peer,), _ = find_peers(gguf_files, tmp_path)
-    assert (peer.command[0], peer.command[-1]) == ("/bin/node", str(gguf_files.weights[0]))
+    (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
+    files = resolve(str(save_tiny_model(tmp_path / "model")), tmp_path / "cache")
+    with pytest.raises(ConfigError, match="model is not a GGUF file"):
+        find_peers(files, tmp_path)
 
 
-def test_without_npm_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with raises(
-        ConfigError, snapshot("llama.cpp cannot be fetched: npm is not there. Install node 20 or later, with npm.")
-    ):
-        llama_cpp.fetch(tmp_path, SilentProgress())
-    assert not list(tmp_path.iterdir())
+def test_llama_cpp_is_given_the_file(write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
+    files = resolve(str(write_gguf()), tmp_path / "cache")
+    (peer,), missing = find_peers(files, tmp_path)
+    assert (peer.command[0], Path(peer.command[1]).name, peer.command[2:], missing) == (
+        "/bin/node", "llama_cpp.mjs", (str(tmp_path), str(files.weights[0])), {},
+    )  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from moa_bench.harness.answers import TimedAnswer
+from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.local_server import LocalAnswer, LocalStep
-from moa_bench.suites.single.names import PLAIN
 from moa_bench.suites.single.rounds import Ask, MethodAnswer, ask_round
 
 TEXT = (5, 6, 7, 8)

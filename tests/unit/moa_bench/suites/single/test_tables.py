@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_bench.suites.single.names import LLAMA_CPP, SERVER
-from moa_bench.suites.single.picture import draw
-from moa_bench.suites.single.suite import SUITE, SingleEffort
-from moa_bench.suites.single.tables import render
+from moa_bench.suites.single import SUITE, SingleEffort
+from moa_bench.suites.single.figures import LLAMA_CPP, SERVER
+from moa_bench.suites.single.tables import draw, render
 
 from tests.unit.moa_bench.suites.single.test_figures import round_of, took
 

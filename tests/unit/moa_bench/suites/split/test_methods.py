@@ -10,10 +10,9 @@ from typing import Any, cast
 import pytest
 from moa_bench.harness.links import RunningLink
 from moa_bench.harness.oracle import OracleDrafter
-from moa_bench.suites.split import methods
+from moa_bench.suites.split import SplitEffort, methods
+from moa_bench.suites.split.figures import PLAIN
 from moa_bench.suites.split.methods import Devices, oracle_methods
-from moa_bench.suites.split.names import PLAIN
-from moa_bench.suites.split.suite import SplitEffort
 
 
 def test_each_acceptance_is_used_in_all_ways() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_bench.report.spread import Spread
-from moa_bench.suites.split.figures import figures_of, over
+from moa_bench.suites.split.figures import ALL, PLAIN, figures_of, over
 from moa_bench.suites.split.methods import methods_of
-from moa_bench.suites.split.names import ALL, PLAIN
 from moa_bench.suites.split.tables import EAGLE, link_table, remarks
 
 

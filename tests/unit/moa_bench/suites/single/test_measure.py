@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 from moa_bench.harness.questions import BenchQuestion
-from moa_bench.suites.single.questions import choose
+from moa_bench.suites.single.measure import choose
 from moa_shared.errors import DataError
 
 from tests.support.messages import raises

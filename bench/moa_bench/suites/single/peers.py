@@ -1,8 +1,5 @@
 """What a user would run instead, each in a process of its own on the cores of the target, and what it is asked."""
 
-from __future__ import annotations
-
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -11,33 +8,26 @@ from typing import Any
 
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles
-from moa_shared.models.gguf.parts import is_gguf
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.answers import PlainClient
+from moa_bench.harness.child import running_server
 from moa_bench.harness.cores import on_cores
-from moa_bench.harness.servers import running_server
 from moa_bench.harness.workers import WorkerCommand, running_workers
-from moa_bench.suites.single.names import LLAMA_CPP, LLAMA_LOOKUP
-from moa_bench.suites.single.peers.llama_cpp import FETCH_HINT, check, install_folder
+from moa_bench.suites.engine.subjects import llama_subject
+from moa_bench.suites.single.figures import LLAMA_CPP, LLAMA_LOOKUP
 from moa_bench.suites.single.rounds import Ask, MethodAnswer
 
 SCRIPT = Path(__file__).with_name("llama_cpp.mjs")
 MODES = {LLAMA_CPP: "plain", LLAMA_LOOKUP: "lookup"}
 
 
-def find_peers(files: ModelFiles, cache: Path) -> tuple[list[WorkerCommand], dict[str, str]]:
-    """llama.cpp, where it has been installed in a cache; or why it is missing."""
-    node, folder = shutil.which("node"), install_folder(cache)
-    if not is_gguf(files.weights[0]):
-        return [], {LLAMA_CPP: f"{files.target_id} is not a GGUF file"}
-    if node is None:
-        return [], {LLAMA_CPP: "node is not there"}
-    if not folder.is_dir():
-        return [], {LLAMA_CPP: f"it is not installed. {FETCH_HINT}"}
-    check(folder)
-    return [WorkerCommand(LLAMA_CPP, (node, str(SCRIPT), str(folder.resolve()), str(files.weights[0])))], {}
+def find_peers(files: ModelFiles, llama_cpp: Path | None) -> tuple[list[WorkerCommand], dict[str, str]]:
+    """llama.cpp, where a folder has node-llama-cpp; or why it is missing."""
+    if llama_cpp is None:
+        return [], {LLAMA_CPP: "--llama-cpp names no folder with node-llama-cpp"}
+    return [llama_subject(llama_cpp, files, SCRIPT)], {}
 
 
 @contextmanager

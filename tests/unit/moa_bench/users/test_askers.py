@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from moa_bench.users.pending_byes import PendingByes
+from moa_bench.users.askers import PendingByes
 
 
 async def test_nobody_waits_for_a_goodbye_until_the_end() -> None:

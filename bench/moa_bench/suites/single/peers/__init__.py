@@ -1,1 +1,0 @@
-"""What a user would run instead: transformers and llama.cpp."""
