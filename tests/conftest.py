@@ -38,6 +38,8 @@ os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).resolve().parents[1] / "build
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup: what tests start would ignore it too
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs the tests in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 # Suites that need more than the extra `test`, with a package of theirs. A test is of one by its folder or by a mark,
