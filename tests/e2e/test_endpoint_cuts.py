@@ -54,22 +54,20 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
         yield Behind4G(home, link, exact_server, template)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_three_cuts_leave_the_text_as_over_a_wire(
-    behind_4g: Behind4G, default_model_files: ModelFiles, temperature: float
-) -> None:
+def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
+    """An answer's text as a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
     client = OpenAI(base_url=behind_4g.url, api_key="none")
     pieces: list[str] = []
     cuts = list(CUTS_S)
     stream = client.chat.completions.create(
         model="default",
-        messages=[{"role": "user", "content": QUESTION}],
-        temperature=temperature,
+        messages=[{"role": "user", "content": question}],
         top_p=1,
         seed=SEED,
         max_tokens=LENGTH,
         stream=True,
         extra_body=PLAIN,
+        **asked,
     )
     for chunk in stream:
         if chunk.choices and chunk.choices[0].delta.content:
@@ -77,8 +75,16 @@ def test_three_cuts_leave_the_text_as_over_a_wire(
             if cuts and len("".join(pieces)) > 40 * (len(CUTS_S) - len(cuts) + 1):
                 behind_4g.link.cut(cuts.pop())
     assert not cuts
+    return "".join(pieces)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_three_cuts_leave_the_text_as_over_a_wire(
+    behind_4g: Behind4G, default_model_files: ModelFiles, temperature: float
+) -> None:
+    text = text_through_cuts(behind_4g, QUESTION, temperature=temperature)
     tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=temperature, seed=SEED)
-    assert "".join(pieces) == load_tokenizer(default_model_files).shown(tokens)
+    assert text == load_tokenizer(default_model_files).shown(tokens)
 
 
 def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
@@ -91,30 +97,12 @@ def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: Mod
     }
     schema = {"type": "array", "items": item, "minItems": 8, "maxItems": 12}
     question = "List some fruits with their colours, as JSON."
-    client = OpenAI(base_url=behind_4g.url, api_key="none")
-    pieces: list[str] = []
-    cuts = list(CUTS_S)
-    stream = client.chat.completions.create(
-        model="default",
-        messages=[{"role": "user", "content": question}],
-        temperature=0.8,
-        top_p=1,
-        seed=SEED,
-        max_tokens=LENGTH,
-        stream=True,
-        response_format={"type": "json_schema", "json_schema": {"name": "fruits", "schema": schema}},
-        extra_body=PLAIN,
-    )
-    for chunk in stream:
-        if chunk.choices and chunk.choices[0].delta.content:
-            pieces.append(chunk.choices[0].delta.content)
-            if cuts and len("".join(pieces)) > 40 * (len(CUTS_S) - len(cuts) + 1):
-                behind_4g.link.cut(cuts.pop())
-    assert not cuts
+    form = {"type": "json_schema", "json_schema": {"name": "fruits", "schema": schema}}
+    text = text_through_cuts(behind_4g, question, temperature=0.8, response_format=form)
     constraint = pb.Constraint(kind=pb.Constraint.KIND_JSON_SCHEMA, text=json.dumps(schema))
     tokens = behind_4g.over_a_wire(question, LENGTH, temperature=0.8, seed=SEED, constraint=constraint)
-    assert "".join(pieces) == load_tokenizer(default_model_files).shown(tokens)
-    fruits = json.loads("".join(pieces))
+    assert text == load_tokenizer(default_model_files).shown(tokens)
+    fruits = json.loads(text)
     assert 8 <= len(fruits) <= 12
     assert all(set(fruit) == {"name", "colour"} for fruit in fruits)
 
