@@ -273,12 +273,12 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
 
 
 def test_keys_typed_into_an_answer_are_the_next_question(terminal: Terminal) -> None:
-    terminal.at_prompt("/set max_tokens 400\r")
-    terminal.wait_for("max_tokens is 400 now")
+    terminal.at_prompt("/set max_tokens 2000\r")
+    terminal.wait_for("max_tokens is 2000 now")
     terminal.at_prompt("w10\r")
     terminal.wait_for(r"(w\d+ ){20}")  # of the answer; the question may be above what is looked at
     terminal.type("/set top_k\r")
-    terminal.wait_for(r"cut after 400 tokens[^\n]*\n> /set top_k\ntop_k is 0 \(the default\)\.")
+    terminal.wait_for(r"cut after 2000 tokens[^\n]*\n> /set top_k\ntop_k is 0 \(the default\)\.")
     assert terminal.text.count("/set top_k") == 1
 
 
