@@ -8,10 +8,10 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 
 from moa_client.endpoint.answer_source import ServedModel
+from moa_client.endpoint.fields import refusing
 from moa_client.endpoint.messages import conversation
 from moa_client.endpoint.requests import ChatRequest
 from moa_client.endpoint.tool_answer import AnswerMarkup
-from moa_client.endpoint.tool_fields import refusing
 from moa_client.tools.forced import forced_grammar
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.template_input import template_input

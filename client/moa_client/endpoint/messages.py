@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from moa_client.endpoint.tool_fields import refused, refusing
+from moa_client.endpoint.fields import RequestFields, refused, refusing
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.tool import ToolCall, ToolResult
 from moa_client.web.error_form import RequestError
@@ -16,25 +16,21 @@ from moa_client.web.error_form import RequestError
 SYSTEM_ROLES = ("system", "developer")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class TextPart(_Part):
+class TextPart(RequestFields):
     """A part of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(_Part):
+class CalledFunction(RequestFields):
     """What a call calls."""
 
     name: str
     arguments: str
 
 
-class CallField(_Part):
+class CallField(RequestFields):
     """A call that an earlier answer made; `index` is left from the chunks of a stream."""
 
     id: str
@@ -59,14 +55,14 @@ def _as_parts(content: object) -> object:
     return content
 
 
-class Message(_Part):
+class Message(RequestFields):
     """One message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
     name: str | None = None
     refusal: str = ""
-    tool_calls: list[CallField] = []
+    tool_calls: list[CallField] = Field(default_factory=list)
     tool_call_id: str | None = None
 
     @property

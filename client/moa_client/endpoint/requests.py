@@ -12,15 +12,16 @@ from typing import Annotated, Any, Literal, TypeVar
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_shared.sampling.settings import TOKEN_LIMIT
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions, draw_seed, token_bias
+from moa_client.endpoint.fields import RequestFields, refused
 from moa_client.endpoint.message_fields import used_messages
 from moa_client.endpoint.messages import Message, conversation
 from moa_client.endpoint.parameters import Api, used_parameters
 from moa_client.endpoint.response_format import ResponseFormat, StructuredOutputs, constraint_of
-from moa_client.endpoint.tool_fields import ToolChoiceField, ToolField, ToolOffer, refused, tool_offer
+from moa_client.endpoint.tool_fields import ToolChoiceField, ToolField, ToolOffer, tool_offer
 from moa_client.tools.tool import ToolChoice
 from moa_client.web.error_form import RequestError
 
@@ -31,18 +32,14 @@ AnyRequest = TypeVar("AnyRequest", bound="AnswerRequest")
 ROLES = "expected system, developer, user, assistant or tool"
 
 
-class _RequestPart(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class StreamOptions(_RequestPart):
+class StreamOptions(RequestFields):
     """How a stream is sent."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] | None = None
 
 
-class Extensions(_RequestPart):
+class Extensions(RequestFields):
     """What only this endpoint has.
 
     Args:
@@ -58,7 +55,7 @@ def _as_list(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
-class AnswerRequest(_RequestPart):
+class AnswerRequest(RequestFields):
     """What both kinds of requests have."""
 
     model: str = DEFAULT_MODEL
@@ -72,7 +69,7 @@ class AnswerRequest(_RequestPart):
     repeat_last_n: int | None = None
     presence_penalty: float = Field(0.0, allow_inf_nan=False)
     frequency_penalty: float = Field(0.0, allow_inf_nan=False)
-    logit_bias: dict[str, float] = {}
+    logit_bias: dict[str, float] = Field(default_factory=dict)
     loop_guard: bool = True
     seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
@@ -144,7 +141,7 @@ class ChatRequest(AnswerRequest):
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, lt=1 << 31)
-    tools: list[ToolField] = []
+    tools: list[ToolField] = Field(default_factory=list)
     tool_choice: ToolChoiceField = ToolChoice()
     parallel_tool_calls: bool = True
 

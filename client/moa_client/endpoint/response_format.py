@@ -7,28 +7,25 @@ from typing import Annotated, Any, Literal
 
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from moa_client.endpoint.fields import RequestFields, refused
 from moa_client.web.error_form import RequestError
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class TextFormat(_Form):
+class TextFormat(RequestFields):
     """Any text."""
 
     type: Literal["text"]
 
 
-class JsonObjectFormat(_Form):
+class JsonObjectFormat(RequestFields):
     """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-class NamedSchema(_Form):
+class NamedSchema(RequestFields):
     """A JSON schema; `strict` or not, it is enforced."""
 
     name: str = Field("", max_length=64)
@@ -37,7 +34,7 @@ class NamedSchema(_Form):
     strict: bool | None = None
 
 
-class JsonSchemaFormat(_Form):
+class JsonSchemaFormat(RequestFields):
     """JSON of a schema."""
 
     type: Literal["json_schema"]
@@ -47,7 +44,7 @@ class JsonSchemaFormat(_Form):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
-class StructuredOutputs(_Form):
+class StructuredOutputs(RequestFields):
     """vLLM's extension: exactly one of these.
 
     Args:
@@ -70,12 +67,7 @@ def constraint_of(wanted: ResponseFormat | None, structured: StructuredOutputs |
         RequestError: it cannot be one, or there are two.
     """
     if wanted is not None and not isinstance(wanted, TextFormat) and structured is not None:
-        raise RequestError(
-            400,
-            "structured_outputs: give either it or response_format.",
-            param="structured_outputs",
-            code="invalid_value",
-        )
+        raise refused("structured_outputs", "give either it or response_format")
     param = "response_format" if structured is None else "structured_outputs"
     try:
         return _of_format(wanted) if structured is None else _of_extension(structured)

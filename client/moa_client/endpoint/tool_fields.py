@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from moa_shared.errors import ConfigError
-from pydantic import BaseModel, ConfigDict, PlainValidator
+from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError
 
+from moa_client.endpoint.fields import RequestFields, refusing
 from moa_client.tools.tool import ChoiceMode, Tool, ToolChoice, check_tools
-from moa_client.web.error_form import RequestError
 
 
-class _Field(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class FunctionField(_Field):
+class FunctionField(RequestFields):
     """A function. Its schema is enforced where a call is required, `strict` or not."""
 
     name: str
@@ -28,7 +22,7 @@ class FunctionField(_Field):
     strict: bool | None = None
 
 
-class ToolField(_Field):
+class ToolField(RequestFields):
     """A tool; there are only functions."""
 
     type: Literal["function"]
@@ -81,21 +75,3 @@ def tool_offer(fields: Sequence[ToolField], choice: ToolChoice, *, is_parallel: 
         offered = choice.of(tools)
     is_parallel = is_parallel and choice.mode is not ChoiceMode.NAMED  # naming one asks for one call
     return ToolOffer(offered, choice.is_forced, is_parallel)
-
-
-@contextmanager
-def refusing(param: str) -> Iterator[None]:
-    """Refuses the parameter if the block finds that it cannot be used.
-
-    Raises:
-        RequestError: it does.
-    """
-    try:
-        yield
-    except ConfigError as error:
-        raise refused(param, f"{error.message} {error.hint}".rstrip(" .")) from None
-
-
-def refused(param: str, words: str) -> RequestError:
-    """The refusal of a parameter, whose value cannot be used."""
-    return RequestError(400, f"{param}: {words}.", param=param, code="invalid_value")
