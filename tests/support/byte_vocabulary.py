@@ -6,26 +6,17 @@ from collections.abc import Sequence
 from functools import cache
 
 from llguidance import LLTokenizer, TokenizerWrapper
+from moa_shared.constraints.trial import ByteTokens
 
-LONGER = [b'{"', b'": ', b"true", b"false", b", ", b"10", b"ab", b'"}', b"null"]
-TOKENS = [bytes([byte]) for byte in range(256)] + LONGER + [b"<end>"]
-END = len(TOKENS) - 1
-
-
-class _Bytes:
-    eos_token_id = END
-    bos_token_id = None
-    tokens = TOKENS
-    special_token_ids = (END,)
-
-    def __call__(self, text: bytes) -> list[int]:
-        return list(text)
+_BYTES = ByteTokens([b'{"', b'": ', b"true", b"false", b", ", b"10", b"ab", b'"}', b"null"])
+TOKENS = _BYTES.tokens
+END = _BYTES.eos_token_id
 
 
 @cache
 def byte_vocabulary() -> LLTokenizer:
     """The vocabulary."""
-    return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=END)
+    return LLTokenizer(TokenizerWrapper(_BYTES), eos_token=END)
 
 
 def text_of(tokens: Sequence[int]) -> str:

@@ -39,7 +39,7 @@ class ConstraintCompiler:
         self._compiled = lru_cache(KEPT)(self._compile)
 
     def begin(self, constraint: Constraint) -> ConstrainedText:
-        """An answer under a constraint, before its first token; takes seconds for the first one of a model.
+        """An answer under a constraint, before its first token; the first one of a model takes a second more.
 
         Raises:
             ConfigError: the constraint cannot be enforced, or takes too long to compile.

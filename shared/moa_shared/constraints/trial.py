@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from moa_shared.constraints.constrained_text import ConstrainedText
@@ -9,16 +11,20 @@ from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.sampling.constraint import Constraint
 from moa_shared.tree.draft_tree import DraftTree
 
-BYTES = 256
 
+class ByteTokens:
+    """A tokenizer of single bytes, as `TokenizerWrapper` asks for it; its last token ends a text.
 
-class _Bytes:
-    """What `TokenizerWrapper` asks of a tokenizer."""
+    Args:
+        longer: further tokens, which no text is encoded with.
+    """
 
-    eos_token_id = BYTES
     bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(BYTES)), b"<end>")
-    special_token_ids = (BYTES,)
+
+    def __init__(self, longer: Sequence[bytes] = ()) -> None:
+        self.tokens = [*(bytes([byte]) for byte in range(256)), *longer, b"<end>"]
+        self.eos_token_id = len(self.tokens) - 1
+        self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
@@ -30,6 +36,7 @@ def try_constraint(constraint: Constraint) -> None:
     Raises:
         ConfigError: it cannot be enforced.
     """
-    vocabulary = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=BYTES)
+    tokens = ByteTokens()
+    vocabulary = LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_token_id)
     text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     text.allowed(DraftTree((), ()))

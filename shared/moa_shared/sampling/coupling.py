@@ -66,6 +66,18 @@ def process_logits(logits: Scores, sampling: Sampling) -> Scores:
     return log_softmax(_keep_min_p(scores, sampling.min_p))
 
 
+def permitted(
+    logits: Scores,
+    positions: Sequence[int],
+    sampling: Sampling,
+    before: TextBefore | None = None,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> Scores:
+    """Logits with biases and penalties, -inf for tokens that are not allowed; the arguments are those of `select`."""
+    logits = adjusted(logits, positions, sampling, before)
+    return logits if allowed is None else np.where(allowed[:, : logits.shape[-1]], logits, np.float32(-np.inf))
+
+
 def select(
     logits: Scores,
     positions: Sequence[int],
@@ -84,9 +96,7 @@ def select(
     Raises:
         InternalError: logits that are not numbers, so no token can be chosen; penalties without the text.
     """
-    logits = adjusted(logits, positions, sampling, before)
-    if allowed is not None:
-        logits = np.where(allowed[:, : logits.shape[-1]], logits, np.float32(-np.inf))
+    logits = permitted(logits, positions, sampling, before, allowed)
     if sampling.greedy:
         return _likeliest(logits, positions)
     chosen: list[int] = []

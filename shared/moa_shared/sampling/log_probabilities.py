@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.sampling.chances import TokenChances, WantedChances
-from moa_shared.sampling.coupling import process_logits
-from moa_shared.sampling.penalties import TextBefore, adjusted
+from moa_shared.sampling.coupling import permitted, process_logits
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import Scores, largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 
@@ -31,10 +31,7 @@ def chances_of(
         positions: of each token; `before` and `allowed` as `coupling.select` takes them.
     """
     if wanted.processed:
-        logits = adjusted(logits, positions, sampling, before)
-        if allowed is not None:
-            logits = np.where(allowed[:, : logits.shape[-1]], logits, np.float32(-np.inf))
-        scores = process_logits(logits, sampling)
+        scores = process_logits(permitted(logits, positions, sampling, before, allowed), sampling)
     else:
         scores = log_softmax(logits)
     own = scores[np.arange(len(chosen)), list(chosen)].tolist()

@@ -80,7 +80,6 @@ class ConverseStream:
         self._codecs: tuple[Codec, ...] = ()
         self._frame_writer = FrameWriter(write, services.settings.write_seconds, services.observer)
         self._drafts = DraftReader()
-        self._form: ConstrainedText | None = None  # of the question that is handled
         self._reader: asyncio.Task[None] | None = None
         self._busy_at = services.clock()  # when something was last asked or written
         self._allowance = allowance or Allowance(services.clock)
@@ -144,13 +143,13 @@ class ConverseStream:
         if self.state is StreamState.ENDED:
             return  # crossed with our goodbye
         frame = parse(pb.ClientFrame, data, self._services.frame_bytes)
-        sampling = frame.open.ask.sampling if frame.HasField("open") else frame.ask.sampling
-        self._form = None
+        sampling, form = frame.open.ask.sampling if frame.HasField("open") else frame.ask.sampling, None
         if sampling.HasField("constraint"):
-            self._form = await self._services.forms.begin(constraint_from_proto(sampling.constraint))
-        self._on_frame(frame, len(data))
+            form = await self._services.forms.begin(constraint_from_proto(sampling.constraint))
+        self._on_frame(frame, len(data), form)
 
-    def _on_frame(self, frame: pb.ClientFrame, size: int) -> None:
+    def _on_frame(self, frame: pb.ClientFrame, size: int, form: ConstrainedText | None) -> None:
+        """Handles a frame; `form`: of the question in it, if it must have one."""
         if self.state is StreamState.ENDED:
             return  # while the form was compiled
         kind = frame.WhichOneof("frame")
@@ -160,9 +159,9 @@ class ConverseStream:
         self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, size)
         match kind:
             case "open":
-                self._on_open(frame.open)
+                self._on_open(frame.open, form)
             case "ask":
-                self._on_ask(frame.ask)
+                self._on_ask(frame.ask, form)
             case "draft":
                 self._on_draft(frame.draft)
             case "ack":
@@ -178,7 +177,7 @@ class ConverseStream:
             case "bye":
                 self._on_bye()
 
-    def _on_open(self, message: pb.Open) -> None:
+    def _on_open(self, message: pb.Open, form: ConstrainedText | None) -> None:
         welcome = OpenHandshake(self._services, self._lifecycle, self.caller, self).answer(message)
         live = self._live = welcome.live
         self._codecs = welcome.codecs
@@ -193,16 +192,16 @@ class ConverseStream:
         cached = welcome.opened.cached_tokens
         log.info("session opened" if is_new else "session resumed", **self._facts(), cached=cached)
         if welcome.ask is not None:
-            self._begin(live, welcome.ask)
+            self._begin(live, welcome.ask, form)
         elif feed is not None:
             feed.rows_ready(live.session.cached)
 
-    def _on_ask(self, message: pb.Ask) -> None:
+    def _on_ask(self, message: pb.Ask, form: ConstrainedText | None) -> None:
         live = self._attached()
         self._services.rates.on_request(self.caller)
-        self._begin(live, self._services.read_ask(message))
+        self._begin(live, self._services.read_ask(message), form)
 
-    def _begin(self, live: LiveSession, ask: Ask) -> None:
+    def _begin(self, live: LiveSession, ask: Ask, form: ConstrainedText | None) -> None:
         """Begins an answer, or continues one."""
         self._drafts = DraftReader()
         if self._lifecycle.draining:
@@ -211,7 +210,7 @@ class ConverseStream:
         self._services.let_in(live, self.caller)
         self._busy_at = self._services.clock()
         session = live.session
-        backlog = session.on_ask(ask, self._form)
+        backlog = session.on_ask(ask, form)
         if backlog.repeats:
             return
         live.account.usage.on_ask(ask.id, len(session.tokens))
