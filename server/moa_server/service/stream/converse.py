@@ -139,25 +139,25 @@ class ConverseStream:
     # ------------------------------------------------------------ frames
 
     async def _take(self, data: bytes) -> None:
-        """Handles a frame, once the form that a question asks for is compiled."""
+        """Checks a frame, compiles the form that a question in it asks for, and handles it."""
         if self.state is StreamState.ENDED:
             return  # crossed with our goodbye
         frame = parse(pb.ClientFrame, data, self._services.frame_bytes)
-        sampling, form = frame.open.ask.sampling if frame.HasField("open") else frame.ask.sampling, None
-        if sampling.HasField("constraint"):
-            form = await self._services.forms.begin(constraint_from_proto(sampling.constraint))
-        self._on_frame(frame, len(data), form)
-
-    def _on_frame(self, frame: pb.ClientFrame, size: int, form: ConstrainedText | None) -> None:
-        """Handles a frame; `form`: of the question in it, if it must have one."""
-        if self.state is StreamState.ENDED:
-            return  # while the form was compiled
         kind = frame.WhichOneof("frame")
         check_order(kind, is_first=self.state is StreamState.AWAITING_OPEN)
         nodes = check_lengths(frame, self._services.most_tokens)
-        self._allowance.charge(size, nodes, replies=kind == "beat")
-        self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, size)
-        match kind:
+        self._allowance.charge(len(data), nodes, replies=kind == "beat")
+        self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, len(data))
+        sampling, form = frame.open.ask.sampling if kind == "open" else frame.ask.sampling, None
+        if sampling.HasField("constraint"):
+            form = await self._services.forms.begin(constraint_from_proto(sampling.constraint))
+        self._on_frame(frame, form)
+
+    def _on_frame(self, frame: pb.ClientFrame, form: ConstrainedText | None) -> None:
+        """Handles a frame; `form`: of the question in it, if it must have one."""
+        if self.state is StreamState.ENDED:
+            return  # while the form was compiled
+        match frame.WhichOneof("frame"):
             case "open":
                 self._on_open(frame.open, form)
             case "ask":
