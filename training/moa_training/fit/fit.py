@@ -145,6 +145,7 @@ class TrainingRun:
         path = self.save()
         if self.cache is not None:
             self.cache.remove()
+        del self.module  # holds the process group
         self.processes.leave()
         return path
 

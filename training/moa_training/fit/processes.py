@@ -70,6 +70,11 @@ class Processes:
             )
 
     def leave(self) -> None:
-        """Ends the process group, after the last word to the others."""
+        """Ends the process group, after the last word to the others.
+
+        What uses the group must be gone: where a model wrapped for it holds the last reference, torch 2.13 joins gloo's
+        thread with the interpreter's lock held, and waits for ever if that thread still has a tensor to give back.
+        """
         if self.several:
+            self._accelerator.free_memory()
             self._accelerator.end_training()
