@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from moa_bench.report.report import with_section
-from moa_client.endpoint.message_fields import message_fields_table
-from moa_client.endpoint.parameters import parameters_table
+from moa_client.endpoint.openai.message_fields import message_fields_table
+from moa_client.endpoint.openai.parameters import parameters_table
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.programs.command_line import options_table

@@ -9,8 +9,9 @@ from typing import Any
 
 import openai
 import pytest
+from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.host_source import HostSource
-from moa_client.endpoint.routes import EndpointSettings, endpoint_routes
+from moa_client.endpoint.routes import endpoint_routes
 from moa_client.host.host import Host
 from moa_client.web.access import Access
 from moa_client.web.app import make_app

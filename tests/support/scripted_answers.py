@@ -23,7 +23,8 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.conversation.updates import Update
-from moa_client.endpoint.routes import EndpointSettings, endpoint_routes
+from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.routes import endpoint_routes
 from moa_client.surface.subscription import Subscription
 from moa_client.tools.template_input import TemplateInput
 from moa_client.web.access import Access

@@ -11,8 +11,9 @@ from moa_shared.programs.addresses import is_loopback
 
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.page_backend import DaemonPage
+from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.host_source import HostSource
-from moa_client.endpoint.routes import EndpointSettings, endpoint_routes
+from moa_client.endpoint.routes import endpoint_routes
 from moa_client.page.routes import page_routes
 from moa_client.settings import ClientSettings
 from moa_client.web.access import Access

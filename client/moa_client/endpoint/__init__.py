@@ -1,1 +1,1 @@
-"""The endpoint for programs that are written for OpenAI's API: completions of chats and of texts."""
+"""The endpoint for programs that are written for the APIs of OpenAI and others."""

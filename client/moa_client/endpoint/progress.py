@@ -63,6 +63,11 @@ class AnswerProgress:
         return self.reason is not None or self.failure is not None
 
     @property
+    def completion_tokens(self) -> int:
+        """Of the answer so far."""
+        return self.text.tokens + len(self.text.waiting)
+
+    @property
     def deadline(self) -> float | None:
         """When the server has been lost for too long, on the caller's clock; None: it is there."""
         return None if self._lost_at is None else self._lost_at + self._settle_seconds - self._lost_seconds

@@ -13,15 +13,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from moa_client.endpoint.answering import Answering
-from moa_client.endpoint.forms import KEEP_ALIVE, Chunks, event
-from moa_client.endpoint.progress import AnswerProgress
-from moa_client.endpoint.tool_answer import Fields
+from moa_client.endpoint.asked import AnswerForm
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import request_error
 
 KEEP_ALIVE_SECONDS = 15.0  # proxies and clients wait for at least 30
 HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # a proxy must not hold events back
 }
@@ -33,12 +30,14 @@ class AnswerResponse(Response):
     Args:
         start: begins the answer.
         closing: ends it when the server closes.
+        form: how it is sent.
     """
 
-    def __init__(self, start: Callable[[], Answering], closing: Closing) -> None:
+    def __init__(self, start: Callable[[], Answering], closing: Closing, form: AnswerForm) -> None:
         super().__init__()
         self._start = start
         self._closing = closing
+        self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = self._start()
@@ -66,68 +65,55 @@ class AnswerResponse(Response):
 
 
 class WholeResponse(AnswerResponse):
-    """The answer when it is over.
-
-    Args:
-        whole: makes its JSON object.
-    """
-
-    def __init__(
-        self, start: Callable[[], Answering], closing: Closing, whole: Callable[[AnswerProgress], Fields]
-    ) -> None:
-        super().__init__(start, closing)
-        self._whole = whole
+    """The answer when it is over."""
 
     async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
         progress = answering.progress
         while not progress.is_over:
             await answering.change(KEEP_ALIVE_SECONDS)
         if progress.failure is not None:
-            response = request_error(progress.failure).response()
+            response = self._form.refusal(request_error(progress.failure))
         else:
-            response = JSONResponse(self._whole(progress))
+            response = JSONResponse(self._form.whole(progress))
         await response(scope, receive, send)
 
 
 class StreamedResponse(AnswerResponse):
-    """The answer as a stream of events.
-
-    Args:
-        chunks: makes them.
-    """
+    """The answer as it comes."""
 
     def __init__(
         self,
         start: Callable[[], Answering],
         closing: Closing,
-        chunks: Chunks,
+        form: AnswerForm,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
-        super().__init__(start, closing)
-        self._chunks = chunks
+        super().__init__(start, closing, form)
         self._keep_alive_seconds = keep_alive_seconds
-        self.raw_headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        self.raw_headers = [
+            (name.encode(), value.encode()) for name, value in {"content-type": form.media_type, **HEADERS}.items()
+        ]
 
     async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
-        chunks, progress = self._chunks, answering.progress
+        form, progress = self._form, answering.progress
         has_begun = False
         while True:
             has_changed = await answering.change(self._keep_alive_seconds)
             is_over, failure = progress.is_over, progress.failure  # sending takes time, in which they may change
             if failure is not None and not has_begun:
-                await request_error(failure).response()(scope, receive, send)
+                await form.refusal(request_error(failure))(scope, receive, send)
                 return
-            body = chunks.next(progress) if has_changed else KEEP_ALIVE
+            body = form.next(progress) if has_changed else form.keep_alive
             if failure is not None:
-                body += event(request_error(failure).fields)
+                body += form.failed(request_error(failure))
             elif is_over:
-                body += chunks.last(progress)
+                body += form.last(progress)
             if not body:
                 continue
             if not has_begun:
                 has_begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                body = chunks.first() + body
+                body = form.first() + body
             await send({"type": "http.response.body", "body": body, "more_body": not is_over})
             if is_over:
                 return

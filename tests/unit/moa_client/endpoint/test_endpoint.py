@@ -13,7 +13,7 @@ import openai
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import AnswerOutcome, LinkState
-from moa_client.endpoint.routes import EndpointSettings
+from moa_client.endpoint.endpoint import EndpointSettings
 from moa_shared.errors import (
     ContextLengthError,
     MismatchError,

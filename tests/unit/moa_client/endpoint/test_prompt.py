@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from moa_client.endpoint.chat_prompt import chat_prompt
-from moa_client.endpoint.requests import chat_request
+from moa_client.endpoint.openai.requests import chat_request
 from moa_client.web.error_form import RequestError
 from moa_shared.sampling.constraint import ConstraintKind
 
@@ -29,7 +28,7 @@ class Thinking(ScriptedSource):
 
 def test_a_template_without_tools_has_them_in_the_system_prompt() -> None:
     model = ScriptedSource()
-    prompt = chat_prompt(chat_request(ASKED), model)
+    prompt = chat_request(ASKED).prompt(model)
     assert '"name": "get_weather"' in model.rendered[0]["content"]
     assert prompt.markup is not None
     assert (prompt.markup.thinking, prompt.constraint) == (None, None)
@@ -37,14 +36,14 @@ def test_a_template_without_tools_has_them_in_the_system_prompt() -> None:
 
 def test_tools_that_must_not_be_called_are_not_offered() -> None:
     model = ScriptedSource()
-    prompt = chat_prompt(chat_request(ASKED | {"tool_choice": "none"}), model)
+    prompt = chat_request(ASKED | {"tool_choice": "none"}).prompt(model)
     assert model.rendered == [{"role": "user", "content": "Hi"}]
     assert (prompt.markup, prompt.constraint) == (None, None)
 
 
 def test_a_call_that_is_required_is_enforced_after_reasoning() -> None:
     choice = {"type": "function", "function": {"name": "now"}}
-    prompt = chat_prompt(chat_request(ASKED | {"tool_choice": choice}), Thinking())
+    prompt = chat_request(ASKED | {"tool_choice": choice}).prompt(Thinking())
     assert prompt.markup is not None
     assert prompt.markup.is_thinking
     assert prompt.constraint is not None
@@ -55,4 +54,4 @@ def test_a_call_that_is_required_is_enforced_after_reasoning() -> None:
 
 def test_a_template_that_refuses_is_told() -> None:
     with pytest.raises(RequestError, match="refuses it"):
-        chat_prompt(chat_request(ASKED | {"messages": [{"role": "user", "content": "REFUSE"}]}), ScriptedSource())
+        chat_request(ASKED | {"messages": [{"role": "user", "content": "REFUSE"}]}).prompt(ScriptedSource())

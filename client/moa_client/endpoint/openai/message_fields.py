@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moa_client.endpoint.parameters import CHAT, Parameter, fields_table, used_fields
+from moa_client.endpoint.openai.parameters import CHAT, Parameter, fields_table, used_fields
 from moa_client.web.error_form import RequestError
 
 _NOTES = ("id", "type", "status", "metadata", "created_at", "timestamp", "parsed", "provider_specific_fields")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions, options_from
-from moa_client.endpoint.requests import chat_request, text_request
+from moa_client.endpoint.openai.requests import chat_request, text_request
 from moa_client.web.error_form import RequestError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.endpoint.message_fields import FIELDS, message_fields_table
-from moa_client.endpoint.messages import conversation
-from moa_client.endpoint.parameters import PARAMETERS, parameters_table
-from moa_client.endpoint.requests import ChatRequest, chat_request, text_request
+from moa_client.endpoint.openai.message_fields import FIELDS, message_fields_table
+from moa_client.endpoint.openai.messages import conversation
+from moa_client.endpoint.openai.parameters import PARAMETERS, parameters_table
+from moa_client.endpoint.openai.requests import ChatRequest, chat_request, text_request
 from moa_client.tools.formats.hermes import Hermes
 from moa_client.tools.template_input import template_input
 from moa_client.web.error_form import RequestError
@@ -76,7 +76,7 @@ def test_a_text_has_16_tokens_unless_it_says_otherwise() -> None:
 
 @pytest.mark.parametrize("prompt", ["Once", ["Once"], [1, 2], [[1, 2]]])
 def test_a_prompt_is_a_text_or_tokens(prompt: object) -> None:
-    assert text_request({"prompt": prompt}).prompt in ("Once", [1, 2])
+    assert text_request({"prompt": prompt}).text in ("Once", [1, 2])
 
 
 def test_what_asks_for_nothing_special_is_accepted() -> None:

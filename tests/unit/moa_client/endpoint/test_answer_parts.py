@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.endpoint.tool_answer import AnswerMarkup, ToolAnswer
-from moa_client.endpoint.tool_fields import ToolOffer
+from moa_client.endpoint.answer_parts import AnswerMarkup, AnswerParts
+from moa_client.endpoint.openai.forms import delta_fields, message_fields
 from moa_client.tools.formats.hermes import Hermes
 from moa_client.tools.formats.mistral import Mistral
+from moa_client.tools.offer import ToolOffer
 from moa_client.tools.thinking import find_thinking
 
 from tests.support.tool_calls import TOOLS
@@ -34,10 +35,10 @@ def markup(*, is_parallel: bool = True, is_thinking: bool = False) -> AnswerMark
 
 
 def read(text: str, reason: str = "stop", **how: bool) -> tuple[str | None, list[tuple[str, str]], str]:
-    answer = ToolAnswer(markup(**how), "chatcmpl-1")
+    answer = AnswerParts(markup(**how), "chatcmpl-1")
     answer.push(text)
     answer.finish()
-    message = answer.message()
+    message = message_fields(answer)
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", [])]
     return message["content"], calls, answer.reason(reason)
 
@@ -71,20 +72,20 @@ def test_one_call_only_where_several_are_not_wanted() -> None:
 
 
 def test_reasoning_is_apart() -> None:
-    answer = ToolAnswer(markup(is_thinking=True), "chatcmpl-1")
-    deltas = [*answer.push(f"I call.\n</think>\n{NOW}"), *answer.finish()]
-    assert deltas[0] == {"reasoning_content": "I call."}
-    assert answer.message()["reasoning_content"] == "I call."
+    answer = AnswerParts(markup(is_thinking=True), "chatcmpl-1")
+    parts = [*answer.push(f"I call.\n</think>\n{NOW}"), *answer.finish()]
+    assert delta_fields(parts[0], answer) == {"reasoning_content": "I call."}
+    assert message_fields(answer)["reasoning_content"] == "I call."
     assert answer.reason("stop") == "tool_calls"
 
 
 @given(st.sampled_from(TEXTS), st.lists(st.integers(0, 200), max_size=6).map(sorted), st.booleans())
 def test_deltas_add_up_to_the_message(text: str, cuts: list[int], is_parallel: bool) -> None:
-    answer = ToolAnswer(markup(is_parallel=is_parallel), "chatcmpl-1")
+    answer = AnswerParts(markup(is_parallel=is_parallel), "chatcmpl-1")
     ends = [0, *cuts, len(text)]
-    deltas = [delta for start, end in pairwise(ends) if start < end for delta in answer.push(text[start:end])]
-    whole = added([*deltas, *answer.finish()])
-    message = answer.message()
+    parts = [part for start, end in pairwise(ends) if start < end for part in answer.push(text[start:end])]
+    whole = added([delta_fields(part, answer) for part in [*parts, *answer.finish()]])
+    message = message_fields(answer)
     assert whole == {key: message[key] for key in ("content", "reasoning_content", "tool_calls") if message.get(key)}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError
 
 from moa_client.endpoint.fields import RequestFields, refusing
+from moa_client.tools.offer import ToolOffer, offer_of
 from moa_client.tools.tool import ChoiceMode, Tool, ToolChoice, check_tools
 
 
@@ -43,20 +43,6 @@ def _choice(value: object) -> ToolChoice:
 ToolChoiceField = Annotated[ToolChoice, PlainValidator(_choice)]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOffer:
-    """The tools that an answer may call, if any.
-
-    Args:
-        is_forced: it must call one.
-        is_parallel: it may make several calls.
-    """
-
-    tools: tuple[Tool, ...] = ()
-    is_forced: bool = False
-    is_parallel: bool = True
-
-
 def tool_offer(fields: Sequence[ToolField], choice: ToolChoice, *, is_parallel: bool) -> ToolOffer:
     """What a request offers.
 
@@ -72,6 +58,4 @@ def tool_offer(fields: Sequence[ToolField], choice: ToolChoice, *, is_parallel: 
     with refusing("tools"):
         check_tools(tools)
     with refusing("tool_choice"):
-        offered = choice.of(tools)
-    is_parallel = is_parallel and choice.mode is not ChoiceMode.NAMED  # naming one asks for one call
-    return ToolOffer(offered, choice.is_forced, is_parallel)
+        return offer_of(tools, choice, is_parallel=is_parallel)

@@ -16,17 +16,23 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions, draw_seed, token_bias
+from moa_client.endpoint.answer_parts import AnswerParts
+from moa_client.endpoint.answer_source import ServedModel
+from moa_client.endpoint.asked import AnswerHeader, Prompt
+from moa_client.endpoint.endpoint import DEFAULT_MODEL
 from moa_client.endpoint.fields import RequestFields, refused
-from moa_client.endpoint.message_fields import used_messages
-from moa_client.endpoint.messages import Message, conversation
-from moa_client.endpoint.parameters import Api, used_parameters
-from moa_client.endpoint.response_format import ResponseFormat, StructuredOutputs, constraint_of
-from moa_client.endpoint.tool_fields import ToolChoiceField, ToolField, ToolOffer, tool_offer
+from moa_client.endpoint.openai.forms import ChatForm, TextForm
+from moa_client.endpoint.openai.message_fields import used_messages
+from moa_client.endpoint.openai.messages import Message, conversation
+from moa_client.endpoint.openai.parameters import Api, used_parameters
+from moa_client.endpoint.openai.response_format import ResponseFormat, StructuredOutputs, constraint_of
+from moa_client.endpoint.openai.tool_fields import ToolChoiceField, ToolField, tool_offer
+from moa_client.endpoint.prompt import chat_prompt
+from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ToolChoice
 from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
-DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
 AnyRequest = TypeVar("AnyRequest", bound="AnswerRequest")
 ROLES = "expected system, developer, user, assistant or tool"
@@ -79,6 +85,11 @@ class AnswerRequest(RequestFields):
     moa: Extensions = Extensions()
 
     @property
+    def unverified(self) -> Literal["end", "fail"] | None:
+        """What becomes of an answer that the server does not verify in time; None: as the daemon is set."""
+        return self.moa.unverified
+
+    @property
     def most_tokens(self) -> int:
         """Of the answer; 0: as the context allows."""
         return self.max_tokens or 0
@@ -124,6 +135,12 @@ class AnswerRequest(RequestFields):
                 raise refused("logit_bias", f"expected tokens 0 to {vocab_size - 1}, got {token}")
         return options
 
+    @property
+    def _stream_form(self) -> dict[str, bool]:
+        """How its stream is sent."""
+        with_usage = self.stream_options is not None and self.stream_options.include_usage
+        return {"with_usage": with_usage, "with_provisional": self.moa.provisional}
+
     def check(self) -> None:
         """Checks what depends on several parameters.
 
@@ -156,6 +173,14 @@ class ChatRequest(AnswerRequest):
             RequestError: they cannot be offered.
         """
         return tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+
+    def prompt(self, model: ServedModel) -> Prompt:
+        """What the model is asked."""
+        return chat_prompt(conversation(self.messages), self.offer(), model)
+
+    def form(self, header: AnswerHeader, parts: AnswerParts | None) -> ChatForm:
+        """How the answer is sent."""
+        return ChatForm(header, parts, **self._stream_form)
 
     def check(self) -> None:
         super().check()
@@ -193,11 +218,23 @@ def _one_prompt(value: object) -> object:
 class TextRequest(AnswerRequest):
     """A request for the continuation of a text."""
 
-    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+    text: Annotated[str | list[int], BeforeValidator(_one_prompt)] = Field(alias="prompt")
 
     @property
     def most_tokens(self) -> int:
         return self.max_tokens or TEXT_TOKENS
+
+    def prompt(self, model: ServedModel) -> Prompt:
+        """What the model is asked."""
+        if isinstance(self.text, str):
+            return Prompt(model.encode(self.text))
+        if not all(0 <= token < model.vocab_size for token in self.text):
+            raise refused("prompt", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
+        return Prompt(self.text)
+
+    def form(self, header: AnswerHeader, parts: AnswerParts | None) -> TextForm:
+        """How the answer is sent."""
+        return TextForm(header, **self._stream_form)
 
 
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:

@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 
+from moa_client.endpoint.answer_parts import AnswerMarkup
 from moa_client.endpoint.answer_source import ServedModel
+from moa_client.endpoint.asked import Prompt
 from moa_client.endpoint.fields import refusing
-from moa_client.endpoint.messages import conversation
-from moa_client.endpoint.requests import ChatRequest
-from moa_client.endpoint.tool_answer import AnswerMarkup
 from moa_client.tools.forced import forced_grammar
 from moa_client.tools.formats.families import find_format
-from moa_client.tools.template_input import template_input
+from moa_client.tools.offer import ToolOffer
+from moa_client.tools.template_input import ChatMessage, template_input
 from moa_client.tools.thinking import find_thinking
+from moa_client.tools.tool import ToolResult
 from moa_client.web.error_form import request_error
 
 END = 32  # tokens: enough to hold what opens reasoning
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """What a model is asked.
-
-    Args:
-        markup: of the answer; None: no tools are offered, and its text is sent as it is.
-        constraint: the form of an answer that must be a call.
-    """
-
-    tokens: list[int]
-    markup: AnswerMarkup | None = None
-    constraint: Constraint | None = None
-
-
-def chat_prompt(asked: ChatRequest, model: ServedModel) -> ChatPrompt:
-    """The prompt of a request.
+def chat_prompt(messages: Sequence[ChatMessage | ToolResult], offer: ToolOffer, model: ServedModel) -> Prompt:
+    """The prompt of a chat.
 
     Raises:
         RequestError: the model's chat template refuses it, or a call that it requires cannot be enforced.
     """
-    offer, form = asked.offer(), find_format(model.chat_template)
-    given = template_input(form, model.chat_template, conversation(asked.messages), offer.tools)
+    form = find_format(model.chat_template)
+    given = template_input(form, model.chat_template, messages, offer.tools)
     try:
         tokens = model.render(given)
     except ModelSourceError as error:
         raise request_error(error, param="messages") from None
     if not offer.tools:
-        return ChatPrompt(tokens)
+        return Prompt(tokens)
     thinking = find_thinking(model.chat_template)
     is_thinking = thinking is not None and thinking.is_open(model.spelled(tokens[-END:]))
     markup = AnswerMarkup(form, offer, thinking, is_thinking)
     if not offer.is_forced:
-        return ChatPrompt(tokens, markup)
+        return Prompt(tokens, markup)
     with refusing("tools"):
         grammar = forced_grammar(
             form,
@@ -62,4 +49,4 @@ def chat_prompt(asked: ChatRequest, model: ServedModel) -> ChatPrompt:
             is_parallel=offer.is_parallel,
             reasoning_end=thinking.closings[0] if thinking is not None and is_thinking else "",
         )
-        return ChatPrompt(tokens, markup, Constraint(ConstraintKind.LARK, grammar))
+        return Prompt(tokens, markup, Constraint(ConstraintKind.LARK, grammar))

@@ -1,0 +1,255 @@
+"""The JSON objects of OpenAI's API that an answer is sent as: whole, or as the chunks of a stream. Pure.
+
+What only this endpoint has is in the field `moa`, which clients that do not know it leave alone.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from moa_client.endpoint.answer_parts import AnswerParts, Part
+from moa_client.endpoint.asked import AnswerHeader, Fields
+from moa_client.endpoint.events import EVENT_STREAM, KEEP_ALIVE, event
+from moa_client.endpoint.progress import AnswerProgress
+from moa_client.tools.reading.pieces import CallArguments, CallStarted, TextPiece
+from moa_client.tools.thinking import ReasoningPiece
+from moa_client.web.error_form import RequestError
+
+DONE = b"data: [DONE]\n\n"
+
+
+class OpenAiForm:
+    """An answer as one of OpenAI's older APIs has it; implements `AnswerForm`.
+
+    State: what its stream has sent.
+
+    Args:
+        with_usage: the last chunk says how many tokens there were.
+        with_provisional: chunks also have the text that the server may take back.
+    """
+
+    prefix: str
+    object: str
+    chunk_object: str
+    media_type = EVENT_STREAM
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, header: AnswerHeader, *, with_usage: bool = False, with_provisional: bool = False) -> None:
+        self._header = header
+        self._with_usage = with_usage
+        self._with_provisional = with_provisional
+        self._sent = 0  # characters of committed text
+        self._shown: Fields = {}  # of provisional text
+
+    def whole(self, progress: AnswerProgress) -> Fields:
+        """An answer that is over."""
+        return {
+            **self._fields(self.object),
+            "choices": [self._choice(progress)],
+            "usage": self._usage(progress),
+            "moa": {"seed": self._header.seed, **_verification(progress)},
+        }
+
+    def first(self) -> bytes:
+        """Begins a stream."""
+        return self._event([self._opening()], {"seed": self._header.seed})
+
+    def next(self, progress: AnswerProgress) -> bytes:
+        """What is new; empty: nothing that this stream has."""
+        committed, moa = progress.text.committed, self._news(progress)
+        piece, self._sent = committed[self._sent :], len(committed)
+        choices = self._deltas(piece) if piece else []
+        if not choices and not moa:
+            return b""
+        events = [self._event([choice], {}) for choice in choices[:-1]]
+        return b"".join([*events, self._event(choices[-1:], moa)])
+
+    def last(self, progress: AnswerProgress) -> bytes:
+        """Ends a stream: with its unverified text, if that is how it ends."""
+        end = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
+        end += self._event([self._end(self._reason(progress))], _verification(progress))
+        if self._with_usage:
+            end += event({**self._fields(self.chunk_object), "choices": [], "usage": self._usage(progress)})
+        return end + DONE
+
+    def failed(self, error: RequestError) -> bytes:
+        """Ends a stream whose answer has failed."""
+        return event(error.fields)
+
+    def refusal(self, error: RequestError) -> Response:
+        """The response where the answer has failed before anything was sent."""
+        return error.response()
+
+    def _choice(self, progress: AnswerProgress) -> Fields:
+        """The only choice of a whole answer."""
+        raise NotImplementedError
+
+    def _opening(self) -> Fields:
+        """The choice of the first chunk."""
+        raise NotImplementedError
+
+    def _deltas(self, text: str) -> list[Fields]:
+        """The choices of the chunks that some text becomes."""
+        raise NotImplementedError
+
+    def _rest(self, text: str) -> list[Fields]:
+        """The same for the last text."""
+        return self._deltas(text) if text else []
+
+    def _end(self, reason: str) -> Fields:
+        """The choice of the last chunk."""
+        raise NotImplementedError
+
+    def _reason(self, progress: AnswerProgress) -> str:
+        return progress.reason or ""
+
+    def _fields(self, kind: str) -> Fields:
+        """The first fields of an object."""
+        return {
+            "id": self.prefix + self._header.identifier,
+            "object": kind,
+            "created": self._header.created,
+            "model": self._header.model,
+            "system_fingerprint": self._header.fingerprint,
+        }
+
+    def _usage(self, progress: AnswerProgress) -> Fields:
+        """How many tokens there were."""
+        prompt, tokens = self._header.prompt_tokens, progress.completion_tokens
+        return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+
+    def _news(self, progress: AnswerProgress) -> Fields:
+        """What this stream says of provisional text, if that has changed."""
+        if not self._with_provisional or progress.is_over:
+            return {}
+        shown = {
+            "provisional": progress.text.provisional,
+            "waiting": len(progress.text.waiting),
+            "withdrawn": progress.withdrawn,
+            "link": progress.link.value,
+        }
+        if shown == self._shown:
+            return {}
+        self._shown = shown
+        return shown
+
+    def _event(self, choices: list[Fields], moa: Fields) -> bytes:
+        fields = {**self._fields(self.chunk_object), "choices": choices}
+        if self._with_usage:
+            fields["usage"] = None
+        if moa:
+            fields["moa"] = moa
+        return event(fields)
+
+
+class ChatForm(OpenAiForm):
+    """The next message of a chat.
+
+    Args:
+        parts: of the answer; None: its text is sent as it is.
+    """
+
+    prefix, object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, header: AnswerHeader, parts: AnswerParts | None, **stream: bool) -> None:
+        super().__init__(header, **stream)
+        self._parts = parts
+
+    def _choice(self, progress: AnswerProgress) -> Fields:
+        text = progress.text.committed + progress.text.provisional
+        if self._parts is None:
+            message: Fields = {"role": "assistant", "content": text, "refusal": None}
+        else:
+            self._parts.push(text)
+            self._parts.finish()
+            message = message_fields(self._parts)
+        return {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason(progress)}
+
+    def _opening(self) -> Fields:
+        content = {"content": ""} if self._parts is None else {}  # with calls there may be none
+        return self._delta({"role": "assistant", **content})
+
+    def _deltas(self, text: str) -> list[Fields]:
+        if self._parts is None:
+            return [self._delta({"content": text})]
+        return self._of_parts(self._parts, self._parts.push(text))
+
+    def _rest(self, text: str) -> list[Fields]:
+        rest = super()._rest(text)
+        return rest if self._parts is None else [*rest, *self._of_parts(self._parts, self._parts.finish())]
+
+    def _end(self, reason: str) -> Fields:
+        return self._delta({}, reason)
+
+    def _reason(self, progress: AnswerProgress) -> str:
+        reason = super()._reason(progress)
+        return reason if self._parts is None else self._parts.reason(reason)
+
+    def _of_parts(self, whole: AnswerParts, parts: list[Part]) -> list[Fields]:
+        deltas = [delta_fields(part, whole) for part in parts]
+        return [self._delta(delta) for delta in deltas if delta]
+
+    @staticmethod
+    def _delta(delta: Fields, reason: str | None = None) -> Fields:
+        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+class TextForm(OpenAiForm):
+    """The continuation of a text."""
+
+    prefix, object, chunk_object = "cmpl-", "text_completion", "text_completion"
+
+    def _choice(self, progress: AnswerProgress) -> Fields:
+        return self._part(progress.text.committed + progress.text.provisional, self._reason(progress))
+
+    def _opening(self) -> Fields:
+        return self._part("")
+
+    def _deltas(self, text: str) -> list[Fields]:
+        return [self._part(text)]
+
+    def _end(self, reason: str) -> Fields:
+        return self._part("", reason)
+
+    @staticmethod
+    def _part(text: str, reason: str | None = None) -> Fields:
+        return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+
+
+def message_fields(parts: AnswerParts) -> Fields:
+    """A whole answer as a message."""
+    message: Fields = {"role": "assistant", "content": parts.text or None, "refusal": None}
+    if parts.reasoning:
+        message["reasoning_content"] = parts.reasoning
+    if parts.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in parts.calls
+        ]
+    return message
+
+
+def delta_fields(part: Part, whole: AnswerParts) -> Fields:
+    """What a part adds to the message; empty: nothing.
+
+    Args:
+        whole: the answer that it is a part of.
+    """
+    match part:
+        case ReasoningPiece(text):
+            return {"reasoning_content": text}
+        case TextPiece(text):
+            return {"content": text}
+        case CallStarted(index, name):
+            call = {"id": whole.calls[index].id, "type": "function", "function": {"name": name, "arguments": ""}}
+            return {"tool_calls": [{"index": index, **call}]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        case _:
+            return {}
+
+
+def _verification(progress: AnswerProgress) -> Fields:
+    if progress.is_verified:
+        return {"verified": True}
+    return {"verified": False, "verified_characters": len(progress.text.committed)}
