@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moa_bench.report.report import with_section
 from moa_client.endpoint.openai.message_fields import message_fields_table
-from moa_client.endpoint.openai.parameters import parameters_table
+from moa_client.endpoint.openai.parameters import EMBEDDING_PARAMETERS, PARAMETERS, fields_table, parameters_table
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.programs.command_line import options_table
@@ -15,7 +15,8 @@ from moa_shared.programs.command_line import options_table
 DOCS = Path(__file__).resolve().parent
 TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),
-    ("api.md", "parameters", parameters_table()),
+    ("api.md", "parameters", parameters_table(PARAMETERS)),
+    ("api.md", "parameters of embeddings", fields_table(EMBEDDING_PARAMETERS)),
     ("api.md", "fields of messages", message_fields_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
 )

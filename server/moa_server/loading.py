@@ -27,6 +27,7 @@ from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
+from moa_shared.models.pooling import find_pooling
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -76,6 +77,7 @@ def load_host(
     # Cheap checks come before loading the target, which takes many seconds.
     check_context_length(settings, files)
     read_sampling_defaults(files)  # clients read them: who can correct them learns of it here
+    pooling = find_pooling(files)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
     execution = (load or load_execution)(files, settings, progress)
@@ -115,6 +117,7 @@ def load_host(
         step_ms=execution.test.step_ms if execution.test else 0.0,
         row_ms=execution.test.row_ms if execution.test else 0.0,
         constraints=constraint_compiler(tokenizer, target.vocab_size, ends),
+        pooling=pooling,
     )
     offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)

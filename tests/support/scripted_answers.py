@@ -23,6 +23,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.conversation.updates import Update
+from moa_client.endpoint.answer_source import Embeddings
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.surface.subscription import Subscription
@@ -182,6 +183,9 @@ class ScriptedSource:
         answer.follow(self.script)
         self._begun.set()
         return answer
+
+    async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
+        return Embeddings([[3.0 * len(tokens), 4.0 * len(tokens)] for tokens in texts], "mean", is_trained=False)
 
     async def answer(self, number: int = 1) -> ScriptedAnswer:
         """The answer of this number, once it was asked for."""

@@ -132,6 +132,8 @@ FRAMES: dict[str, Message] = {
     "generate_with_drafts": pb.GenerateRequest(tokens=[1], server_drafts=True),
     "generated": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_MAX_TOKENS),
     "generated_a_loop": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_LOOP),
+    "embed": pb.EmbedRequest(tokens=[1, 300]),
+    "embedded": pb.EmbedResponse(values=[1.0, -0.5], pooling=pb.MEAN, trained=True),
     "fetch": pb.FetchDrafterRequest(name="n", offset=300, sha256=b"\x01"),
     "parts": pb.FetchDrafterResponse(
         manifest=pb.PartManifest(
@@ -166,6 +168,8 @@ GOLDEN = {
     "generate_with_drafts": "0a01011801",
     "generated": "0a01011002",
     "generated_a_loop": "0a01011007",
+    "embed": "0a0301ac02",
+    "embedded": "0a080000803f000000bf10011801",
     "fetch": "0a016e10ac021a0101",
     "parts": "0a1f0a100a0174120201021a01032201042a0105120b0a016e100718ac02220101",
     "part": "120708ac0212020001",

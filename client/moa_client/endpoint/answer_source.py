@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from moa_shared.sampling.defaults import SamplingDefaults
@@ -28,6 +29,21 @@ class OneAnswer(Protocol):
     async def close(self) -> None:
         """Leaves the conversation; an answer that is not over ends, also at the server."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The vectors of some texts.
+
+    Args:
+        vectors: of any length.
+        pooling: how each was made of its tokens' states.
+        is_trained: the model was made for that.
+    """
+
+    vectors: Sequence[Sequence[float]]
+    pooling: str
+    is_trained: bool
 
 
 class ServedModel(Protocol):
@@ -92,6 +108,18 @@ class ServedModel(Protocol):
 
         Raises:
             MoaError: it cannot be asked for.
+        """
+        ...
+
+    async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
+        """The vectors of some texts.
+
+        Args:
+            texts: their tokens.
+            seconds: how long the server may be lost.
+
+        Raises:
+            MoaError: they cannot be had.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -19,7 +19,7 @@ from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_slots import MOST_WAITING, AnswerSlots
-from moa_client.endpoint.answer_source import AnswerSource, OneAnswer, ServedModel
+from moa_client.endpoint.answer_source import AnswerSource, Embeddings, OneAnswer, ServedModel
 from moa_client.endpoint.answering import Answering
 from moa_client.endpoint.asked import AnswerHeader, Asked
 from moa_client.endpoint.progress import AnswerProgress
@@ -116,6 +116,15 @@ class Endpoint:
         if not asked.stream:
             return WholeResponse(start, self._closing, form)
         return StreamedResponse(start, self._closing, form, self._settings.keep_alive_seconds)
+
+    async def embed(self, model: ServedModel, texts: Sequence[Sequence[int]]) -> Embeddings:
+        """The vectors of some texts; they wait for their turn as an answer does.
+
+        Raises:
+            MoaError: they cannot be had.
+        """
+        async with self._slots.turn():
+            return await model.embed(texts, self._settings.settle_seconds)
 
     def _start(self, asked: Asked, begin: Callable[[], OneAnswer], decoder: AnswerDecoder | None) -> Answering:
         settings = self._settings

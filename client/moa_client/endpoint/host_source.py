@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import UnavailableError
 from moa_shared.text.prompt_tokens import prompt_tokens
 from moa_shared.text.template import ChatTemplate
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.endpoint.answer_source import OneAnswer
+from moa_client.endpoint.answer_source import Embeddings, OneAnswer
 from moa_client.host.host import Host
 from moa_client.host.local_conversation import LocalConversation
+from moa_client.link.embedding import embed
 from moa_client.tools.template_input import TemplateInput
 
 
@@ -64,6 +67,14 @@ class HostModel:
         local = LocalConversation(conversation, self._host.leave)
         conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return local
+
+    async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
+        """The vectors of some texts."""
+        if self._host.is_offline:
+            raise UnavailableError("You are offline, and only the server can embed texts.", hint="Go online.")
+        answers = await embed(self._host.link, self._device.identity, texts, seconds)
+        first = answers[0]
+        return Embeddings([each.values for each in answers], pb.Pooling.Name(first.pooling).lower(), first.trained)
 
 
 class HostSource:

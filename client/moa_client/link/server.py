@@ -35,6 +35,7 @@ from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic
 from moa_client.link.unreachable import why_unreachable
 
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
+EMBED_SECONDS = 120.0  # a whole context, on a server with others; a silent one is noticed earlier
 SESSION = "moa-session"  # of a stream's metadata: the conversation's name
 
 
@@ -226,6 +227,19 @@ class Server:
         )
 
     # ------------------------------------------------------------ calls
+
+    async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
+        """The vector of a text.
+
+        Raises:
+            MoaError: the server refuses, or does not answer in time.
+        """
+        request = pb.EmbedRequest(tokens=tokens)
+        try:
+            with heeded_cancellation(), self._channel.current().used() as calls:
+                return await calls.Embed(request, timeout=EMBED_SECONDS, metadata=self.security.metadata)
+        except grpc.RpcError as error:
+            raise self.security.advised(error_from_rpc(error)) from None
 
     async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
         """One call of FetchDrafter, message by message.

@@ -30,6 +30,12 @@ class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_DRAINING: _ClassVar[Finish]
     FINISH_LOOP: _ClassVar[Finish]
 
+class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POOLING_UNKNOWN: _ClassVar[Pooling]
+    MEAN: _ClassVar[Pooling]
+    LAST: _ClassVar[Pooling]
+
 class Codec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CODEC_UNSPECIFIED: _ClassVar[Codec]
@@ -58,6 +64,9 @@ FINISH_CONTEXT: Finish
 FINISH_CANCELLED: Finish
 FINISH_DRAINING: Finish
 FINISH_LOOP: Finish
+POOLING_UNKNOWN: Pooling
+MEAN: Pooling
+LAST: Pooling
 CODEC_UNSPECIFIED: Codec
 CODEC_BF16: Codec
 CODEC_INT8: Codec
@@ -289,6 +298,22 @@ class GenerateResponse(_message.Message):
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish: Finish
     def __init__(self, tokens: _Optional[_Iterable[int]] = ..., finish: _Optional[_Union[Finish, str]] = ...) -> None: ...
+
+class EmbedRequest(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EmbedResponse(_message.Message):
+    __slots__ = ("values", "pooling", "trained")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    pooling: Pooling
+    trained: bool
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., trained: _Optional[bool] = ...) -> None: ...
 
 class ClientFrame(_message.Message):
     __slots__ = ("open", "ask", "draft", "stop", "credit", "bye", "set_codec", "beat", "ack")

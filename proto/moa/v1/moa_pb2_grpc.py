@@ -44,6 +44,11 @@ class MoaStub:
                 request_serializer=moa_dot_v1_dot_moa__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=moa_dot_v1_dot_moa__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/moa.v1.Moa/Embed',
+                request_serializer=moa_dot_v1_dot_moa__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=moa_dot_v1_dot_moa__pb2.EmbedResponse.FromString,
+                _registered_method=True)
         self.FetchDrafter = channel.unary_stream(
                 '/moa.v1.Moa/FetchDrafter',
                 request_serializer=moa_dot_v1_dot_moa__pb2.FetchDrafterRequest.SerializeToString,
@@ -68,6 +73,13 @@ class MoaServicer:
 
     def Generate(self, request, context):
         """Generation by the server alone: no client model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """A text as one vector: its tokens' states, after the target's last layer and norm, made one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,6 +112,11 @@ def add_MoaServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=moa_dot_v1_dot_moa__pb2.GenerateRequest.FromString,
                     response_serializer=moa_dot_v1_dot_moa__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=moa_dot_v1_dot_moa__pb2.EmbedRequest.FromString,
+                    response_serializer=moa_dot_v1_dot_moa__pb2.EmbedResponse.SerializeToString,
             ),
             'FetchDrafter': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchDrafter,
@@ -166,6 +183,33 @@ class Moa:
             '/moa.v1.Moa/Generate',
             moa_dot_v1_dot_moa__pb2.GenerateRequest.SerializeToString,
             moa_dot_v1_dot_moa__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moa.v1.Moa/Embed',
+            moa_dot_v1_dot_moa__pb2.EmbedRequest.SerializeToString,
+            moa_dot_v1_dot_moa__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.committer import Committer, ForwardFacts
@@ -32,6 +33,8 @@ from moa_server.engine.thread.session_jobs import SessionJobs, ms_since
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import KeptPlane
 from moa_server.session.verification import Verification
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -170,6 +173,10 @@ class Engine:
             part.live.turn.vacate()
             self._losses.lose(part.live, error)
         self._plan()
+
+    def between_forwards(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """What a job of the target gives that takes its turn among the forwards."""
+        return self._jobs.result_of(job, urgent=False)
 
     # ------------------------------------------------------------ rows and caches
 

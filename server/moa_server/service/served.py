@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError
+from moa_shared.models.pooling import UNKNOWN_POOLING, ModelPooling
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Served:
         drafters: those whose memory is served.
         step_ms, row_ms: time of a plain step at the start, and of each further row; 0: not measured.
         constraints: compiles the forms of answers; None: it has none.
+        pooling: how the states of a text become its embedding.
     """
 
     identity: pb.Identity
@@ -38,6 +40,7 @@ class Served:
     step_ms: float = 0.0
     row_ms: float = 0.0
     constraints: ConstraintCompiler | None = None
+    pooling: ModelPooling = UNKNOWN_POOLING
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:
         """The message for a client whose conversation began on another execution than this server's."""

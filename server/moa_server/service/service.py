@@ -1,4 +1,4 @@
-"""The gRPC service: Describe, Generate, FetchDrafter, Converse. Turns calls into our objects, errors into statuses.
+"""The gRPC service of moa.v1.Moa. Turns calls into our objects, errors into statuses.
 
 Requests of all but Describe arrive as bytes and are parsed by us, so that malformed ones get our own error messages.
 """
@@ -20,6 +20,7 @@ from moa_shared.tracing.spans import TRACEPARENT
 
 from moa_server.access.caller import Caller, Right, anonymous
 from moa_server.access.certificate_identity import certificate_name
+from moa_server.service.embedding import Embedding
 from moa_server.service.generate import Generation
 from moa_server.service.host import Host
 from moa_server.service.stream.bounded_writer import BoundedWriter
@@ -53,6 +54,7 @@ class MoaService:
                 "Generate": grpc.unary_stream_rpc_method_handler(
                     self.generate, None, pb.GenerateResponse.SerializeToString
                 ),
+                "Embed": grpc.unary_unary_rpc_method_handler(self.embed, None, pb.EmbedResponse.SerializeToString),
                 "FetchDrafter": grpc.unary_stream_rpc_method_handler(
                     self.fetch_drafter, None, pb.FetchDrafterResponse.SerializeToString
                 ),
@@ -93,6 +95,13 @@ class MoaService:
             )
 
         await self._answer("Generate", run, context, Right.GENERATE)
+
+    async def embed(self, data: bytes, context: Context) -> pb.EmbedResponse:
+        async def run(caller: Caller) -> pb.EmbedResponse:
+            request = parse(pb.EmbedRequest, data, self._services.frame_bytes)
+            return await Embedding(self._services, self._lifecycle, caller).run(request)
+
+        return await self._answer("Embed", run, context, Right.GENERATE)
 
     async def fetch_drafter(self, data: bytes, context: Context) -> None:
         async def run(caller: Caller) -> None:

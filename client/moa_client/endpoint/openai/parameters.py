@@ -11,14 +11,15 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from moa_client.web.error_form import RequestError
 
-Api = Literal["chat", "completions"]
+Api = Literal["chat", "completions", "embeddings"]
 BOTH: tuple[Api, ...] = ("chat", "completions")
 CHAT: tuple[Api, ...] = ("chat",)
 TEXT: tuple[Api, ...] = ("completions",)
+EMBEDDINGS: tuple[Api, ...] = ("embeddings",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,15 @@ PARAMETERS = (
     Parameter("verbosity", CHAT, "refused", "Models answer as their chat template has it.", ("medium",)),
     Parameter("store", CHAT, "refused", "Answers are not stored.", (False,)),
 )
+EMBEDDING_PARAMETERS = (
+    Parameter("model", EMBEDDINGS, "used", "The name that `/v1/models` gives, or `default`; may be absent."),
+    Parameter("input", EMBEDDINGS, "used", "A text, the ids of its tokens, or a list of up to 256 of them."),
+    Parameter("encoding_format", EMBEDDINGS, "used", "`float`, or `base64` of little-endian float32."),
+    Parameter("dimensions", EMBEDDINGS, "refused", "Vectors are as wide as the model's states."),
+    Parameter("user", EMBEDDINGS, "ignored", "No abuse is watched for here."),
+)
 _BY_NAME: dict[Api, dict[str, Parameter]] = {
-    api: {parameter.name: parameter for parameter in PARAMETERS if api in parameter.apis} for api in BOTH
+    api: {each.name: each for each in (*PARAMETERS, *EMBEDDING_PARAMETERS) if api in each.apis} for api in get_args(Api)
 }
 _USES = {"used": "used", "ignored": "accepted, without effect"}
 
@@ -161,10 +169,10 @@ def used_fields(given: Mapping[str, Any], known: Mapping[str, Parameter], path: 
     return used
 
 
-def parameters_table() -> str:
-    """All parameters as a Markdown table."""
+def parameters_table(parameters: Sequence[Parameter]) -> str:
+    """Parameters as a Markdown table."""
     lines = ["| parameter | of | what becomes of it | |", "| --- | --- | --- | --- |"]
-    for parameter in PARAMETERS:
+    for parameter in parameters:
         of = "both" if parameter.apis == BOTH else parameter.apis[0]
         lines.append(f"| `{parameter.name}` | {of} | {_use_words(parameter)} | {parameter.words} |")
     return "\n".join(lines) + "\n"

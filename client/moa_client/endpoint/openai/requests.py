@@ -34,7 +34,7 @@ from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
-AnyRequest = TypeVar("AnyRequest", bound="AnswerRequest")
+AnyRequest = TypeVar("AnyRequest", bound=RequestFields)
 ROLES = "expected system, developer, user, assistant or tool"
 
 
@@ -243,7 +243,9 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return _parsed(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
+    request = parsed(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
+    request.check()
+    return request
 
 
 def text_request(body: Mapping[str, Any]) -> TextRequest:
@@ -252,16 +254,21 @@ def text_request(body: Mapping[str, Any]) -> TextRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return _parsed(TextRequest, body, "completions")
-
-
-def _parsed(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequest:
-    try:
-        request = kind.model_validate(used_parameters(body, api))
-    except ValidationError as error:
-        raise _first_problem(error) from None
+    request = parsed(TextRequest, body, "completions")
     request.check()
     return request
+
+
+def parsed(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequest:
+    """A request of a body.
+
+    Raises:
+        RequestError: a value that cannot be used.
+    """
+    try:
+        return kind.model_validate(used_parameters(body, api))
+    except ValidationError as error:
+        raise _first_problem(error) from None
 
 
 def _first_problem(error: ValidationError) -> RequestError:

@@ -1,7 +1,8 @@
-"""The routes of OpenAI's API: models, completions of chats, completions of texts."""
+"""The routes of OpenAI's API: models, completions of chats and of texts, embeddings."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.endpoint import Endpoint
+from moa_client.endpoint.openai.embeddings import embedding_fields, embedding_request
 from moa_client.endpoint.openai.requests import chat_request, text_request
 from moa_client.web.body import read_json
 
@@ -23,6 +25,7 @@ def openai_routes(endpoint: Endpoint) -> list[BaseRoute]:
         Route("/v1/models/{name:path}", handlers.model),
         Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
         Route("/v1/completions", handlers.text, methods=["POST"]),
+        Route("/v1/embeddings", handlers.embeddings, methods=["POST"]),
     ]
 
 
@@ -47,6 +50,14 @@ class OpenAiHandlers:
     async def text(self, request: Request) -> Response:
         """The continuation of a text."""
         return await self._endpoint.answer(text_request(await read_json(request)), request)
+
+    async def embeddings(self, request: Request) -> Response:
+        """The vectors of some texts."""
+        asked = embedding_request(await read_json(request))
+        model = await self._endpoint.model(asked.model)
+        texts = await asyncio.to_thread(asked.texts, model)
+        embeddings = await self._endpoint.embed(model, texts)
+        return JSONResponse(embedding_fields(asked, model.name, texts, embeddings))
 
     def _model_fields(self, model: ServedModel) -> Mapping[str, Any]:
         return {"id": model.name, "object": "model", "created": self._endpoint.since, "owned_by": "moa"}

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import public_error
 from moa_server.engine.planning.forward_part import ForwardPart
 from moa_server.engine.stepper import CodedRows, Stepper
 from moa_server.engine.thread.session_jobs import SessionJobs, ms_since
@@ -31,25 +30,18 @@ class RowCoder:
 
     def code(self, live: LiveSession, chunk: Chunk, *, busy: bool) -> asyncio.Future[CodedRows]:
         """Codes a chunk's rows between forwards; `busy`: forwards wait for it meanwhile."""
-        future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
         feed, tensors = live.stream.feed, live.tensors
         costs = busy and feed is not None and feed.is_encoded(chunk.plane)
         budget = live.stream.budget if costs else None
 
-        def job() -> None:
+        def job() -> CodedRows:
             began = time.perf_counter()
-            try:
-                coded = self._stepper.code(tensors, chunk)
-            except Exception as error:  # noqa: BLE001 (whatever the target raises ends only this session)
-                self._jobs.post(partial(_fail, future, error))
-            else:
-                self._jobs.post(partial(_give, future, coded))
+            coded = self._stepper.code(tensors, chunk)
             if budget is not None:
                 self._jobs.post(partial(budget.on_encoded, ms_since(began)))
+            return coded
 
-        ticket = self._jobs.run(job)
-        future.add_done_callback(lambda done: self._jobs.withdraw(ticket) if done.cancelled() else None)
-        return future
+        return self._jobs.result_of(job, urgent=True)
 
     def may_code(self, live: LiveSession, *, busy: bool) -> bool:
         """Whether there is time to encode older rows; if not, the session's stream learns when there is."""
@@ -116,13 +108,3 @@ class RowCoder:
 def _chosen(parts: Sequence[ForwardPart]) -> list[ForwardPart]:
     """Those that chose tokens."""
     return [part for part in parts if isinstance(part.outcome, Verification)]
-
-
-def _give(future: asyncio.Future[CodedRows], coded: CodedRows) -> None:
-    if not future.done():
-        future.set_result(coded)
-
-
-def _fail(future: asyncio.Future[CodedRows], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(public_error(error))

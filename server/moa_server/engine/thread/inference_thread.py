@@ -59,9 +59,10 @@ class InferenceThread:
             return ticket
 
     def withdraw(self, ticket: int) -> None:
-        """Removes an urgent job that has not started."""
+        """Removes a job that has not started."""
         with self._changed:
             self._urgent.pop(ticket, None)
+            self._forwards.pop(ticket, None)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Drops what is queued and waits up to `seconds` for the running job."""

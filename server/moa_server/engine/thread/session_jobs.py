@@ -9,12 +9,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from moa_shared.errors import InternalError
 
 from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import SessionLosses
+from moa_server.engine.losses import SessionLosses, public_error
 from moa_server.engine.thread.inference_thread import InferenceThread
+
+T = TypeVar("T")
 
 
 class SessionJobs:
@@ -44,9 +47,25 @@ class SessionJobs:
         """As `run`; if the job fails, its session is lost."""
         self.run(partial(self._run_or_lose, live, job))
 
-    def withdraw(self, ticket: int) -> None:
-        """Removes a job that has not started."""
-        self._thread.withdraw(ticket)
+    def result_of(self, job: Callable[[], T], *, urgent: bool) -> asyncio.Future[T]:
+        """What a job gives, or the error with which it fails; cancelled before it has begun, it does not run.
+
+        Args:
+            urgent: it runs before the next forward; otherwise it takes its turn among them.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001 (whatever it is, the one who waits learns of it)
+                self.post(partial(_fail, future, error))
+            else:
+                self.post(partial(_give, future, result))
+
+        ticket = self._thread.submit(run, urgent=urgent)
+        future.add_done_callback(lambda done: self._thread.withdraw(ticket) if done.cancelled() else None)
+        return future
 
     # ------------------------------------------------------------ on the inference thread
 
@@ -65,6 +84,16 @@ class SessionJobs:
             job()
         except Exception as error:  # noqa: BLE001 (whatever it raises ends only this session)
             self.post_loss(live, error)
+
+
+def _give(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(public_error(error))
 
 
 def ms_since(began: float) -> float:

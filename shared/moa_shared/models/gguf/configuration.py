@@ -17,6 +17,7 @@ from moa_shared.models.gguf.names import hugging_face_name, known_shapes
 from moa_shared.models.gguf.rope import FACTOR_TENSORS, rope_parameters
 from moa_shared.models.gguf.special_tokens import special_ids
 from moa_shared.models.network.family import check_family
+from moa_shared.models.pooling import GGUF_KEY, GGUF_TYPES
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 _WHOLE = "Name a GGUF file of a whole model, or the first of its parts."
@@ -40,6 +41,8 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
             hint="Use the same model as a folder of safetensors or a hub id.",
         )
     config |= special_ids(header)
+    if (pooling := GGUF_TYPES.get(header.integer(f"{header.architecture}.pooling_type") or 0)) is not None:
+        config[GGUF_KEY] = pooling.value
     check_family(config, header.path.name)
     _refuse_strange_tensors(header, config)
     _check_shapes(header, config)

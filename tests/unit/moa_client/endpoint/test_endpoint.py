@@ -336,11 +336,12 @@ async def test_a_slash_at_the_end_is_the_same_path() -> None:
         assert answer.json()["choices"][0]["message"]["content"] == "Good day."
         text = await client.post("/v1/completions/", json={"prompt": "Hi"})
         assert text.json()["choices"][0]["text"] == "Good day."
-        unknown = await client.post("/v1/embeddings", json={})
+        unknown = await client.post("/v1/moderations", json={})
         assert (unknown.status_code, unknown.json()["error"]["message"]) == (
             404,
             snapshot(
-                "There is nothing at /v1/embeddings. What there is: /v1/models, /v1/chat/completions, /v1/completions."
+                "There is nothing at /v1/moderations. What there is: "
+                "/v1/models, /v1/chat/completions, /v1/completions, /v1/embeddings."
             ),
         )
 
