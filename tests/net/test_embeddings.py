@@ -24,8 +24,8 @@ def mean_state(target: Target, tokens: list[int]) -> npt.NDArray[np.float64]:
     """Of length 1."""
     output = target.forward(target.new_cache(), tokens, None, (), target.layer_count)
     assert output.state is not None
-    mean = target.normed(output.state).mean(axis=0, dtype=np.float64)
-    return mean / np.linalg.norm(mean)
+    mean: npt.NDArray[np.float64] = target.normed(output.state).mean(axis=0, dtype=np.float64)
+    return np.asarray(mean / np.linalg.norm(mean))
 
 
 async def test_a_vector_is_the_mean_of_the_last_states_however_the_text_was_read(target: Target) -> None:

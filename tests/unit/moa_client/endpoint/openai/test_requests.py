@@ -579,5 +579,5 @@ def test_without_a_system_message_the_template_has_its_own() -> None:
 def test_the_table_has_every_parameter_once() -> None:
     names = [parameter.name for parameter in PARAMETERS]
     assert len(set(names)) == len(names)
-    assert len(parameters_table().splitlines()) == len(names) + 2
-    assert "| `n` | both | only as `1` | " in parameters_table()
+    assert len(parameters_table(PARAMETERS).splitlines()) == len(names) + 2
+    assert "| `n` | both | only as `1` | " in parameters_table(PARAMETERS)
