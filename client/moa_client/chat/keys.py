@@ -13,6 +13,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # indices into the list from termios
 
@@ -20,8 +21,38 @@ INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # indices into the list from termio
 CTRL_O = b"\x0f"
 
 
+Modes = list[Any]  # of a terminal, as termios has them
+
+
+class QuietTerminal:
+    """A terminal that is quiet.
+
+    Args:
+        before: its modes, as they were.
+    """
+
+    def __init__(self, before: Modes | None = None) -> None:
+        self._before = before
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """As it was meanwhile, for another program."""
+        if self._before is None:
+            yield
+            return
+        terminal = sys.stdin.fileno()
+        quiet = termios.tcgetattr(terminal)
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSANOW, self._before)
+        try:
+            yield
+        finally:
+            with suppress(termios.error):
+                termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+
+
 @contextmanager
-def quiet_keys(on_ctrl_o: Callable[[], None] | None = None) -> Iterator[None]:
+def quiet_keys(on_ctrl_o: Callable[[], None] | None = None) -> Iterator[QuietTerminal]:
     """On a terminal: turns echo off and delivers keys as they are typed. Ctrl-C acts, and drops none.
 
     Args:
@@ -31,7 +62,7 @@ def quiet_keys(on_ctrl_o: Callable[[], None] | None = None) -> Iterator[None]:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)
     except (OSError, ValueError, termios.error):
-        yield  # a pipe, a file, or closed
+        yield QuietTerminal()  # a pipe, a file, or closed
         return
     quiet = [*before[:CONTROL], list(before[CONTROL])]
     quiet[INPUT_FLAGS] &= ~termios.ICRNL  # otherwise Return arrives like Enter
@@ -43,7 +74,7 @@ def quiet_keys(on_ctrl_o: Callable[[], None] | None = None) -> Iterator[None]:
             stack.enter_context(_heeding(signal.SIGQUIT, on_ctrl_o))
         termios.tcsetattr(terminal, termios.TCSANOW, quiet)
         try:
-            yield
+            yield QuietTerminal(before)
         finally:
             with suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(terminal, termios.TCSANOW, before)

@@ -171,30 +171,33 @@ async def converse(chat: Chat) -> None:
         style=Style.from_dict({"bottom-toolbar": "noreverse"}),
     )
     commands, lines, begun_line = CommandHandler(chat), Lines(), ""
-    while True:
-        try:
-            line = await _prompt(chat, session, "... " if lines.unfinished else "> ", begun_line)
-        except KeyboardInterrupt:
-            lines.clear()
-            begun_line = ""
-            continue
-        except EOFError:
-            return
-        begun_line = marked_text(line)
-        if begun_line != line:
-            chat.say(NOT_TEXT)
-            continue
-        begun_line = ""
-        question = lines.push(line)
-        if question is None:
-            continue
-        history.keep(question)
-        if (begun := text_to_edit(question, chat)) is not None:
-            question = await _edit(chat, begun)
-            history.keep(question)
-        with quiet_keys(chat.conversation.write_alone):
-            if not await commands.on_line(question):
+    # Quiet between an answer and the prompt too: a key that the terminal echoed there would move what is on the screen.
+    with quiet_keys() as terminal:
+        while True:
+            try:
+                line = await _prompt(chat, session, "... " if lines.unfinished else "> ", begun_line)
+            except KeyboardInterrupt:
+                lines.clear()
+                begun_line = ""
+                continue
+            except EOFError:
                 return
+            begun_line = marked_text(line)
+            if begun_line != line:
+                chat.say(NOT_TEXT)
+                continue
+            begun_line = ""
+            question = lines.push(line)
+            if question is None:
+                continue
+            history.keep(question)
+            if (begun := text_to_edit(question, chat)) is not None:
+                with terminal.given_back():
+                    question = await _edit(chat, begun)
+                history.keep(question)
+            with quiet_keys(chat.conversation.write_alone):
+                if not await commands.on_line(question):
+                    return
 
 
 def text_to_edit(line: str, chat: Chat) -> str | None:

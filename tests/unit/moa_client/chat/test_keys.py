@@ -38,6 +38,17 @@ def test_keys_are_kept_and_not_echoed(keyboard: int) -> None:
         os.read(keyboard, 100)  # nothing was echoed
 
 
+def test_the_terminal_stays_quiet_after_an_answer_and_is_given_back_to_an_editor(keyboard: int) -> None:
+    before = termios.tcgetattr(sys.stdin.fileno())
+    with quiet_keys() as terminal:
+        with quiet_keys():
+            pass
+        assert not termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO
+        with terminal.given_back():
+            assert termios.tcgetattr(sys.stdin.fileno()) == before
+        assert not termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO
+
+
 def test_interrupts_still_work(keyboard: int) -> None:
     with quiet_keys():
         assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG
