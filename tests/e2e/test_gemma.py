@@ -14,13 +14,9 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.sources.packaged import GEMMA_3_270M, find_installed, install_command
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        find_installed(GEMMA_3_270M) is None,
-        reason=f"Gemma 3 270M is not installed: {install_command(GEMMA_3_270M)}",
-    ),
-]
+from tests.support.skipping import cannot_run
+
+pytestmark = pytest.mark.long
 WRITTEN = {  # by llama.cpp, greedily
     "def fibonacci(n):\n": "    if n == 0:\n        return 0\n    elif n == 1:\n        return ",
     "1, 2, 3, 4,": " 5, 6, 7, 8, 9, 10, 11, ",
@@ -30,6 +26,8 @@ COUNT = 24
 
 @pytest.mark.timeout(300)
 def test_the_text_is_that_of_llama_cpp(tmp_path: Path) -> None:
+    if find_installed(GEMMA_3_270M) is None:
+        cannot_run(f"Gemma 3 270M is not installed: {install_command(GEMMA_3_270M)}")
     files = resolve("gemma3-270m", tmp_path)
     tokenizer = load_tokenizer(files)
     assert tokenizer.encode("The capital of France\n\n  is <b>") == [818, 5279, 529, 7001, 108, 138, 511, 236743, 200]
