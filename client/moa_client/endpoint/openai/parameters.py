@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from moa_client.web.error_form import RequestError
 
-Api = Literal["chat", "completions"]
+Api = Literal["chat", "completions", "messages", "ollama"]  # the last two have tables of their own
 BOTH: tuple[Api, ...] = ("chat", "completions")
 CHAT: tuple[Api, ...] = ("chat",)
 TEXT: tuple[Api, ...] = ("completions",)
