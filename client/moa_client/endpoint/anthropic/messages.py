@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -58,52 +58,53 @@ class Message(RequestFields):
 
 
 def conversation(system: Sequence[TextBlock], messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
-    """The messages as templates are prepared for: those of one role that follow each other become one.
+    """The messages as templates are prepared for.
+
+    Messages of one role that follow each other become one. Templates know one system prompt, at the beginning: what the
+    system says later becomes the user's.
 
     Raises:
         RequestError: calls that cannot be, or results without a call.
     """
-    made: list[ChatMessage | ToolResult] = []
-    if system:
-        messages = [Message(role="system", content=[*system]), *messages]
-    first = -1 if system else 0
+    leading = next((number for number, each in enumerate(messages) if each.role != "system"), len(messages))
+    prompt = [*system, *(block for message in messages[:leading] for block in message.content)]
+    made: list[ChatMessage | ToolResult] = [ChatMessage("system", _paragraphs(prompt))] if prompt else []
     called: dict[str, str] = {}  # names by the ids of the calls so far
-    for role, same in groupby(enumerate(messages, first), key=lambda each: each[1].role):
-        blocks = [
-            (f"messages[{number}].content[{place}]", block)
-            for number, message in same
-            for place, block in enumerate(message.content)
-            if not isinstance(block, ThinkingBlock)
+    for is_answer, same in groupby(enumerate(messages), key=lambda each: each[1].role == "assistant"):
+        blocks: list[tuple[str, Block]] = []
+        texts: list[TextBlock] = []
+        for number, message in same:
+            path = f"messages[{number}].content"
+            if not message.content and not is_answer:  # an answer may have been empty
+                raise refused(path, "expected a text, or blocks")
+            blocks += [(f"{path}[{place}]", block) for place, block in enumerate(message.content)]
+            texts += [block for block in message.content if isinstance(block, TextBlock) and number >= leading]
+        calls = tuple(_call(block, path, is_answer) for path, block in blocks if isinstance(block, ToolUseBlock))
+        called |= {call.id: call.name for call in calls}
+        made += [
+            _result(block, path, is_answer, called) for path, block in blocks if isinstance(block, ToolResultBlock)
         ]
-        if role == "assistant":
-            calls = tuple(_call(block, path) for path, block in blocks if not isinstance(block, TextBlock))
-            called |= {call.id: call.name for call in calls}
-            text = "".join(block.text for _, block in blocks if isinstance(block, TextBlock))  # as it was written
+        if is_answer:
+            text = "".join(block.text for block in texts)  # as it was written
             made.append(ChatMessage("assistant", text, calls))
-            continue
-        results = [_result(block, path, role, called) for path, block in blocks if not isinstance(block, TextBlock)]
-        texts = [block for _, block in blocks if isinstance(block, TextBlock)]
-        made += results
-        if texts or not results:
-            made.append(ChatMessage(role, _paragraphs(texts)))
+        elif texts:
+            made.append(ChatMessage("user", _paragraphs(texts)))
     return made
 
 
-def _paragraphs(blocks: Sequence[TextBlock]) -> str:
-    return "\n\n".join(block.text for block in blocks)
+def _paragraphs(blocks: Sequence[Block]) -> str:
+    return "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
-def _call(block: ToolUseBlock | ToolResultBlock, path: str) -> ToolCall:
-    if isinstance(block, ToolResultBlock):
-        raise refused(path, "only a message from user answers a call")
+def _call(block: ToolUseBlock, path: str, is_answer: bool) -> ToolCall:
+    if not is_answer:
+        raise refused(path, "only a message from assistant has calls")
     with refusing(path):
         return ToolCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
 
 
-def _result(block: ToolUseBlock | ToolResultBlock, path: str, role: str, called: dict[str, str]) -> ToolResult:
-    if isinstance(block, ToolUseBlock):
-        raise refused(path, "only a message from assistant has calls")
-    if role != "user":
+def _result(block: ToolResultBlock, path: str, is_answer: bool, called: Mapping[str, str]) -> ToolResult:
+    if is_answer:
         raise refused(path, "only a message from user answers a call")
     if block.tool_use_id not in called:
         raise refused(f"{path}.tool_use_id", f"no message before it made the call {block.tool_use_id[:80]!r}")

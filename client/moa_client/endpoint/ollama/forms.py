@@ -1,6 +1,6 @@
-"""The JSON objects of ollama's API that an answer is sent as: whole, or one a line as it comes.
+"""The JSON objects of ollama's API that an answer is sent as: whole, or one a line as it comes. Pure but for a clock.
 
-Pure but for a clock.
+What only this endpoint has is in the field `moa`, which clients that do not know it leave alone.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ class OllamaForm:
             "prompt_eval_duration": self._begun - self._asked,
             "eval_count": progress.completion_tokens,
             "eval_duration": now - self._begun,
+            "moa": {"seed": self._header.seed, "verified": progress.is_verified},
         }
 
     def _fields(self) -> Fields:
