@@ -59,10 +59,9 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
         return
     closing = Closing()
     limits = EndpointSettings(settings.settle_seconds, settings.unverified, settings.max_requests)
-    health = Health(hub.status, hub.link.describe)
     routes = [
         *endpoint_routes(HostSource(hub.host), limits, closing),
-        health_route(health),
+        health_route(Health(hub.status, hub.link.check)),
         *page_routes(DaemonPage(hub)),
     ]
     access = Access(host, listener.getsockname()[1], settings.allowed_origins, key)

@@ -28,7 +28,7 @@ class Health:
 
     Args:
         status: of the daemon, as its surfaces get it.
-        ask: asks the server what it serves; raises MoaError where it is away.
+        ask: asks whether the server is there; raises MoaError where it is not.
         clock: in seconds.
     """
 
