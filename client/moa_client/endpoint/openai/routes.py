@@ -44,11 +44,11 @@ class OpenAiHandlers:
         return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
 
     async def chat(self, request: Request) -> Response:
-        """The next message of a chat."""
+        """The next message of a chat, as OpenAI has it."""
         return await self._endpoint.answer(chat_request(await read_json(request)), request)
 
     async def text(self, request: Request) -> Response:
-        """The continuation of a text."""
+        """The continuation of a text, as OpenAI has it."""
         return await self._endpoint.answer(text_request(await read_json(request)), request)
 
     def _model_fields(self, model: ServedModel) -> Mapping[str, Any]:
