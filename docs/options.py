@@ -6,18 +6,42 @@ import sys
 from pathlib import Path
 
 from moa_bench.report.report import with_section
+from moa_client.endpoint.anthropic import parameters as anthropic
+from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.health import Health, health_route
+from moa_client.endpoint.host_source import HostSource
+from moa_client.endpoint.ollama import parameters as ollama
 from moa_client.endpoint.openai.message_fields import message_fields_table
 from moa_client.endpoint.openai.parameters import EMBEDDING_PARAMETERS, PARAMETERS, fields_table, parameters_table
+from moa_client.endpoint.routes import endpoint_routes
+from moa_client.endpoint.routes_table import routes_table
+from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
+from moa_client.web.closing import Closing
 from moa_server.settings import ServerSettings
 from moa_shared.programs.command_line import options_table
 
+
+async def _no_host() -> Host:
+    """Only the routes are asked for."""
+    raise NotImplementedError
+
+
+ROUTES = [
+    *endpoint_routes(HostSource(_no_host), EndpointSettings(), Closing()),
+    health_route(Health(dict, _no_host)),
+]
 DOCS = Path(__file__).resolve().parent
 TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),
+    ("api.md", "routes", routes_table(ROUTES)),
     ("api.md", "parameters", parameters_table(PARAMETERS)),
     ("api.md", "parameters of embeddings", fields_table(EMBEDDING_PARAMETERS)),
     ("api.md", "fields of messages", message_fields_table()),
+    ("api.md", "parameters of Anthropic", anthropic.messages_table()),
+    ("api.md", "tools of Anthropic", anthropic.tools_table()),
+    ("api.md", "parameters of ollama", ollama.parameters_table()),
+    ("api.md", "options of ollama", ollama.options_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
 )
 

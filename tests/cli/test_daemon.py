@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 from inline_snapshot import snapshot
 
@@ -374,8 +375,15 @@ def test_without_a_server_it_runs_and_says_why_until_there_is_one(tmp_path: Path
         code, out, err = home.run("chat", "w10")
         assert (code, out) == (69, "")
         assert f"There is no moa server at 127.0.0.1:{port}" in err
-        assert home.status()["phase"].startswith("waiting: ")
+        status = home.status()
+        assert status["phase"].startswith("waiting: ")
+        health = f"{status['url']}/health"
+        refused = httpx.get(health, trust_env=False)
+        assert (refused.status_code, refused.json()["status"]) == (503, "unavailable")
+        assert f"There is no moa server at 127.0.0.1:{port}" in refused.json()["reason"]
         with serving(tmp_path, model, drafter, port) as served:
             while home.status()["phase"] != "ready":
                 pass
+            assert httpx.get(health, trust_env=False).json()["status"] == "ok"
+            assert httpx.head(status["url"], trust_env=False).status_code == 200  # as ollama's clients ask
             assert home.run("chat", "--max-tokens", "8", "w10")[1] == words(alone(served, ASKED, max_tokens=8)) + "\n"

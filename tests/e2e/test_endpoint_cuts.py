@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import grpc
@@ -14,10 +15,13 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.models.sources.generation import read_sampling_defaults
+from moa_shared.sampling.settings import REPEAT_LAST_N
 from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI
 
 from tests.support.daemon_home import Home, daemon_home
+from tests.support.skipping import cannot_run
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("real target"), pytest.mark.long]
 QUESTION = "Explain to a child, in four long paragraphs, why the sky is blue."
@@ -105,6 +109,37 @@ def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: Mod
     fruits = json.loads(text)
     assert 8 <= len(fruits) <= 12
     assert all(set(fruit) == {"name", "colour"} for fruit in fruits)
+
+
+async def test_a_cut_leaves_anthropics_stream_as_over_a_wire(
+    behind_4g: Behind4G, default_model_files: ModelFiles
+) -> None:
+    if find_spec("anthropic") is None:
+        cannot_run("anthropic is not installed: pip install '.[test-clients]'")
+    from anthropic import AsyncAnthropic
+
+    text, has_cut = "", False
+    url = behind_4g.url.removesuffix("/v1")
+    async with (
+        AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client,
+        client.messages.stream(
+            model="default",
+            max_tokens=LENGTH,
+            messages=[{"role": "user", "content": QUESTION}],
+            extra_body={"temperature": 0},
+        ) as stream,
+    ):
+        async for piece in stream.text_stream:
+            text += piece
+            if not has_cut and len(text) > 40:
+                has_cut = True
+                behind_4g.link.cut(2.0)
+        message = await stream.get_final_message()
+    assert has_cut
+    sampling = {"repeat_last_n": REPEAT_LAST_N} | read_sampling_defaults(default_model_files).said()
+    tokens = behind_4g.over_a_wire(QUESTION, LENGTH, **(sampling | {"temperature": 0.0}))
+    assert text == load_tokenizer(default_model_files).shown(tokens)
+    assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", len(tokens))
 
 
 async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import NoReturn
 
 import pytest
@@ -13,3 +14,11 @@ def cannot_run(reason: str) -> NoReturn:
     if os.environ.get("MOA_NO_SKIPS"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def needs_package(name: str) -> None:
+    """Skips the module that is being imported where a package is not installed; with MOA_NO_SKIPS=1 it goes on, and
+    fails at the import of the package.
+    """
+    if find_spec(name) is None and not os.environ.get("MOA_NO_SKIPS"):
+        pytest.skip(f"{name} is not installed: pip install '.[test-clients]'", allow_module_level=True)

@@ -12,6 +12,7 @@ from moa_shared.programs.addresses import is_loopback
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.page_backend import DaemonPage
 from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.health import Health, health_route
 from moa_client.endpoint.host_source import HostSource
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.page.routes import page_routes
@@ -58,7 +59,11 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
         return
     closing = Closing()
     limits = EndpointSettings(settings.settle_seconds, settings.unverified, settings.max_requests)
-    routes = [*endpoint_routes(HostSource(hub.host), limits, closing), *page_routes(DaemonPage(hub))]
+    routes = [
+        *endpoint_routes(HostSource(hub.host), limits, closing),
+        health_route(Health(hub.status, hub.link.check)),
+        *page_routes(DaemonPage(hub)),
+    ]
     access = Access(host, listener.getsockname()[1], settings.allowed_origins, key)
     server = await serve(make_app(routes, access), listener, closing, access)
     stack.push_async_callback(server.close)

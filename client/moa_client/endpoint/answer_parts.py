@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
 
 from moa_client.tools.answer_reader import AnswerReader
 from moa_client.tools.formats.base import ToolFormat
@@ -59,6 +62,15 @@ class Call:
     id: str
     name: str
     arguments: str = ""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The arguments by name, as far as they came."""
+        try:
+            values = from_json(self.arguments or "{}", allow_partial="trailing-strings")
+        except ValueError:
+            return {}
+        return values if isinstance(values, dict) else {}
 
 
 class AnswerParts:

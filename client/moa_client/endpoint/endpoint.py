@@ -24,6 +24,7 @@ from moa_client.endpoint.answering import Answering
 from moa_client.endpoint.asked import AnswerHeader, Asked
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, StreamedResponse, WholeResponse
+from moa_client.endpoint.stop_search import StopSearch
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
 
@@ -111,7 +112,8 @@ class Endpoint:
             if prompt.markup.has_any(model.special_tokens):
                 decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
         traceparent = request.headers.get(TRACEPARENT, "")
-        start = partial(self._start, asked, lambda: model.begin(prompt.tokens, options, traceparent), decoder)
+        stops = StopSearch(options.stop, model.spelled) if options.stop else None
+        start = partial(self._start, asked, lambda: model.begin(prompt.tokens, options, traceparent), decoder, stops)
         form = asked.form(header, parts)
         if not asked.stream:
             return WholeResponse(start, self._closing, form)
@@ -126,11 +128,22 @@ class Endpoint:
         async with self._slots.turn():
             return await model.embed(texts, self._settings.settle_seconds)
 
-    def _start(self, asked: Asked, begin: Callable[[], OneAnswer], decoder: AnswerDecoder | None) -> Answering:
+    async def count(self, asked: Asked) -> int:
+        """The tokens of a request's prompt.
+
+        Raises:
+            RequestError: the model cannot be asked this.
+        """
+        model = await self.model(asked.model)
+        return len((await asyncio.to_thread(asked.prompt, model)).tokens)
+
+    def _start(
+        self, asked: Asked, begin: Callable[[], OneAnswer], decoder: AnswerDecoder | None, stops: StopSearch | None
+    ) -> Answering:
         settings = self._settings
         unverified = asked.unverified or settings.unverified
         progress = AnswerProgress(
-            ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds, decoder=decoder
+            ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds, decoder=decoder, stops=stops
         )
         return Answering(begin, progress, self._slots)
 

@@ -13,6 +13,7 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
+    Committed,
     Corrected,
     Ended,
     Failed,
@@ -23,6 +24,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.conversation.updates import Update
+from moa_client.endpoint.stop_search import StopSearch
 
 REASONS = {
     Finish.END_OF_TEXT: "stop",
@@ -42,15 +44,25 @@ class AnswerProgress:
             otherwise it fails.
         settle_seconds: how long the server may be lost in all.
         decoder: makes the text of the answer's tokens again, otherwise; None: it is that of the conversation.
+        stops: the strings that end it; None: there are none.
     """
 
-    def __init__(self, *, ends_unverified: bool, settle_seconds: float, decoder: AnswerDecoder | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        ends_unverified: bool,
+        settle_seconds: float,
+        decoder: AnswerDecoder | None = None,
+        stops: StopSearch | None = None,
+    ) -> None:
         self.text = AnswerText() if decoder is None else decoder.text
         self._decoder = decoder
+        self._stops = stops
         self.withdrawn = 0  # tokens in all that were provisional and were taken back
         self.link = LinkState.GOOD
         self.is_verified = False
         self.reason: str | None = None  # why it has ended
+        self.finish = Finish.UNFINISHED  # the same, more precisely, where the server or this device ended it
         self.failure: MoaError | None = None
         self._ends_unverified = ends_unverified
         self._settle_seconds = settle_seconds
@@ -61,6 +73,13 @@ class AnswerProgress:
     def is_over(self) -> bool:
         """Whether nothing more will come."""
         return self.reason is not None or self.failure is not None
+
+    @property
+    def stop(self) -> str | None:
+        """The string that has ended it; None: something else."""
+        if self.finish is not Finish.STOP or self._stops is None:
+            return None
+        return self._stops.found(self.text.waiting)
 
     @property
     def completion_tokens(self) -> int:
@@ -112,7 +131,8 @@ class AnswerProgress:
         if not self._ends_unverified or not (self.text.committed or self.text.provisional):
             self.fail(error)
         else:
-            self.reason = REASONS.get(self.text.finish, CUT)
+            self.finish = self.text.finish
+            self.reason = REASONS.get(self.finish, CUT)
 
     def fail(self, error: MoaError) -> None:
         """The answer ends here, unless it is over."""
@@ -120,6 +140,8 @@ class AnswerProgress:
             self.failure = error
 
     def _apply(self, event: SurfaceEvent) -> None:
+        if self._stops is not None and isinstance(event, Committed | Settled):
+            self._stops.push(event.tokens[self.text.decided if isinstance(event, Settled) else 0 :])
         if self._decoder is not None and isinstance(event, AnswerEvent):
             self._decoder.take(event)
         else:
@@ -129,7 +151,7 @@ class AnswerProgress:
         if finish not in REASONS:
             self.fail(UnavailableError("The answer was stopped before its end.", hint="Ask again."))
         else:
-            self.reason, self.is_verified = REASONS[finish], is_verified
+            self.reason, self.finish, self.is_verified = REASONS[finish], finish, is_verified
 
     def _on_link(self, state: LinkState, now: float) -> None:
         self.link = state

@@ -138,6 +138,19 @@ class Fleet:
         self.newest = self.best(list(answered), self.model)
         return answered[self.newest]
 
+    async def check(self) -> None:
+        """Checks that a server answers: the one in use, which may have taken over from the user's, or another one.
+
+        Raises:
+            MoaError: none does.
+        """
+        try:
+            await self.newest.ask()
+        except MoaError:
+            if self.newest is self.home:
+                raise
+            await self.describe()
+
     async def _ask_all(self) -> dict[Server, pb.DescribeResponse]:
         """What those serve that answer; once one has, the others have a little time, and are waited for no longer."""
         began, deadline = time.monotonic(), math.inf

@@ -229,17 +229,20 @@ class Server:
     # ------------------------------------------------------------ calls
 
     async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
-        """The vector of a text.
+        """The vector of a text. A failure is remembered, as by `ask`.
 
         Raises:
             MoaError: the server refuses, or does not answer in time.
         """
-        request = pb.EmbedRequest(tokens=tokens)
+        request, channel = pb.EmbedRequest(tokens=tokens), self.channel_number
         try:
             with heeded_cancellation(), self._channel.current().used() as calls:
                 return await calls.Embed(request, timeout=EMBED_SECONDS, metadata=self.security.metadata)
         except grpc.RpcError as error:
-            raise self.security.advised(error_from_rpc(error)) from None
+            failure = self.security.advised(error_from_rpc(error))
+            if isinstance(failure, UnavailableError):
+                self.error, self._failed_channel = failure, channel
+            raise failure from None
 
     async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
         """One call of FetchDrafter, message by message.

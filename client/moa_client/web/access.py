@@ -87,18 +87,15 @@ class Access:
             raise RequestError(403, f"Pages of {_shown(origin)} may not use this device. {ALLOWED_BY_NAME}")
 
     def check_key(self, headers: Mapping[str, str]) -> None:
-        """Checks the key, in Authorization or among the subprotocols of a WebSocket.
+        """Checks the key: in Authorization, in X-Api-Key as Anthropic has it, or among the subprotocols of a WebSocket.
 
         Raises:
             RequestError: it is missing or wrong.
         """
         if not self.key:
             return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            offered = [each.strip() for each in headers.get("sec-websocket-protocol", "").split(",")]
-            given = next((each.removeprefix(KEY_SUBPROTOCOL) for each in offered if KEY_SUBPROTOCOL in each), "")
-        if not hmac.compare_digest(given.strip().encode(), self.key.encode()):
+        given = _keys_in(headers)
+        if not any(hmac.compare_digest(each.encode(), self.key.encode()) for each in given):
             what = "is wrong" if given else "is missing"
             raise RequestError(401, f"The key {what}. Send it as Authorization: Bearer KEY.", code="invalid_api_key")
 
@@ -146,6 +143,18 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _keys_in(headers: Mapping[str, str]) -> list[str]:
+    """The keys that a request shows; a program may send another service's in one place, and ours in the other."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    offered = [each.strip() for each in headers.get("sec-websocket-protocol", "").split(",")]
+    given = [
+        bearer if scheme.lower() == "bearer" else "",
+        headers.get("x-api-key", ""),
+        next((each.removeprefix(KEY_SUBPROTOCOL) for each in offered if KEY_SUBPROTOCOL in each), ""),
+    ]
+    return [key for each in given if (key := each.strip())]
 
 
 def _with_port(origin: str) -> str:

@@ -1,4 +1,4 @@
-"""The HTTP application of the daemon: the guard before the routes that it is given, and errors in one form."""
+"""The HTTP application of the daemon: the guard before the routes that it is given, and errors in their forms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from moa_client.web.body import RefusedUnread
 from moa_client.web.error_form import RequestError, request_error
 from moa_client.web.guard import Guard
 
-API = "/v1/"  # before the paths of the endpoint
+APIS = ("/v1/", "/api/")  # before the paths of the endpoint
 UNREAD = (408, 413)  # the request's body was not read to its end
 log = logging.getLogger(__name__)
 
@@ -53,15 +53,19 @@ class OnePath:
 
 def _unknown(request: Request) -> str:
     words = f"There is nothing at {request.url.path}."
-    paths = [each.path for each in request.app.routes if isinstance(each, Route) and each.path.startswith(API)]
-    if not f"{request.url.path}/".startswith(API) or not paths:
+    api = next((each for each in APIS if f"{request.url.path}/".startswith(each)), None)
+    if api is None:
+        return words
+    paths = [each.path for each in request.app.routes if isinstance(each, Route) and each.path.startswith(api)]
+    if not paths:
         return words
     return f"{words} What there is: {', '.join(path for path in paths if '{' not in path)}."
 
 
 def _refuse(request: Request, error: Exception) -> Response:
     refusal = _as_request_error(request, error)
-    return RefusedUnread(refusal) if refusal.status in UNREAD else refusal.response()
+    path = request.url.path
+    return RefusedUnread(refusal, path) if refusal.status in UNREAD else refusal.response(path)
 
 
 def _as_request_error(request: Request, error: Exception) -> RequestError:

@@ -61,8 +61,8 @@ class RefusedUnread(JSONResponse):
     A client that still sends would be cut off before it has read the answer; so what it sends is dropped for a moment.
     """
 
-    def __init__(self, error: RequestError) -> None:
-        super().__init__(error.fields, error.status, {"connection": "close"})
+    def __init__(self, error: RequestError, path: str) -> None:
+        super().__init__(error.fields_at(path), error.status, {"connection": "close"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

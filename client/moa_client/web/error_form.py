@@ -1,10 +1,11 @@
-"""Errors of HTTP requests, in the form that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}.
+"""Errors of HTTP requests, in the form that the clients of their path read: OpenAI's, Anthropic's or ollama's.
 
 Pure. An error of the catalogue keeps its words; its class decides the status.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from moa_shared.errors import (
@@ -29,6 +30,8 @@ TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+ANTHROPIC_TYPES = TYPES | {413: "request_too_large", 503: "overloaded_error"}  # the latter: try again
+ANTHROPIC_TOO_LONG = "prompt is too long"  # agents look for these words, and shorten the conversation
 CODES = {  # which programs look for
     ContextLengthError.code: "context_length_exceeded",
     RateLimitError.code: "rate_limit_exceeded",
@@ -75,16 +78,43 @@ class RequestError(Exception):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The JSON object."""
+        """The JSON object, as OpenAI has it."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """The answer to the request."""
+    @property
+    def anthropic_fields(self) -> dict[str, Any]:
+        """The JSON object, as Anthropic has it."""
+        kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        is_long = self.code == CODES[ContextLengthError.code]
+        message = f"{ANTHROPIC_TOO_LONG}: {self}" if is_long else str(self)
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+    @property
+    def ollama_fields(self) -> dict[str, Any]:
+        """The JSON object, as ollama has it."""
+        return {"error": str(self)}
+
+    def fields_at(self, path: str) -> dict[str, Any]:
+        """The JSON object, as the clients of this path read it."""
+        return next((fields(self) for prefix, fields in FORMS if path.startswith(prefix)), self.fields)
+
+    def response(self, path: str = "") -> JSONResponse:
+        """The answer to the request.
+
+        Args:
+            path: of the request, which decides the form; empty: OpenAI's.
+        """
         headers = {} if self.retry_seconds is None else {"retry-after": str(self.retry_seconds)}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
-        return JSONResponse(self.fields, self.status, headers)
+        return JSONResponse(self.fields_at(path), self.status, headers)
+
+
+FORMS: tuple[tuple[str, Callable[[RequestError], dict[str, Any]]], ...] = (
+    ("/v1/messages", lambda error: error.anthropic_fields),
+    ("/api/", lambda error: error.ollama_fields),
+)
 
 
 def request_error(error: MoaError, *, status: int | None = None, param: str | None = None) -> RequestError:

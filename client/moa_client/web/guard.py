@@ -13,10 +13,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from moa_client.web.access import Access
 from moa_client.web.error_form import RequestError
 
+HEALTH = "/health"
+
 
 def is_public(path: str) -> bool:
-    """Whether a path holds nothing but the page's own files, which ask for the key themselves."""
-    return path in ("/", "/favicon.ico") or path.startswith("/page/")
+    """Whether a path needs no key: the page's own files ask for it themselves, and whether requests can be answered
+    is for whatever watches over the daemon.
+    """
+    return path in ("/", "/favicon.ico", HEALTH) or path.startswith("/page/")
 
 
 class Guard:
@@ -36,7 +40,7 @@ class Guard:
         try:
             is_asked = self._check(scope, headers, origin)
         except RequestError as error:
-            await error.response()(scope, receive, answer)
+            await error.response(scope["path"])(scope, receive, answer)
             return
         if is_asked:
             await Response(status_code=204, headers=self._access.preflight_headers(headers))(scope, receive, send)

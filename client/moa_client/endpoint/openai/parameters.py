@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from moa_client.web.error_form import RequestError
 
-Api = Literal["chat", "completions", "embeddings"]
+Api = Literal["chat", "completions", "embeddings", "messages", "ollama"]  # the last two have tables of their own
 BOTH: tuple[Api, ...] = ("chat", "completions")
 CHAT: tuple[Api, ...] = ("chat",)
 TEXT: tuple[Api, ...] = ("completions",)

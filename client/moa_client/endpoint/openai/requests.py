@@ -5,7 +5,6 @@ Every value that cannot be used is refused with the name of its parameter.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -20,7 +19,7 @@ from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import AnswerHeader, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
-from moa_client.endpoint.fields import RequestFields, refused
+from moa_client.endpoint.fields import RequestFields, first_problem, refused
 from moa_client.endpoint.openai.forms import ChatForm, TextForm
 from moa_client.endpoint.openai.message_fields import used_messages
 from moa_client.endpoint.openai.messages import Message, conversation
@@ -268,31 +267,4 @@ def parsed(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequ
     try:
         return kind.model_validate(used_parameters(body, api))
     except ValidationError as error:
-        raise _first_problem(error) from None
-
-
-def _first_problem(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False)[0]
-    param = _path(first["loc"])
-    if first["type"] == "missing":
-        return RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
-    if first["type"] == "extra_forbidden":
-        return RequestError(400, f"{param} is not supported.", param=param, code="unsupported_parameter")
-    if first["loc"][-1] == "role":
-        return refused(param, ROLES)
-    words = first["msg"].removesuffix(".").replace("Input should be", "expected").replace(" after validation", "")
-    words = re.sub(r"a valid dictionary or instance of \w+", "a JSON object", words).replace("expected F", "expected f")
-    return refused(param, words[:1].lower() + words[1:])
-
-
-def _path(loc: tuple[int | str, ...]) -> str:
-    """Such as messages[0].role; without the names of types that alternatives have in it."""
-    path = ""
-    if loc[0] == "response_format":
-        loc = (loc[0], *loc[2:])
-    for part in loc:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in ("str", "list[int]"):
-            path += f".{part}" if path else part
-    return path
+        raise first_problem(error, {"role": ROLES}) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -36,19 +37,21 @@ class OpenAiHandlers:
         self._endpoint = endpoint
 
     async def models(self, request: Request) -> Response:
-        """The only model."""
-        return JSONResponse({"object": "list", "data": [self._model_fields(await self._endpoint.model())]})
+        """The server's model, as OpenAI's and as Anthropic's clients read a list of one."""
+        model = await self._endpoint.model()
+        page = {"has_more": False, "first_id": model.name, "last_id": model.name}
+        return JSONResponse({"object": "list", "data": [self._model_fields(model)], **page})
 
     async def model(self, request: Request) -> Response:
-        """A model by its name."""
+        """The server's model by its name, or by `default`."""
         return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
 
     async def chat(self, request: Request) -> Response:
-        """The next message of a chat."""
+        """The next message of a chat, as OpenAI has it."""
         return await self._endpoint.answer(chat_request(await read_json(request)), request)
 
     async def text(self, request: Request) -> Response:
-        """The continuation of a text."""
+        """The continuation of a text, as OpenAI has it."""
         return await self._endpoint.answer(text_request(await read_json(request)), request)
 
     async def embeddings(self, request: Request) -> Response:
@@ -60,4 +63,16 @@ class OpenAiHandlers:
         return JSONResponse(embedding_fields(asked, model.name, texts, embeddings))
 
     def _model_fields(self, model: ServedModel) -> Mapping[str, Any]:
-        return {"id": model.name, "object": "model", "created": self._endpoint.since, "owned_by": "moa"}
+        since = self._endpoint.since
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": since,
+            "owned_by": "moa",
+            "type": "model",  # this and what follows: Anthropic's
+            "display_name": model.name,
+            "created_at": datetime.fromtimestamp(since, UTC).isoformat(),
+            "lifecycle": "active",
+            "max_input_tokens": model.context_tokens,
+            "max_tokens": model.context_tokens,
+        }

@@ -107,9 +107,12 @@ def test_a_refused_origin_is_named() -> None:
         {"authorization": "Bearer sixteen-letters-"},
         {"authorization": "bearer  sixteen-letters-"},
         {"sec-websocket-protocol": "moa, moa.key.sixteen-letters-"},
+        {"x-api-key": "sixteen-letters-"},
+        {"x-api-key": "sixteen-letters-", "authorization": "Bearer another service's"},
+        {"x-api-key": "another service's", "authorization": "Bearer sixteen-letters-"},
     ],
 )
-def test_the_key_may_come_in_two_places(headers: dict[str, str]) -> None:
+def test_the_key_may_come_in_three_places(headers: dict[str, str]) -> None:
     Access("127.0.0.1", 8674, key="sixteen-letters-").check_key(headers)
 
 
@@ -121,6 +124,7 @@ def test_the_key_may_come_in_two_places(headers: dict[str, str]) -> None:
         {"authorization": "Bearer sixteen-letters"},
         {"authorization": "Bearer s\u00e9ize"},
         {"authorization": "Basic sixteen-letters-"},
+        {"x-api-key": "sixteen-letters"},
         {"sec-websocket-protocol": "moa"},
         {"sec-websocket-protocol": "sixteen-letters-"},
     ],

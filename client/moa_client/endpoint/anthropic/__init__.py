@@ -1,0 +1,1 @@
+"""Anthropic's API: what requests may ask for, and the objects that answers are sent as."""

@@ -1,0 +1,1 @@
+"""ollama's API: what requests may ask for, and the objects that answers are sent as."""

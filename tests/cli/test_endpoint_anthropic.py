@@ -1,0 +1,196 @@
+"""Anthropic's library for Python, pointed to the endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from moa_client.conversation.events import LinkState
+from moa_client.endpoint.endpoint import EndpointSettings
+from moa_shared.errors import ContextLengthError, MoaError, OverloadedError, UnavailableError
+from moa_shared.protocol.finish_rule import Finish
+
+from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
+from tests.support.skipping import needs_package
+
+needs_package("anthropic")
+from anthropic import APIError, APIStatusError, AsyncAnthropic  # noqa: E402
+
+pytestmark = pytest.mark.system
+KEY = "0123456789abcdef"
+HI: Any = [{"role": "user", "content": "Hi there"}]
+TOOLS: Any = [{"name": "now", "description": "The time.", "input_schema": {"type": "object", "properties": {}}}]
+WORDS = ("Good", " day", ".")
+
+
+@asynccontextmanager
+async def asking(
+    script: Script = silence, settings: EndpointSettings | None = None, key: str = KEY
+) -> AsyncIterator[tuple[AsyncAnthropic, ScriptedSource]]:
+    source = ScriptedSource(script)
+    async with (
+        serving(source, settings, key=KEY) as server,
+        AsyncAnthropic(base_url=server.url, api_key=key, max_retries=0) as client,
+    ):
+        yield client, source
+
+
+async def test_a_message_whole_and_as_a_stream() -> None:
+    async with asking(saying(*WORDS)) as (client, source):
+        whole = await client.messages.create(model=MODEL, max_tokens=9, messages=HI, system="Be brief.")
+        greedy = {"temperature": 0}
+        async with client.messages.stream(model="default", max_tokens=9, messages=HI, extra_body=greedy) as stream:
+            text = [piece async for piece in stream.text_stream]
+            streamed = await stream.get_final_message()
+    assert text == list(WORDS)
+    for message in (whole, streamed):
+        assert [block.to_dict()["text"] for block in message.content] == ["Good day."]
+        assert (message.model, message.role, message.stop_reason) == (MODEL, "assistant", "end_turn")
+        assert message.usage.output_tokens == 3
+    assert (whole.usage.input_tokens, streamed.usage.input_tokens) == (4, 2)
+    assert [(each.options.max_tokens, each.options.temperature) for each in source.answers] == [(9, 1.0), (9, 0.0)]
+
+
+async def test_a_loop_of_tools() -> None:
+    """The library runs the tool, and sends the call and its result back."""
+
+    async def script(answer: ScriptedAnswer) -> None:
+        if len(source.answers) == 1:
+            call = '<tool_call>{"name": "now", "arguments": {"zone": "UTC"}}</tool_call>'
+            await saying("I look.", "\n", call[:20], call[20:])(answer)
+        else:
+            await saying("It is noon.")(answer)
+
+    async with asking(script) as (client, source):
+        messages = HI
+        for _ in range(2):
+            async with client.messages.stream(model=MODEL, max_tokens=50, messages=messages, tools=TOOLS) as stream:
+                message = await stream.get_final_message()
+            calls = [block for block in message.content if block.type == "tool_use"]
+            results = [{"type": "tool_result", "tool_use_id": call.id, "content": "noon"} for call in calls]
+            messages = [
+                *messages,
+                {"role": "assistant", "content": message.content},
+                {"role": "user", "content": results},
+            ]
+            if calls:
+                assert (calls[0].name, calls[0].input, message.stop_reason) == ("now", {"zone": "UTC"}, "tool_use")
+    assert [block.type for block in messages[1]["content"]] == ["text", "tool_use"]
+    assert message.content[0].to_dict()["text"] == "It is noon."
+    told = "".join(each["content"] for each in source.rendered)
+    assert "I look." in told
+    assert "<tool_response>" in told
+    assert "noon" in told
+
+
+async def test_a_stop_sequence_is_named() -> None:
+    async with asking(saying(*WORDS, finish=Finish.STOP)) as (client, _):
+        message = await client.messages.create(model=MODEL, max_tokens=9, messages=HI, stop_sequences=["!"])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "!")
+
+
+async def test_tokens_are_counted_and_the_model_is_listed() -> None:
+    async with asking() as (client, source):
+        count = await client.messages.count_tokens(model=MODEL, messages=HI, system="Be brief.")
+        models = [model async for model in client.models.list()]
+        one = await client.models.retrieve("default")
+    assert count.input_tokens == 4
+    assert [(model.id, model.type, model.max_input_tokens) for model in models] == [(MODEL, "model", 100)]
+    assert one.id == MODEL
+    assert not source.answers
+
+
+async def test_a_stream_with_nothing_to_say_pings() -> None:
+    async with asking(settings=EndpointSettings(keep_alive_seconds=0.01)) as (client, source):
+        asked = client.messages.with_streaming_response.create(model=MODEL, max_tokens=9, messages=HI, stream=True)
+        async with asked as response:
+            lines = response.iter_lines()
+            names = [line async for _, line in _zip(range(9), lines)]
+            assert names[0] == "event: message_start"
+            assert names[3] == names[6] == "event: ping"
+            (await source.answer()).end()
+
+
+async def _zip(numbers: range, lines: AsyncIterator[str]) -> AsyncIterator[tuple[int, str]]:
+    for number in numbers:
+        yield number, await anext(lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (ContextLengthError("The prompt has 9 tokens."), 400, "invalid_request_error"),
+        (OverloadedError("Too many."), 429, "rate_limit_error"),
+        (UnavailableError("The server is away."), 503, "overloaded_error"),
+    ],
+)
+async def test_a_failure_is_a_status_before_a_stream_and_an_event_in_it(
+    error: MoaError, status: int, kind: str
+) -> None:
+    async def fail(answer: ScriptedAnswer) -> None:
+        if len(source.answers) > 1:
+            answer.commit("Good")
+            await asyncio.sleep(0.05)
+        answer.fail(error)
+
+    async with asking(fail) as (client, source):
+        for _ in range(2):
+            with pytest.raises(APIError) as caught:
+                async with client.messages.stream(model=MODEL, max_tokens=9, messages=HI) as stream:
+                    await stream.get_final_message()
+            assert isinstance(caught.value.body, dict)
+            assert caught.value.body["error"]["type"] == kind
+            assert error.message in caught.value.body["error"]["message"]
+            if isinstance(error, ContextLengthError):
+                assert caught.value.body["error"]["message"].startswith("prompt is too long")
+            if len(source.answers) == 1:
+                assert isinstance(caught.value, APIStatusError)
+                assert caught.value.status_code == status
+
+
+async def test_refusals_before_an_answer() -> None:
+    async with asking() as (client, _), asking(key="x" * 16) as (stranger, _):
+        for asked, status, kind in (
+            (client.messages.create(model="other", max_tokens=9, messages=HI), 404, "not_found_error"),
+            (client.messages.create(model=MODEL, max_tokens=0, messages=HI), 400, "invalid_request_error"),
+            (
+                client.messages.create(
+                    model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "x" * (1 << 20)}]
+                ),
+                413,
+                "request_too_large",
+            ),
+            (stranger.messages.create(model=MODEL, max_tokens=9, messages=HI), 401, "authentication_error"),
+        ):
+            with pytest.raises(APIStatusError) as caught:
+                await asked
+            assert caught.value.status_code == status
+            assert isinstance(caught.value.body, dict)
+            assert caught.value.body["type"] == "error"
+            assert caught.value.body["error"]["type"] == kind
+
+
+async def test_the_key_may_be_sent_as_anthropics_older_clients_do() -> None:
+    async with serving(ScriptedSource(), key=KEY) as server, httpx.AsyncClient() as client:
+        response = await client.get(f"{server.url}/v1/models", headers={"x-api-key": KEY})
+    assert response.json()["data"][0]["display_name"] == MODEL
+
+
+async def test_a_lost_server_pauses_a_stream() -> None:
+    async def script(answer: ScriptedAnswer) -> None:
+        answer.commit("Good")
+        answer.link(LinkState.OFFLINE)
+        answer.write(" night")
+        answer.link(LinkState.BACK)
+        answer.commit(" day", ".")
+        answer.end()
+
+    async with (
+        asking(script) as (client, _),
+        client.messages.stream(model=MODEL, max_tokens=9, messages=HI) as stream,
+    ):
+        assert await stream.get_final_text() == "Good day."
