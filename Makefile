@@ -25,7 +25,7 @@ test: $(VENV)/.test $(VENV)/.kernels $(VENV)/.model ## Run the tests of client, 
 test-torch: $(VENV)/.test-torch $(VENV)/.kernels $(VENV)/.model ## Run the tests that compare with torch, and those of training
 	$(PYTEST) -m "torch and not system and not long" $(ARGS)
 
-test-system: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests with a browser, containers, Envoy, Helm and Ray
+test-system: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests with a browser, containers, Envoy, Helm, Ray and the clients of the endpoint
 	$(PYTEST) -m "system and not long" $(ARGS)
 
 test-long: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the long tests: real links, the reference level, sanitizers, short measurements
