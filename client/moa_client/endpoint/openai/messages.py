@@ -24,10 +24,11 @@ class TextPart(RequestFields):
 
 
 class CalledFunction(RequestFields):
-    """What a call calls."""
+    """What a call calls; `parsed_arguments` is what `parse` of OpenAI's libraries has made of the arguments."""
 
     name: str
     arguments: str
+    parsed_arguments: object = None
 
 
 class CallField(RequestFields):

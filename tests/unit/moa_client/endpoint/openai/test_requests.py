@@ -554,6 +554,15 @@ def test_calls_and_their_results_are_written_where_the_template_knows_none() -> 
     ]
 
 
+def test_a_call_comes_back_with_what_a_library_has_parsed() -> None:
+    function = {"name": "now", "arguments": "{}", "parsed_arguments": {}}
+    call = {"id": "1", "type": "function", "index": 0, "function": function}
+    given = {"role": "assistant", "content": None, "parsed": None, "tool_calls": [call]}
+    result = {"role": "tool", "content": "12:00", "tool_call_id": "1"}
+    asked = chat_request({"messages": [{"role": "user", "content": "Hi"}, given, result]})
+    assert rendered(asked) == rendered(chat_request({"messages": [*CALLED, result]}))
+
+
 def test_which_tools_an_answer_may_call() -> None:
     def offered(**given: Any) -> tuple[int, bool, bool]:
         offer = chat_request(HI | {"tools": [TOOL]} | given).offer()
