@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -121,25 +122,25 @@ def test_pydantic_ai(endpoints: Endpoints) -> None:
     def model(url: str) -> OpenAIChatModel:
         return OpenAIChatModel("default", provider=OpenAIProvider(base_url=f"{url}/v1", api_key=KEY))
 
-    def parse(url: str) -> City:
-        agent = Agent(model(url), output_type=NativeOutput(City), model_settings={"temperature": 0})
-        return agent.run_sync(QUESTION).output
-
-    def act(url: str) -> tuple[list[Weather], City]:
-        """The agent must call a tool in each turn, and ends with the one that is its output."""
-        agent = Agent(model(url), output_type=City, model_settings={"temperature": 0, "max_tokens": 120})
+    def act(url: str, *, is_native: bool) -> tuple[list[Weather], City]:
+        """The agent's output is JSON instead of a call, or the arguments of a last call."""
         calls: list[Weather] = []
 
-        @agent.tool_plain
         def weather(city: str, unit: Literal["celsius", "fahrenheit"]) -> str:
             """The weather of a city."""
             calls.append(Weather(city=city, unit=unit))
             return "sunny"
 
+        agent = Agent(
+            model(url),
+            output_type=NativeOutput(City) if is_native else City,
+            model_settings={"temperature": 0, "max_tokens": 120},
+            tools=[weather],
+        )
         return calls, agent.run_sync(QUESTION, usage_limits=UsageLimits(request_limit=4)).output
 
-    endpoints.same(parse)
-    calls, _ = endpoints.same(act)
+    endpoints.same(partial(act, is_native=True))
+    calls, _ = endpoints.same(partial(act, is_native=False))
     assert calls
 
 

@@ -116,7 +116,7 @@ def _calls(message: Message, path: str) -> tuple[ToolCall, ...]:
     calls = []
     for number, call in enumerate(message.tool_calls):
         with refusing(f"{path}.tool_calls[{number}]"):
-            calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
+            calls.append(ToolCall(call.id, call.function.name, call.function.arguments or "{}"))
     return tuple(calls)
 
 

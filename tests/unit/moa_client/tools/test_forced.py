@@ -134,6 +134,14 @@ def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
     assert answer.allowed(NO_TREE)[0][END]
 
 
+@each_format
+@given(seed=st.integers(0, 1 << 32))
+def test_an_answer_without_a_call_is_json_of_a_schema(form: ToolFormat, seed: int) -> None:
+    schema = {"type": "object", "properties": {"o": {"enum": ["p"]}}, "required": ["o"], "additionalProperties": False}
+    text = walk(form, forced_grammar(form, TOOLS, {}, otherwise=schema), Random(seed))
+    assert text == '{"o": "p"}' or check_calls(form, text)
+
+
 def test_reasoning_that_the_prompt_has_opened_comes_first() -> None:
     text = walk(Hermes(), forced_grammar(Hermes(), [NOW], {}, reasoning_end="</think>"), Random(3), b"</think>")
     reasoning, answer = text.split("</think>")
