@@ -105,6 +105,6 @@ async def test_llm_follows_calls(tmp_path: Path) -> None:
     source.context_tokens = 1000
     async with serving(source, key=KEY) as server:
         code, out, err = await llm(server, tmp_path, "--functions", MULTIPLY, "What are 12 times 34 and 5 times 6?")
-    assert (code, out) == (0, "I multiply.Both are known.\n"), err
+    assert (code, out) == (0, "I multiply. Both are known.\n"), err
     results = [message["content"] for message in source.rendered if message["content"].startswith("<tool_response>")]
     assert results == ["<tool_response>\n408\n</tool_response>\n<tool_response>\n30\n</tool_response>"]

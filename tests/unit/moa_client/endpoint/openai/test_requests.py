@@ -412,7 +412,7 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
                 ]
             },
             snapshot(
-                "messages[0].tool_calls[0] | invalid_value | messages[0].tool_calls[0]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them."
+                "messages[0].tool_calls[0] | invalid_value | messages[0].tool_calls[0]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut."
             ),
         ),
         (
