@@ -13,7 +13,7 @@ import pytest
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel, Field, SecretStr
 
-from tests.e2e.endpoints import KEY, Endpoints
+from tests.e2e.endpoints import KEY, Endpoints, example
 
 pytestmark = [
     pytest.mark.system,
@@ -177,6 +177,16 @@ def test_langchain_openai(endpoints: Endpoints) -> None:
     name, _, text = endpoints.same(call)
     assert name == "get_weather"
     assert text
+
+
+@pytest.mark.parametrize("library", ["pydantic_ai", "langchain_openai", "litellm"])
+def test_the_examples_of_the_documentation_run(
+    endpoints: Endpoints, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example(endpoints.plain, library), "docs/api.md", "exec", dont_inherit=True), names)
+    assert isinstance(names["city"], names["City"])
 
 
 METHODS: tuple[Literal["json_schema"], Literal["function_calling"]] = ("json_schema", "function_calling")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.endpoints import KEY, Endpoints
+from tests.e2e.endpoints import KEY, Endpoints, example
 from tests.support.programs import PATIENCE
 from tests.support.skipping import cannot_run
 
@@ -159,6 +159,9 @@ def test_instructor(endpoints: Endpoints, tmp_path: Path) -> None:
     assert len(printed) == 3
     assert all(is_weather(line) for line in printed)
     assert printed[0] == printed[2]
+    documented = example(endpoints.plain, "instructor") + "\nprint(city.model_dump_json())\n"
+    city = json.loads(run(sys.executable, "-c", documented, PYTHONPATH=str(tmp_path)))
+    assert set(city) == {"continent", "is_capital"}
 
 
 def install(command: list[object], folder: Path) -> None:
