@@ -35,10 +35,10 @@ def exact_server(default_model_files: ModelFiles) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def endpoints(exact_server: str) -> Iterator[Endpoints]:
-    """The endpoint behind an emulated 5G link to the exact server, and one without link and drafts."""
+    """The endpoint behind a link to the exact server, and one without link and drafts."""
     environment = os.environ | {"MOA_ENDPOINT_KEY": KEY}
     with (
-        linked(find_links(("5G",))[0], exact_server) as link,
+        linked(find_links(("RTT 100 ms",))[0], exact_server) as link,
         daemon_home(environment, SERVER=link.address, ALONE="never", SETTLE_SECONDS="60") as behind_link,
         daemon_home(environment, SERVER=exact_server, DRAFTER="none", DRAFTING="off") as plain,
     ):

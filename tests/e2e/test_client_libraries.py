@@ -82,6 +82,7 @@ def test_openai(endpoints: Endpoints) -> None:
 def test_litellm(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would fetch a list of prices
     import litellm
+    from litellm.exceptions import BadRequestError
 
     monkeypatch.setattr(litellm, "suppress_debug_info", True)
 
@@ -110,7 +111,7 @@ def test_litellm(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoints.same(parse)
     assert endpoints.same(call)[0] == "get_weather"
     assert endpoints.same(continued)
-    with pytest.raises(litellm.BadRequestError, match="logit_bias: expected tokens 0 to 49151"):
+    with pytest.raises(BadRequestError, match="logit_bias: expected tokens 0 to 49151"):
         litellm.completion(**to(endpoints.plain), messages=ASKED, logit_bias={"99999": 5})
 
 
@@ -164,7 +165,7 @@ def test_langchain_openai(endpoints: Endpoints) -> None:
 
     def call(url: str) -> Called:
         question = HumanMessage(QUESTION)
-        whole = AIMessageChunk("")
+        whole = AIMessageChunk(content="")
         for chunk in model(url).bind_tools([TOOL], **FORCED).stream([question]):
             assert isinstance(chunk, AIMessageChunk)
             whole += chunk
