@@ -47,8 +47,10 @@ Called = tuple[str, Weather, str]  # a tool, its arguments, and the answer after
 
 
 @pytest.fixture(autouse=True)
-def _collected() -> Iterator[None]:
-    """What a library has left open warns in its own test."""
+def _kept_to_this_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No library asks or tells others, and what one has left open warns in its own test."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would fetch a list of prices
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
     yield
     gc.collect()
 
@@ -80,7 +82,6 @@ def test_openai(endpoints: Endpoints) -> None:
 
 
 def test_litellm(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would fetch a list of prices
     import litellm
     from litellm.exceptions import BadRequestError
 
@@ -181,10 +182,7 @@ def test_langchain_openai(endpoints: Endpoints) -> None:
 
 
 @pytest.mark.parametrize("library", ["pydantic_ai", "langchain_openai", "litellm"])
-def test_the_examples_of_the_documentation_run(
-    endpoints: Endpoints, library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+def test_the_examples_of_the_documentation_run(endpoints: Endpoints, library: str) -> None:
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(example(endpoints.plain, library), "docs/api.md", "exec", dont_inherit=True), names)
     assert isinstance(names["city"], names["City"])
