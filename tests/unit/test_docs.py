@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,17 @@ def test_pages_that_code_names_exist() -> None:
     named = {page for path in sources for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md\b", path.read_text("utf-8"))}
     assert len(named) > 10
     assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
+
+
+def test_the_clients_of_the_endpoint_that_were_tried_are_named() -> None:
+    """With the version that is installed for it, of each package that the tests of clients add."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    pins = re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    packages = {match[0] for each in extras["test-clients"] if (match := re.match(r"[\w.-]+", each))} - {"moa"}
+    tried = {f"{name} {version}" for name, version in pins if name in packages}
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    assert len(tried) == len(packages)
+    assert [each for each in tried if each not in page] == []
 
 
 @for_every_page

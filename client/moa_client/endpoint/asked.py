@@ -24,7 +24,7 @@ class Prompt:
 
     Args:
         markup: of the answer; None: its text is sent as it is.
-        constraint: the form of an answer that must be a call.
+        constraint: the form of an answer that must be a call, or a call or else JSON.
     """
 
     tokens: list[int]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
@@ -22,14 +24,23 @@ from moa_client.web.error_form import request_error
 END = 32  # tokens: enough to hold what opens reasoning
 
 
-def chat_prompt(messages: Sequence[ChatMessage | ToolResult], offer: ToolOffer, model: ServedModel) -> Prompt:
+def chat_prompt(
+    messages: Sequence[ChatMessage | ToolResult],
+    offer: ToolOffer,
+    model: ServedModel,
+    *,
+    form: Constraint | None = None,
+) -> Prompt:
     """The prompt of a chat.
+
+    Args:
+        form: JSON that an answer must be which calls no tool; None: any text.
 
     Raises:
         RequestError: the model's chat template refuses it, or a call that it requires cannot be enforced.
     """
-    form = find_format(model.chat_template)
-    given = template_input(form, model.chat_template, messages, offer.tools)
+    calls = find_format(model.chat_template)
+    given = template_input(calls, model.chat_template, messages, offer.tools)
     try:
         tokens = model.render(given)
     except ModelSourceError as error:
@@ -38,15 +49,21 @@ def chat_prompt(messages: Sequence[ChatMessage | ToolResult], offer: ToolOffer, 
         return Prompt(tokens)
     thinking = find_thinking(model.chat_template)
     is_thinking = thinking is not None and thinking.is_open(model.spelled(tokens[-END:]))
-    markup = AnswerMarkup(form, offer, thinking, is_thinking)
-    if not offer.is_forced:
+    markup = AnswerMarkup(calls, offer, thinking, is_thinking)
+    if not offer.is_forced and form is None:
         return Prompt(tokens, markup)
     with refusing("tools"):
         grammar = forced_grammar(
-            form,
+            calls,
             offer.tools,
             model.special_tokens,
             is_parallel=offer.is_parallel,
             reasoning_end=thinking.closings[0] if thinking is not None and is_thinking else "",
+            otherwise=None if form is None or offer.is_forced else _schema(form),
         )
         return Prompt(tokens, markup, Constraint(ConstraintKind.LARK, grammar))
+
+
+def _schema(form: Constraint) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(form.text) if form.text else {"type": "object"}
+    return schema

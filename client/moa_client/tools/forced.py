@@ -1,4 +1,4 @@
-"""Grammars of answers that must be calls: of a `tool_choice` that requires one or names it. Pure: text only.
+"""Grammars of answers that must be calls, or calls or else JSON of a schema. Pure: text only.
 
 The text is a constraint of the kind LARK; whether it can be enforced is known once it is compiled.
 """
@@ -6,6 +6,7 @@ The text is a constraint of the kind LARK; whether it can be enforced is known o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.grammar import Grammar
@@ -19,6 +20,7 @@ def forced_grammar(
     *,
     is_parallel: bool = False,
     reasoning_end: str = "",
+    otherwise: Mapping[str, Any] | None = None,
 ) -> str:
     """The grammar of an answer that calls one of these tools, with arguments of its schema.
 
@@ -27,6 +29,7 @@ def forced_grammar(
         special_tokens: the model's special tokens by text, with their ids.
         is_parallel: several calls are allowed, where the form knows several.
         reasoning_end: what ends the reasoning that the prompt has opened; empty: it has opened none.
+        otherwise: the schema of an answer without a call; None: it must call.
 
     Raises:
         ConfigError: a schema cannot be enforced in this form.
@@ -36,4 +39,7 @@ def forced_grammar(
     before, between, after = (grammar.markup(text) for text in form.around)
     calls = grammar.rule(f"{call} ({between} {call})*" if is_parallel and form.is_parallel else call)
     reasoning = f"{grammar.text_until(reasoning_end)} /\\n{{0,2}}/" if reasoning_end else ""
-    return grammar.lark(" ".join(filter(None, [reasoning, before, calls, after])))
+    answer = " ".join(filter(None, [before, calls, after]))
+    if otherwise is not None:
+        answer = grammar.choice([answer, grammar.json(otherwise)])
+    return grammar.lark(" ".join(filter(None, [reasoning, answer])))

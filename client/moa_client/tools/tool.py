@@ -22,7 +22,7 @@ MOST_DESCRIPTION = 1 << 15  # characters: agents explain a tool on pages
 MOST_SCHEMA = 1 << 16  # bytes of one tool's
 MOST_SCHEMAS = 3 << 16  # bytes of all together: they fit into one constraint with the markup around them
 _FEWER = "Offer fewer tools at a time."
-_AS_MADE = "Send calls back as the model made them."
+_AS_MADE = "Send calls back as the model made them, and none that was cut."
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 

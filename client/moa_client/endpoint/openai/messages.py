@@ -24,10 +24,11 @@ class TextPart(RequestFields):
 
 
 class CalledFunction(RequestFields):
-    """What a call calls."""
+    """What a call calls; `parsed_arguments` is what `parse` of OpenAI's libraries has made of the arguments."""
 
     name: str
     arguments: str
+    parsed_arguments: object = None
 
 
 class CallField(RequestFields):
@@ -115,7 +116,7 @@ def _calls(message: Message, path: str) -> tuple[ToolCall, ...]:
     calls = []
     for number, call in enumerate(message.tool_calls):
         with refusing(f"{path}.tool_calls[{number}]"):
-            calls.append(ToolCall(call.id, call.function.name, call.function.arguments))
+            calls.append(ToolCall(call.id, call.function.name, call.function.arguments or "{}"))
     return tuple(calls)
 
 

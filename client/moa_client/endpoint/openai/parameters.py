@@ -92,7 +92,7 @@ PARAMETERS = (
         "used",
         "One of `json` (a schema), `regex`, `choice` (texts) and `grammar` (Lark's). An extension, vLLM's.",
     ),
-    Parameter("tools", CHAT, "used", "Up to 128 functions, see below; not with `response_format`."),
+    Parameter("tools", CHAT, "used", "Up to 128 functions, see below; not with `structured_outputs`."),
     Parameter("tool_choice", CHAT, "used", "`auto`, `none`, `required`, or a function by its name."),
     Parameter("parallel_tool_calls", CHAT, "used", "true if absent; false: an answer has one call at most."),
     Parameter("moa", BOTH, "used", "Extensions: see below."),

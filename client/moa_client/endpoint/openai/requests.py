@@ -175,7 +175,8 @@ class ChatRequest(AnswerRequest):
 
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
-        return chat_prompt(conversation(self.messages), self.offer(), model)
+        form = constraint_of(self.response_format, None)
+        return chat_prompt(conversation(self.messages), self.offer(), model, form=form)
 
     def form(self, header: AnswerHeader, parts: AnswerParts | None) -> ChatForm:
         """How the answer is sent."""
@@ -196,9 +197,9 @@ class ChatRequest(AnswerRequest):
             self._check_with_tools()
 
     def _check_with_tools(self) -> None:
-        if constraint_of(self.response_format, self.structured_outputs) is not None:
-            param = "response_format" if self.structured_outputs is None else "structured_outputs"
-            raise refused(param, "an answer of this form calls no tools: give one of them, or tool_choice: 'none'")
+        if self.structured_outputs is not None:
+            words = "an answer of this form calls no tools: use response_format, or tool_choice: 'none'"
+            raise refused("structured_outputs", words)
         if self.moa.provisional:
             raise refused("moa.provisional", "calls are not sent before they are verified: do not offer tools with it")
 

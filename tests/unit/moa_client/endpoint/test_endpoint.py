@@ -24,7 +24,12 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import Finish
-from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import (
+    ChatCompletionChunk,
+    ChatCompletionMessage,
+    ChatCompletionMessageParam,
+    ChatCompletionToolParam,
+)
 
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 
@@ -120,6 +125,60 @@ async def test_a_chat_calls_tools_whole_and_as_a_stream() -> None:
         assert (call.function.name, call.function.arguments) == ("now", '{"zone": "UTC"}')
         assert call.id.startswith("call_")
     assert [answer.options.constraint is not None for answer in source.answers] == [False, True]
+
+
+TOOLS: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now"}}]
+
+
+async def test_two_calls_after_text_that_looks_like_one() -> None:
+    text = "A <tool_call> is a tag.\n" + "\n".join(
+        f'<tool_call>\n{{"name": "now", "arguments": {{"zone": "{zone}"}}}}\n</tool_call>' for zone in ("UTC", "CET")
+    )
+    async with (
+        asking(saying(*text)) as (client, _),
+        client.chat.completions.stream(model=MODEL, messages=HI, tools=TOOLS) as events,
+    ):
+        choice = (await events.get_final_completion()).choices[0]
+    assert (choice.message.content, choice.finish_reason) == ("A <tool_call> is a tag.", "tool_calls")
+    first, second = choice.message.tool_calls or []
+    assert [first.function.arguments, second.function.arguments] == ['{"zone": "UTC"}', '{"zone": "CET"}']
+    assert first.id != second.id
+
+
+async def test_a_call_that_a_limit_cuts_is_none_to_follow_or_send_back() -> None:
+    words = ("<tool_call>\n", '{"name": "now", "arguments": ', '{"zone": "U')
+    async with asking(saying(*words, finish=Finish.MAX_TOKENS)) as (client, _):
+        whole = (await client.chat.completions.create(model=MODEL, messages=HI, tools=TOOLS)).choices[0]
+        async with client.chat.completions.stream(model=MODEL, messages=HI, tools=TOOLS) as events:
+            with pytest.raises(openai.LengthFinishReasonError) as caught:
+                await events.get_final_completion()
+        for choice in (whole, caught.value.completion.choices[0]):
+            assert (choice.message.content, choice.finish_reason) == (None, "length")
+            assert choice.message.tool_calls is not None
+            call = choice.message.tool_calls[0]
+            assert call.type == "function"
+            assert (call.function.name, call.function.arguments) == ("now", '{"zone": "U')
+        with pytest.raises(openai.BadRequestError, match="none that was cut"):
+            await client.chat.completions.create(model=MODEL, messages=result_of(whole.message, "12:00"), tools=TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "code"), [(200_000, 400, "context_length_exceeded"), (210_000, 413, "request_too_large")]
+)
+async def test_a_result_of_a_megabyte_is_refused(words: int, status: int, code: str) -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    async with asking(saying(call)) as (client, _):
+        whole = await client.chat.completions.create(model=MODEL, messages=HI, tools=TOOLS)
+        messages = result_of(whole.choices[0].message, "word " * words)
+        with pytest.raises(openai.APIStatusError) as caught:
+            await client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS)
+    assert (caught.value.status_code, caught.value.code) == (status, code)
+
+
+def result_of(message: ChatCompletionMessage, content: str) -> list[Any]:
+    """A chat in which a message's call has a result."""
+    assert message.tool_calls is not None
+    return [*HI, message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": content}]
 
 
 class MistralSource(ScriptedSource):

@@ -52,6 +52,23 @@ def test_a_call_that_is_required_is_enforced_after_reasoning() -> None:
     assert "get_weather" not in prompt.constraint.text
 
 
+@pytest.mark.parametrize(
+    ("choice", "form", "has_otherwise"),
+    [
+        ("auto", {"type": "json_schema", "json_schema": {"name": "n", "schema": {"title": "otherwise"}}}, True),
+        ("auto", {"type": "json_object"}, True),
+        ("required", {"type": "json_object"}, False),
+    ],
+)
+def test_an_answer_that_calls_nothing_has_the_form_that_is_asked_for(
+    choice: str, form: dict[str, Any], has_otherwise: bool
+) -> None:
+    asked = ASKED | {"tool_choice": choice, "response_format": form}
+    prompt = chat_request(asked).prompt(ScriptedSource())
+    assert prompt.constraint is not None
+    assert prompt.constraint.text.count("%json") == len(TOOLS) + has_otherwise
+
+
 def test_a_template_that_refuses_is_told() -> None:
     with pytest.raises(RequestError, match="refuses it"):
         chat_request(ASKED | {"messages": [{"role": "user", "content": "REFUSE"}]}).prompt(ScriptedSource())

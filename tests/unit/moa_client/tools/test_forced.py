@@ -19,7 +19,7 @@ from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.formats.hermes import Hermes
 from moa_client.tools.formats.mistral import Mistral11
 from moa_client.tools.formats.qwen_xml import QwenXml
-from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarted
+from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarted, TextPiece
 from moa_client.tools.tool import Tool
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar
@@ -132,6 +132,17 @@ def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
     answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     answer.advance([*text.encode()])
     assert answer.allowed(NO_TREE)[0][END]
+
+
+@each_format
+@given(seed=st.integers(0, 1 << 32))
+def test_an_answer_without_a_call_is_json_of_a_schema(form: ToolFormat, seed: int) -> None:
+    schema = {"type": "object", "properties": {"o": {"enum": ["p"]}}, "required": ["o"], "additionalProperties": False}
+    text = walk(form, forced_grammar(form, TOOLS, {}, otherwise=schema), Random(seed))
+    if text == '{"o": "p"}':
+        assert read(form, text) == [TextPiece(text)]
+    else:
+        assert len(check_calls(form, text)) == 1
 
 
 def test_reasoning_that_the_prompt_has_opened_comes_first() -> None:

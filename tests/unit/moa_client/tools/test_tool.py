@@ -75,15 +75,22 @@ def test_tools_that_can() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (("id", "a b", "{}"), snapshot("The call 'id' names no tool: 'a b'. Send calls back as the model made them.")),
+        (
+            ("id", "a b", "{}"),
+            snapshot(
+                "The call 'id' names no tool: 'a b'. Send calls back as the model made them, and none that was cut."
+            ),
+        ),
         (
             ("id", "f", "[1]"),
-            snapshot("The arguments of the call 'id' are not a JSON object. Send calls back as the model made them."),
+            snapshot(
+                "The arguments of the call 'id' are not a JSON object. Send calls back as the model made them, and none that was cut."
+            ),
         ),
         (
             ("id", "f", "{"),
             snapshot(
-                "The arguments of the call 'id' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them."
+                "The arguments of the call 'id' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut."
             ),
         ),
     ],

@@ -1,0 +1,191 @@
+"""Libraries for Python, pointed to the endpoint as docs/api.md says: what each makes of an answer is the same without
+drafts and cuts as with them. Calls and schemas are enforced, so a small model's are right too.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Literal
+
+import pytest
+from openai import OpenAI, pydantic_function_tool
+from pydantic import BaseModel, Field, SecretStr
+
+from tests.e2e.endpoints import KEY, Endpoints, example
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("real target"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # some leave their connections to the collector
+]
+QUESTION = "What is the weather in Paris?"
+ASKED: Any = [{"role": "user", "content": QUESTION}]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 120}
+FORCED: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str = Field(max_length=30)
+    country: str = Field(max_length=30)
+    continent: Literal["Africa", "America", "Asia", "Australia", "Europe"]
+
+
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    city: str = Field(max_length=20)
+    unit: Literal["celsius", "fahrenheit"]
+
+
+TOOL: Any = pydantic_function_tool(Weather, name="get_weather")
+Called = tuple[str, Weather, str]  # a tool, its arguments, and the answer after its result
+
+
+@pytest.fixture(autouse=True)
+def _kept_to_this_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No library asks or tells others, and what one has left open warns in its own test."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would fetch a list of prices
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
+    yield
+    gc.collect()
+
+
+def test_openai(endpoints: Endpoints) -> None:
+    def parse(url: str) -> City | None:
+        with OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+            message = client.chat.completions.parse(model="default", messages=ASKED, response_format=City, **GREEDY)
+            return message.choices[0].message.parsed
+
+    def call(url: str) -> Called:
+        with OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+            asked: dict[str, Any] = {"model": "default", "tools": [TOOL], **GREEDY}
+            with client.chat.completions.stream(messages=ASKED, **asked, **FORCED) as stream:
+                choice = stream.get_final_completion().choices[0]
+            assert choice.finish_reason == "tool_calls"
+            assert choice.message.tool_calls is not None
+            (called,) = choice.message.tool_calls
+            result = {"role": "tool", "tool_call_id": called.id, "content": "sunny"}
+            after: Any = [*ASKED, choice.message, result]  # with what the library itself has added to the call
+            answer = client.chat.completions.create(messages=after, **asked)
+        assert isinstance(called.function.parsed_arguments, Weather)
+        return called.function.name, called.function.parsed_arguments, answer.choices[0].message.content or ""
+
+    assert endpoints.same(parse) is not None
+    name, _, text = endpoints.same(call)
+    assert name == "get_weather"
+    assert text
+
+
+def test_litellm(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    import litellm
+    from litellm.exceptions import BadRequestError
+
+    monkeypatch.setattr(litellm, "suppress_debug_info", True)
+
+    def to(url: str) -> dict[str, Any]:
+        return {"model": "openai/default", "api_base": f"{url}/v1", "api_key": KEY, "max_retries": 0}
+
+    def parse(url: str) -> City:
+        answer = litellm.completion(**to(url), messages=ASKED, response_format=City, **GREEDY)
+        return City.model_validate_json(answer.choices[0].message.content)
+
+    def call(url: str) -> Called:
+        asked = {**to(url), "tools": [TOOL], **GREEDY}
+        chunks = list(litellm.completion(messages=ASKED, stream=True, **asked, **FORCED))
+        whole: Any = litellm.stream_chunk_builder(chunks)
+        assert whole.choices[0].finish_reason == "tool_calls"
+        (called,) = whole.choices[0].message.tool_calls
+        result = {"role": "tool", "tool_call_id": called.id, "name": called.function.name, "content": "sunny"}
+        answer = litellm.completion(messages=[*ASKED, whole.choices[0].message, result], **asked)
+        weather = Weather.model_validate_json(called.function.arguments)
+        return called.function.name, weather, answer.choices[0].message.content
+
+    def continued(url: str) -> str:
+        text: str = litellm.text_completion(**to(url), prompt="Once upon a time", **GREEDY).choices[0].text
+        return text
+
+    endpoints.same(parse)
+    assert endpoints.same(call)[0] == "get_weather"
+    assert endpoints.same(continued)
+    with pytest.raises(BadRequestError, match="logit_bias: expected tokens 0 to 49151"):
+        litellm.completion(**to(endpoints.plain), messages=ASKED, logit_bias={"99999": 5})
+
+
+def test_pydantic_ai(endpoints: Endpoints) -> None:
+    from pydantic_ai import Agent, NativeOutput, UsageLimits
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    def model(url: str) -> OpenAIChatModel:
+        return OpenAIChatModel("default", provider=OpenAIProvider(base_url=f"{url}/v1", api_key=KEY))
+
+    def act(url: str, *, is_native: bool) -> tuple[list[Weather], City]:
+        """The agent's output is JSON instead of a call, or the arguments of a last call."""
+        calls: list[Weather] = []
+
+        def weather(city: str, unit: Literal["celsius", "fahrenheit"]) -> str:
+            """The weather of a city."""
+            calls.append(Weather(city=city, unit=unit))
+            return "sunny"
+
+        agent = Agent(
+            model(url),
+            output_type=NativeOutput(City) if is_native else City,
+            model_settings={"temperature": 0, "max_tokens": 120},
+            tools=[weather],
+        )
+        return calls, agent.run_sync(QUESTION, usage_limits=UsageLimits(request_limit=4)).output
+
+    endpoints.same(partial(act, is_native=True))
+    calls, _ = endpoints.same(partial(act, is_native=False))
+    assert calls
+
+
+def test_langchain_openai(endpoints: Endpoints) -> None:
+    from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
+    from langchain_openai import ChatOpenAI
+
+    def model(url: str) -> ChatOpenAI:
+        return ChatOpenAI(
+            model="default",
+            base_url=f"{url}/v1",
+            api_key=SecretStr(KEY),
+            temperature=0,
+            max_completion_tokens=120,
+            max_retries=0,
+        )
+
+    def parse(url: str) -> list[object]:
+        by_schema, by_call = (model(url).with_structured_output(City, method=method) for method in METHODS)
+        return [by_schema.invoke(QUESTION), by_call.invoke(QUESTION)]
+
+    def call(url: str) -> Called:
+        question = HumanMessage(QUESTION)
+        whole = AIMessageChunk(content="")
+        for chunk in model(url).bind_tools([TOOL], **FORCED).stream([question]):
+            assert isinstance(chunk, AIMessageChunk)
+            whole += chunk
+        (called,) = whole.tool_calls
+        result = ToolMessage("sunny", tool_call_id=called["id"])
+        answer = model(url).bind_tools([TOOL]).invoke([question, whole, result])
+        return called["name"], Weather.model_validate(called["args"]), answer.text
+
+    assert all(isinstance(city, City) for city in endpoints.same(parse))
+    name, _, text = endpoints.same(call)
+    assert name == "get_weather"
+    assert text
+
+
+@pytest.mark.parametrize("library", ["pydantic_ai", "langchain_openai", "litellm"])
+def test_the_examples_of_the_documentation_run(endpoints: Endpoints, library: str) -> None:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example(endpoints.plain, library), "docs/api.md", "exec", dont_inherit=True), names)
+    assert isinstance(names["city"], names["City"])
+
+
+METHODS: tuple[Literal["json_schema"], Literal["function_calling"]] = ("json_schema", "function_calling")
