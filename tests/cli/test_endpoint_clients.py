@@ -99,7 +99,7 @@ for await (const chunk of stream) text += chunk.choices[0]?.delta?.content ?? ""
 console.log(text);
 const helped = await client.chat.completions.stream(asked).finalChatCompletion();
 console.log(helped.choices[0].message.content, helped.choices[0].finish_reason);
-const refused = await client.chat.completions.create({ ...asked, n: 2 }).catch((error) => error);
+const refused = await client.chat.completions.create({ ...asked, n: 9 }).catch((error) => error);
 console.log(refused.constructor.name, refused.status, refused.param, refused.code);
 for await (const model of client.models.list()) console.log(model.id);
 """
@@ -115,7 +115,7 @@ async def test_openai_for_node(server: WebServer, tmp_path: Path) -> None:
 Good day. 4
 Good day.
 Good day. stop
-BadRequestError 400 n unsupported_parameter
+BadRequestError 400 n invalid_value
 scripted/model
 """)
 

@@ -76,6 +76,7 @@ PARAMETERS = (
     ),
     Parameter("loop_guard", BOTH, "used", "true if absent: an answer that only repeats itself is ended."),
     Parameter("seed", BOTH, "used", "-2^63 to 2^64 - 1; if absent a random one, which the response has as `moa.seed`."),
+    Parameter("n", BOTH, "used", "1 to 8 answers, 1 if absent: see below."),
     Parameter("max_completion_tokens", CHAT, "used", "At least 1; absent: as the context allows."),
     Parameter("max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it."),
     Parameter("stop", BOTH, "used", "One text, or up to 16 of them, of 1 to 64 characters."),
@@ -102,8 +103,7 @@ PARAMETERS = (
     Parameter("prompt_cache_retention", BOTH, "ignored", "Prefixes are kept as long as there is room."),
     Parameter("prediction", CHAT, "ignored", "The text does not depend on it; drafts come from elsewhere."),
     Parameter("service_tier", BOTH, "ignored", "There is one."),
-    Parameter("n", BOTH, "refused", "Each request gets one answer: send several requests.", (1,)),
-    Parameter("best_of", TEXT, "refused", "Each request gets one answer: send several requests.", (1,)),
+    Parameter("best_of", TEXT, "refused", "No answer is better than another here: ask for several with `n`.", (1,)),
     Parameter("logprobs", BOTH, "refused", "The server gives no probabilities.", (False,)),
     Parameter("top_logprobs", CHAT, "refused", "The server gives no probabilities."),
     Parameter(

@@ -6,7 +6,8 @@ Every value that cannot be used is refused with the name of its parameter.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from moa_shared.errors import ConfigError
@@ -21,7 +22,8 @@ from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import AnswerHeader, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
 from moa_client.endpoint.fields import RequestFields, refused
-from moa_client.endpoint.openai.forms import ChatForm, TextForm
+from moa_client.endpoint.openai.choices_form import OpenAiChoicesForm
+from moa_client.endpoint.openai.forms import ChatForm, OpenAiForm, TextForm
 from moa_client.endpoint.openai.message_fields import used_messages
 from moa_client.endpoint.openai.messages import Message, conversation
 from moa_client.endpoint.openai.parameters import Api, used_parameters
@@ -34,6 +36,7 @@ from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
+MOST_CHOICES = 8  # as many as a daemon answers at once, unless it is told otherwise
 AnyRequest = TypeVar("AnyRequest", bound="AnswerRequest")
 ROLES = "expected system, developer, user, assistant or tool"
 
@@ -77,6 +80,7 @@ class AnswerRequest(RequestFields):
     frequency_penalty: float = Field(0.0, allow_inf_nan=False)
     logit_bias: dict[str, float] = Field(default_factory=dict)
     loop_guard: bool = True
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
     seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     stop: Annotated[list[str], BeforeValidator(_as_list)] = Field([], max_length=16)
@@ -141,6 +145,16 @@ class AnswerRequest(RequestFields):
         with_usage = self.stream_options is not None and self.stream_options.include_usage
         return {"with_usage": with_usage, "with_provisional": self.moa.provisional}
 
+    def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> OpenAiForm:
+        """How an answer is sent."""
+        raise NotImplementedError
+
+    def choices_form(self, headers: Sequence[AnswerHeader], parts: Sequence[AnswerParts | None]) -> OpenAiChoicesForm:
+        """How several answers are sent: in a response of one id."""
+        same = [replace(headers[0], seed=header.seed) for header in headers]
+        each = zip(same, parts, strict=True)
+        return OpenAiChoicesForm([self.form(*answer, index) for index, answer in enumerate(each)])
+
     def check(self) -> None:
         """Checks what depends on several parameters.
 
@@ -151,6 +165,8 @@ class AnswerRequest(RequestFields):
             raise refused("stream_options", "only a request with stream: true may have them")
         if self.moa.provisional and not self.stream:
             raise refused("moa.provisional", "only a request with stream: true may ask for it")
+        if self.moa.provisional and self.n > 1:
+            raise refused("moa.provisional", "only a request for one answer may ask for it")
 
 
 class ChatRequest(AnswerRequest):
@@ -178,9 +194,9 @@ class ChatRequest(AnswerRequest):
         """What the model is asked."""
         return chat_prompt(conversation(self.messages), self.offer(), model)
 
-    def form(self, header: AnswerHeader, parts: AnswerParts | None) -> ChatForm:
+    def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> ChatForm:
         """How the answer is sent."""
-        return ChatForm(header, parts, **self._stream_form)
+        return ChatForm(header, parts, index, **self._stream_form)
 
     def check(self) -> None:
         super().check()
@@ -232,9 +248,9 @@ class TextRequest(AnswerRequest):
             raise refused("prompt", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
         return Prompt(self.text)
 
-    def form(self, header: AnswerHeader, parts: AnswerParts | None) -> TextForm:
+    def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> TextForm:
         """How the answer is sent."""
-        return TextForm(header, **self._stream_form)
+        return TextForm(header, index=index, **self._stream_form)
 
 
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:

@@ -42,11 +42,11 @@ class OpenAiHandlers:
 
     async def chat(self, request: Request) -> Response:
         """The next message of a chat."""
-        return await self._endpoint.answer(chat_request(await read_json(request)), request)
+        return await self._endpoint.choices(chat_request(await read_json(request)), request)
 
     async def text(self, request: Request) -> Response:
         """The continuation of a text."""
-        return await self._endpoint.answer(text_request(await read_json(request)), request)
+        return await self._endpoint.choices(text_request(await read_json(request)), request)
 
     def _model_fields(self, model: ServedModel) -> Mapping[str, Any]:
         return {"id": model.name, "object": "model", "created": self._endpoint.since, "owned_by": "moa"}

@@ -105,16 +105,12 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
     ("given", "message"),
     [
         (
-            {"n": 2},
-            snapshot(
-                "n | unsupported_parameter | n is not supported. Each request gets one answer: send several requests."
-            ),
+            {"n": 9},
+            snapshot("n | invalid_value | n: expected less than or equal to 8."),
         ),
         (
-            {"n": True},
-            snapshot(
-                "n | unsupported_parameter | n is not supported. Each request gets one answer: send several requests."
-            ),
+            {"n": 2, "stream": True, "moa": {"provisional": True}},
+            snapshot(),
         ),
         (
             {"logprobs": True},
@@ -472,7 +468,7 @@ def test_what_cannot_be_done_is_refused_with_its_parameter(given: dict[str, Any]
         (
             {"prompt": "a", "best_of": 2},
             snapshot(
-                "best_of | unsupported_parameter | best_of is not supported. Each request gets one answer: send several requests."
+                "best_of | unsupported_parameter | best_of is not supported. No answer is better than another here: ask for several with `n`."
             ),
         ),
         (
