@@ -58,7 +58,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
         return
     closing = Closing()
     limits = EndpointSettings(settings.settle_seconds, settings.unverified, settings.max_requests)
-    routes = [*endpoint_routes(HostSource(hub.host), limits, closing), *page_routes(DaemonPage(hub))]
+    routes = [*endpoint_routes(HostSource(hub.host), limits, closing, hub.store), *page_routes(DaemonPage(hub))]
     access = Access(host, listener.getsockname()[1], settings.allowed_origins, key)
     server = await serve(make_app(routes, access), listener, closing, access)
     stack.push_async_callback(server.close)

@@ -61,7 +61,7 @@ class OpenAiForm:
 
     def moa(self, progress: AnswerProgress) -> Fields:
         """What only this endpoint says of a whole answer."""
-        return {"seed": self._header.seed, **_verification(progress)}
+        return {"seed": self._header.seed, **verification(progress)}
 
     def first(self) -> bytes:
         """Begins a stream."""
@@ -84,7 +84,7 @@ class OpenAiForm:
     def end(self, progress: AnswerProgress) -> bytes:
         """Ends an answer in a stream."""
         rest = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
-        return rest + self._event([self._end(self._reason(progress))], _verification(progress))
+        return rest + self._event([self._end(self._reason(progress))], verification(progress))
 
     def close(self, answers: Sequence[AnswerProgress]) -> bytes:
         """Ends a stream whose answers have ended in it."""
@@ -270,7 +270,8 @@ def delta_fields(part: Part, whole: AnswerParts) -> Fields:
             return {}
 
 
-def _verification(progress: AnswerProgress) -> Fields:
+def verification(progress: AnswerProgress) -> Fields:
+    """Whether the server has decided all of an answer, and how much if not."""
     if progress.is_verified:
         return {"verified": True}
     return {"verified": False, "verified_characters": len(progress.text.committed)}

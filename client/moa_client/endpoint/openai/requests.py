@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from moa_shared.errors import ConfigError
+from moa_shared.sampling.constraint import Constraint
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_shared.sampling.settings import TOKEN_LIMIT
 from pydantic import BeforeValidator, Field, ValidationError
@@ -98,6 +99,14 @@ class AnswerRequest(RequestFields):
         """Of the answer; 0: as the context allows."""
         return self.max_tokens or 0
 
+    def constraint(self) -> Constraint | None:
+        """The form that the answer must have; None: any.
+
+        Raises:
+            RequestError: it cannot have this one.
+        """
+        return constraint_of(self.response_format, self.structured_outputs)
+
     def options(self, defaults: SamplingDefaults = NOTHING_SAID, vocab_size: int = TOKEN_LIMIT) -> AnswerOptions:
         """The options of the answer; nothing of them is open.
 
@@ -111,7 +120,6 @@ class AnswerRequest(RequestFields):
         for stop in self.stop:
             if not 0 < len(stop) <= 64:
                 raise refused("stop", "each text must have 1 to 64 characters")
-        constraint = constraint_of(self.response_format, self.structured_outputs)
         seed = self.seed % (1 << 64)  # a negative one is another name of a large one
         try:
             options = AnswerOptions(
@@ -128,7 +136,7 @@ class AnswerRequest(RequestFields):
                 frequency_penalty=self.frequency_penalty,
                 logit_bias=token_bias(self.logit_bias),
                 loop_guard=self.loop_guard,
-                constraint=constraint,
+                constraint=self.constraint(),
             ).decided(defaults, API_DEFAULTS)
             options.settings()
         except ConfigError as error:
@@ -188,7 +196,8 @@ class ChatRequest(AnswerRequest):
         Raises:
             RequestError: they cannot be offered.
         """
-        return tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+        functions = [tool.function for tool in self.tools]
+        return tool_offer(functions, self.tool_choice, is_parallel=self.parallel_tool_calls)
 
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
@@ -213,7 +222,7 @@ class ChatRequest(AnswerRequest):
             self._check_with_tools()
 
     def _check_with_tools(self) -> None:
-        if constraint_of(self.response_format, self.structured_outputs) is not None:
+        if self.constraint() is not None:
             param = "response_format" if self.structured_outputs is None else "structured_outputs"
             raise refused(param, "an answer of this form calls no tools: give one of them, or tool_choice: 'none'")
         if self.moa.provisional:
@@ -259,7 +268,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return _parsed(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
+    return parsed_request(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
 
 
 def text_request(body: Mapping[str, Any]) -> TextRequest:
@@ -268,10 +277,15 @@ def text_request(body: Mapping[str, Any]) -> TextRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return _parsed(TextRequest, body, "completions")
+    return parsed_request(TextRequest, body, "completions")
 
 
-def _parsed(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequest:
+def parsed_request(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequest:
+    """The request of a body.
+
+    Raises:
+        RequestError: it cannot be followed.
+    """
     try:
         request = kind.model_validate(used_parameters(body, api))
     except ValidationError as error:
@@ -297,8 +311,9 @@ def _first_problem(error: ValidationError) -> RequestError:
 def _path(loc: tuple[int | str, ...]) -> str:
     """Such as messages[0].role; without the names of types that alternatives have in it."""
     path = ""
-    if loc[0] == "response_format":
-        loc = (loc[0], *loc[2:])
+    for union in (("response_format",), ("text", "format")):
+        if loc[: len(union)] == union:
+            loc = (*union, *loc[len(union) + 1 :])
     for part in loc:
         if isinstance(part, int):
             path += f"[{part}]"
