@@ -301,7 +301,7 @@ def _first_problem(error: ValidationError) -> RequestError:
         return RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"{param} is not supported.", param=param, code="unsupported_parameter")
-    if first["loc"][-1] == "role":
+    if first["loc"][-1] == "role" and first["loc"][0] == "messages":
         return refused(param, ROLES)
     words = first["msg"].removesuffix(".").replace("Input should be", "expected").replace(" after validation", "")
     words = re.sub(r"a valid dictionary or instance of \w+", "a JSON object", words).replace("expected F", "expected f")
@@ -311,9 +311,9 @@ def _first_problem(error: ValidationError) -> RequestError:
 def _path(loc: tuple[int | str, ...]) -> str:
     """Such as messages[0].role; without the names of types that alternatives have in it."""
     path = ""
-    for union in (("response_format",), ("text", "format")):
-        if loc[: len(union)] == union:
-            loc = (*union, *loc[len(union) + 1 :])
+    alternatives = {"response_format": 1, "text": 2, "input": 2}.get(str(loc[0]))  # where the name of one of them is
+    if alternatives is not None:
+        loc = (*loc[:alternatives], *loc[alternatives + 1 :])
     for part in loc:
         if isinstance(part, int):
             path += f"[{part}]"

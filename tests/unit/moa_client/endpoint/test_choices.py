@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import openai
@@ -23,7 +24,7 @@ def client_of(url: str) -> openai.AsyncOpenAI:
 
 async def its_seed(answer: ScriptedAnswer) -> None:
     """Answers with its seed, in as many words as that is above the request's."""
-    for _ in range(1 + (answer.options.seed or 0) - 5):
+    for _ in range(1 + (answer.options.seed or 0) % 5):
         answer.commit(f"{answer.options.seed} ")
     answer.end(Finish.END_OF_TEXT if answer.options.seed == 5 else Finish.MAX_TOKENS)
 
@@ -50,8 +51,8 @@ async def test_each_has_a_seed_of_its_own_and_usage_is_of_all() -> None:
 
 async def test_a_stream_has_the_index_of_each_piece_and_one_end() -> None:
     async with serving(ScriptedSource(its_seed)) as server, client_of(server.url) as client:
-        usage = {"include_usage": True}
-        stream = await client.chat.completions.create(n=3, stream=True, stream_options=usage, **ASKED)
+        asked: dict[str, Any] = {**ASKED, "stream_options": {"include_usage": True}}
+        stream = await client.chat.completions.create(n=3, stream=True, **asked)
         chunks = [chunk async for chunk in stream]
     texts, reasons = ["", "", ""], {}
     for choice in (choice for chunk in chunks for choice in chunk.choices):
@@ -80,9 +81,9 @@ async def test_calls_of_several_answers_have_ids_of_their_own() -> None:
 async def test_each_takes_a_turn_of_its_own() -> None:
     source, settings = ScriptedSource(), EndpointSettings(max_requests=2)
     async with serving(source, settings) as server, client_of(server.url) as client:
-        stream = await client.chat.completions.create(n=3, stream=True, **ASKED)
-        chunks = stream.__aiter__()
+        asking = asyncio.create_task(client.chat.completions.create(n=3, stream=True, **ASKED))
         (await source.answer(2)).commit("b")
+        chunks = (await asking).__aiter__()
         assert (await anext(chunks)).choices[0].index == 0  # each begins
         assert len(source.answers) == 2
         (await source.answer(1)).end()
@@ -95,8 +96,9 @@ async def test_each_takes_a_turn_of_its_own() -> None:
 async def test_one_that_fails_ends_all() -> None:
     source = ScriptedSource()
     async with serving(source) as server, client_of(server.url) as client:
-        stream = await client.chat.completions.create(n=2, stream=True, **ASKED)
+        asking = asyncio.create_task(client.chat.completions.create(n=2, stream=True, **ASKED))
         (await source.answer(1)).commit("a")
+        stream = await asking
         (await source.answer(2)).fail(UnavailableError("Nobody there.", hint=""))
         with pytest.raises(openai.APIError, match="Nobody there"):
             [chunk async for chunk in stream]
@@ -114,8 +116,9 @@ async def _fail(answer: ScriptedAnswer) -> None:
 async def test_when_the_client_leaves_all_end() -> None:
     source = ScriptedSource()
     async with serving(source) as server, client_of(server.url) as client:
-        stream = await client.chat.completions.create(n=MOST_CHOICES, stream=True, **ASKED)
+        asking = asyncio.create_task(client.chat.completions.create(n=MOST_CHOICES, stream=True, **ASKED))
         (await source.answer(MOST_CHOICES)).commit("a")
+        stream = await asking
         await anext(stream.__aiter__())
         await stream.close()
         for answer in source.answers:

@@ -110,7 +110,9 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         ),
         (
             {"n": 2, "stream": True, "moa": {"provisional": True}},
-            snapshot(),
+            snapshot(
+                "moa.provisional | invalid_value | moa.provisional: only a request for one answer may ask for it."
+            ),
         ),
         (
             {"logprobs": True},
@@ -204,7 +206,10 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
                 "reasoning_effort | unsupported_parameter | reasoning_effort is not supported. Models answer as their chat template has it."
             ),
         ),
-        ({"store": True}, snapshot("store | unsupported_parameter | store is not supported. Answers are not stored.")),
+        (
+            {"store": True},
+            snapshot("store | unsupported_parameter | store is not supported. Only `/v1/responses` keeps answers."),
+        ),
         (
             {"prompt": "Hi"},
             snapshot(
@@ -573,7 +578,7 @@ def test_without_a_system_message_the_template_has_its_own() -> None:
 
 
 def test_the_table_has_every_parameter_once() -> None:
-    names = [parameter.name for parameter in PARAMETERS]
+    names = [(parameter.name, api) for parameter in PARAMETERS for api in parameter.apis]
     assert len(set(names)) == len(names)
-    assert len(parameters_table().splitlines()) == len(names) + 2
-    assert "| `n` | both | only as `1` | " in parameters_table()
+    assert len(parameters_table().splitlines()) == len(PARAMETERS) + 2
+    assert "| `best_of` | completions | only as `1` | " in parameters_table()
