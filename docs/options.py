@@ -8,6 +8,7 @@ from pathlib import Path
 from moa_bench.report.report import with_section
 from moa_client.endpoint.openai.message_fields import message_fields_table
 from moa_client.endpoint.openai.parameters import parameters_table
+from moa_client.endpoint.responses.items import items_table
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.programs.command_line import options_table
@@ -17,6 +18,7 @@ TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),
     ("api.md", "parameters", parameters_table()),
     ("api.md", "fields of messages", message_fields_table()),
+    ("api.md", "items of responses", items_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
 )
 

@@ -148,7 +148,7 @@ PARAMETERS = (
         ([], ["reasoning.encrypted_content"]),
     ),
     Parameter("reasoning", RESPONSES, "refused", "Models answer as their chat template has it.", ({},)),
-    Parameter("top_logprobs", RESPONSES, "refused", "`/v1/chat/completions` gives probabilities.", (0,)),
+    Parameter("top_logprobs", RESPONSES, "refused", "Responses tell no probabilities.", (0,)),
     Parameter("truncation", RESPONSES, "refused", "Nothing is left out of an input: shorten it.", ("disabled",)),
     Parameter("background", RESPONSES, "refused", "A response is made while its client waits.", (False,)),
     Parameter("background_options", RESPONSES, "refused", "A response is made while its client waits."),
