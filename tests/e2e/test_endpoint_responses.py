@@ -120,7 +120,9 @@ def test_an_agent_of_openais_library_calls_a_tool_and_answers(home: Home) -> Non
                 "Weather", instructions="Be brief.", model=model, model_settings=settings, tools=[get_weather]
             )
             run = Runner.run_streamed(agent, "What is the weather in Paris?")
-            kinds = [event.name async for event in run.stream_events() if event.type == "run_item_stream_event"]
+            kinds: list[str] = [
+                event.name async for event in run.stream_events() if event.type == "run_item_stream_event"
+            ]
             return run.final_output, kinds
 
     answer, kinds = asyncio.run(ask(started(home)))

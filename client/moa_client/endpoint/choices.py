@@ -25,12 +25,12 @@ class ChoicesAnswering:
     """Follows several answers.
 
     Args:
-        starts: begin one each, and tell the event of its changes.
+        starts: begin one each, and set the event `changed` when something has.
     """
 
-    def __init__(self, starts: Sequence[Callable[[asyncio.Event], Answering]]) -> None:
+    def __init__(self, starts: Sequence[Callable[..., Answering]]) -> None:
         changed = asyncio.Event()
-        self._answers = [start(changed) for start in starts]
+        self._answers = [start(changed=changed) for start in starts]
         self.progress = ChoicesProgress([answer.progress for answer in self._answers])
 
     async def change(self, seconds: float) -> bool:

@@ -19,7 +19,7 @@ from moa_client.endpoint.asked import AnswerHeader, Fields, Prompt
 from moa_client.endpoint.fields import refused
 from moa_client.endpoint.responses.forms import ResponseForm
 from moa_client.endpoint.responses.items import Item, used_list
-from moa_client.endpoint.responses.requests import ResponseRequest
+from moa_client.endpoint.responses.requests import MOST_ITEMS, ResponseRequest
 from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.web.error_form import RequestError
 
@@ -97,6 +97,11 @@ def asked_response(request: ResponseRequest, kept: KeptResponses | None) -> Aske
     before: list[Item] = []
     if request.previous_response_id is not None:
         before = _items_of(request.previous_response_id, kept)
+        if (number := len(before) + len(request.input)) > MOST_ITEMS:
+            words = (
+                f"with the responses before it there are {number} items, at most {MOST_ITEMS} are allowed: begin again"
+            )
+            raise refused("previous_response_id", words)
     return AskedResponse(request, before, kept if request.store is not False else None)
 
 

@@ -31,7 +31,7 @@ from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ChoiceMode, ToolChoice
 from moa_client.web.error_form import RequestError
 
-MOST_ITEMS = 1000  # of one request
+MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued count too
 MOST_NOTES = 16  # of metadata, as OpenAI has it
 NOTE_NAME, NOTE = 64, 512  # characters of a name and of its text
 _TOOL_FIELDS = {

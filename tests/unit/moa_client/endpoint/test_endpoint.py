@@ -340,7 +340,7 @@ async def test_a_slash_at_the_end_is_the_same_path() -> None:
         assert (unknown.status_code, unknown.json()["error"]["message"]) == (
             404,
             snapshot(
-                "There is nothing at /v1/embeddings. What there is: /v1/models, /v1/chat/completions, /v1/completions."
+                "There is nothing at /v1/embeddings. What there is: /v1/models, /v1/chat/completions, /v1/completions, /v1/responses."
             ),
         )
 

@@ -15,6 +15,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.responses.requests import MOST_ITEMS
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, UnavailableError
@@ -287,6 +288,14 @@ async def test_a_call_that_was_cut_is_not_continued(store: HistoryStore) -> None
         assert made.output[-1].type == "function_call"
         await created(client, previous_response_id=made.id)
     assert source.rendered[1] == {"role": "assistant", "content": "See:"}
+
+
+async def test_what_is_continued_is_bounded(store: HistoryStore) -> None:
+    items: list[Any] = [{"role": "user", "content": ""}] * (MOST_ITEMS - 1)
+    async with asking(saying(*WORDS), history=store) as (client, _):
+        made = await created(client, input=items)
+        with pytest.raises(openai.BadRequestError, match="there are 1001 items"):
+            await created(client, previous_response_id=made.id)
 
 
 async def test_nothing_is_kept_by_the_users_wish() -> None:
