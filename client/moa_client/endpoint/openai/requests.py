@@ -5,8 +5,7 @@ Every value that cannot be used is refused with the name of its parameter.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -22,7 +21,7 @@ from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import AnswerHeader, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
-from moa_client.endpoint.fields import RequestFields, refused
+from moa_client.endpoint.fields import RequestFields, first_problem, refused
 from moa_client.endpoint.openai.choices_form import OpenAiChoicesForm
 from moa_client.endpoint.openai.forms import ChatForm, OpenAiForm, TextForm
 from moa_client.endpoint.openai.message_fields import used_messages
@@ -280,8 +279,11 @@ def text_request(body: Mapping[str, Any]) -> TextRequest:
     return parsed_request(TextRequest, body, "completions")
 
 
-def parsed_request(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequest:
+def parsed_request(kind: type[AnyRequest], body: Mapping[str, Any], api: Api, tags: Collection[str] = ()) -> AnyRequest:
     """The request of a body.
+
+    Args:
+        tags: of the alternatives that the items of lists have.
 
     Raises:
         RequestError: it cannot be followed.
@@ -289,34 +291,6 @@ def parsed_request(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) ->
     try:
         request = kind.model_validate(used_parameters(body, api))
     except ValidationError as error:
-        raise _first_problem(error) from None
+        raise first_problem(error, {"role": ROLES} if api == "chat" else {}, tags) from None
     request.check()
     return request
-
-
-def _first_problem(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False)[0]
-    param = _path(first["loc"])
-    if first["type"] == "missing":
-        return RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
-    if first["type"] == "extra_forbidden":
-        return RequestError(400, f"{param} is not supported.", param=param, code="unsupported_parameter")
-    if first["loc"][-1] == "role" and first["loc"][0] == "messages":
-        return refused(param, ROLES)
-    words = first["msg"].removesuffix(".").replace("Input should be", "expected").replace(" after validation", "")
-    words = re.sub(r"a valid dictionary or instance of \w+", "a JSON object", words).replace("expected F", "expected f")
-    return refused(param, words[:1].lower() + words[1:])
-
-
-def _path(loc: tuple[int | str, ...]) -> str:
-    """Such as messages[0].role; without the names of types that alternatives have in it."""
-    path = ""
-    alternatives = {"response_format": 1, "text": 2, "input": 2}.get(str(loc[0]))  # where the name of one of them is
-    if alternatives is not None:
-        loc = (*loc[:alternatives], *loc[alternatives + 1 :])
-    for part in loc:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in ("str", "list[int]"):
-            path += f".{part}" if path else part
-    return path

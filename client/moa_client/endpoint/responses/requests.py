@@ -26,7 +26,7 @@ from moa_client.endpoint.openai.response_format import (
 )
 from moa_client.endpoint.openai.tool_fields import FunctionField, tool_offer
 from moa_client.endpoint.prompt import chat_prompt
-from moa_client.endpoint.responses.items import INPUT, Item, as_items, conversation, used_items
+from moa_client.endpoint.responses.items import INPUT, ITEMS, Item, as_items, conversation, used_items
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ChoiceMode, ToolChoice
 from moa_client.web.error_form import RequestError
@@ -163,4 +163,4 @@ def response_request(body: Mapping[str, Any]) -> ResponseRequest:
         RequestError: it cannot be followed.
     """
     given = {INPUT: used_items(as_items(body.get(INPUT))), "tools": _used_tools(body.get("tools"))}
-    return parsed_request(ResponseRequest, {**body, **given}, "responses")
+    return parsed_request(ResponseRequest, {**body, **given}, "responses", ITEMS)
