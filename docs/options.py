@@ -13,6 +13,7 @@ from moa_client.endpoint.host_source import HostSource
 from moa_client.endpoint.ollama import parameters as ollama
 from moa_client.endpoint.openai.message_fields import message_fields_table
 from moa_client.endpoint.openai.parameters import EMBEDDING_PARAMETERS, PARAMETERS, fields_table, parameters_table
+from moa_client.endpoint.responses.items import items_table
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.endpoint.routes_table import routes_table
 from moa_client.host.host import Host
@@ -42,6 +43,7 @@ TABLES = (
     ("api.md", "tools of Anthropic", anthropic.tools_table()),
     ("api.md", "parameters of ollama", ollama.parameters_table()),
     ("api.md", "options of ollama", ollama.options_table()),
+    ("api.md", "items of responses", items_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
 )
 

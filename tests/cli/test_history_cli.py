@@ -13,6 +13,7 @@ from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.conversation import Provenance
 from moa_client.history.records import ConversationOrigin
+from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 
 from tests.cli.client_program import Run
@@ -289,7 +290,11 @@ def test_conversations_are_deleted_for_good(run: Run, store: HistoryStore) -> No
     )
     assert run("history", "delete", "a", "aaaa", "--yes") == snapshot((0, "", "1 conversation deleted.\n"))
     assert [each.identifier for each in store.list()] == ["77777777"]
-    assert run("history", "delete", "--all", "--yes") == snapshot((0, "", "1 conversation deleted.\n"))
+    store.responses.keep(KeptResponse("resp_1", None, 0.0, "[]", "{}"))
+    assert run("history", "delete", "--all", "--yes") == snapshot(
+        (0, "", "1 conversation and 1 response to programs deleted.\n")
+    )
+    assert store.responses.count() == 0
     assert store.identifiers() == []
 
 

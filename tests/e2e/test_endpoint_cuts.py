@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,6 +19,7 @@ from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.sampling.settings import REPEAT_LAST_N
 from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI
+from openai.types.responses import ResponseStreamEvent
 
 from tests.support.daemon_home import Home, daemon_home
 from tests.support.skipping import cannot_run
@@ -59,10 +60,8 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
 
 
 def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
-    """An answer's text as a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
+    """The text of an answer whose stream is cut."""
     client = OpenAI(base_url=behind_4g.url, api_key="none")
-    pieces: list[str] = []
-    cuts = list(CUTS_S)
     stream = client.chat.completions.create(
         model="default",
         messages=[{"role": "user", "content": question}],
@@ -73,11 +72,17 @@ def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
         extra_body=PLAIN,
         **asked,
     )
-    for chunk in stream:
-        if chunk.choices and chunk.choices[0].delta.content:
-            pieces.append(chunk.choices[0].delta.content)
-            if cuts and len("".join(pieces)) > 40 * (len(CUTS_S) - len(cuts) + 1):
-                behind_4g.link.cut(cuts.pop())
+    return joined_through_cuts(behind_4g, (chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices))
+
+
+def joined_through_cuts(behind_4g: Behind4G, stream: Iterable[str]) -> str:
+    """The text of a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
+    pieces: list[str] = []
+    cuts = list(CUTS_S)
+    for piece in stream:
+        pieces.append(piece)
+        if cuts and len("".join(pieces)) > 40 * (len(CUTS_S) - len(cuts) + 1):
+            behind_4g.link.cut(cuts.pop())
     assert not cuts
     return "".join(pieces)
 
@@ -89,6 +94,33 @@ def test_three_cuts_leave_the_text_as_over_a_wire(
     text = text_through_cuts(behind_4g, QUESTION, temperature=temperature)
     tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=temperature, seed=SEED)
     assert text == load_tokenizer(default_model_files).shown(tokens)
+
+
+def test_three_cuts_leave_a_response_as_over_a_wire(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+    with OpenAI(base_url=behind_4g.url, api_key="none") as client:
+        stream = client.responses.create(
+            model="default",
+            input=QUESTION,
+            temperature=0,
+            top_p=1,
+            max_output_tokens=LENGTH,
+            stream=True,
+            extra_body=PLAIN,
+        )
+        events: list[ResponseStreamEvent] = []
+        text = joined_through_cuts(behind_4g, deltas(stream, events))
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response.output_text == text
+    assert text == load_tokenizer(default_model_files).shown(behind_4g.over_a_wire(QUESTION, LENGTH))
+
+
+def deltas(stream: Iterable[ResponseStreamEvent], events: list[ResponseStreamEvent]) -> Iterator[str]:
+    """The text of a response as it comes; notes all events."""
+    for event in stream:
+        events.append(event)
+        if event.type == "response.output_text.delta":
+            yield event.delta
 
 
 def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:

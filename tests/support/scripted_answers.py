@@ -26,6 +26,7 @@ from moa_client.conversation.updates import Update
 from moa_client.endpoint.answer_source import Embeddings
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
+from moa_client.history.store import HistoryStore
 from moa_client.surface.subscription import Subscription
 from moa_client.tools.template_input import TemplateInput
 from moa_client.web.access import Access
@@ -197,12 +198,17 @@ class ScriptedSource:
 
 @asynccontextmanager
 async def serving(
-    source: ScriptedSource, settings: EndpointSettings | None = None, origins: tuple[str, ...] = (), key: str = ""
+    source: ScriptedSource,
+    settings: EndpointSettings | None = None,
+    origins: tuple[str, ...] = (),
+    key: str = "",
+    history: HistoryStore | None = None,
 ) -> AsyncIterator[WebServer]:
     """The endpoint on a port of its own."""
     listener, closing = bind("127.0.0.1", 0), Closing()
     access = Access("127.0.0.1", listener.getsockname()[1], origins, key)
-    app = make_app(endpoint_routes(source, settings or EndpointSettings(), closing), access)
+    routes = endpoint_routes(source, settings or EndpointSettings(), closing, lambda: history)
+    app = make_app(routes, access)
     server = await serve(app, listener, closing, access)
     try:
         yield server

@@ -71,7 +71,7 @@ def export(name: str, form: str, output: Path | None, config_file: Path | None, 
 
 @history.command()
 @click.argument("names", metavar="ID...", nargs=-1, type=text)
-@click.option("--all", "all_of_them", is_flag=True, help="Delete every conversation.")
+@click.option("--all", "all_of_them", is_flag=True, help="Delete every conversation, and all responses to programs.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @_place
 def delete(names: tuple[str, ...], all_of_them: bool, yes: bool, config_file: Path | None, **flags: Any) -> None:

@@ -60,7 +60,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
     closing = Closing()
     limits = EndpointSettings(settings.settle_seconds, settings.unverified, settings.max_requests)
     routes = [
-        *endpoint_routes(HostSource(hub.host), limits, closing),
+        *endpoint_routes(HostSource(hub.host), limits, closing, hub.store),
         health_route(Health(hub.status, hub.link.check)),
         *page_routes(DaemonPage(hub)),
     ]

@@ -26,13 +26,20 @@ class Answering:
         begin: asks for it; may raise MoaError.
         progress: of the answer.
         slots: bounds how many run.
+        changed: set when something has changed; None: one of its own.
     """
 
-    def __init__(self, begin: Callable[[], OneAnswer], progress: AnswerProgress, slots: AnswerSlots) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], OneAnswer],
+        progress: AnswerProgress,
+        slots: AnswerSlots,
+        changed: asyncio.Event | None = None,
+    ) -> None:
         self.progress = progress
         self._begin = begin
         self._slots = slots
-        self._changed = asyncio.Event()
+        self._changed = changed or asyncio.Event()
         self._is_leaving = False  # the conversation is being closed, which must not be interrupted
         self._task = asyncio.create_task(self._follow())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from moa_shared.errors import MoaError
 from moa_shared.sampling.constraint import Constraint
 from moa_shared.sampling.defaults import SamplingDefaults
 from starlette.responses import Response
@@ -12,7 +14,7 @@ from starlette.responses import Response
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer_parts import AnswerMarkup, AnswerParts
 from moa_client.endpoint.answer_source import ServedModel
-from moa_client.endpoint.progress import AnswerProgress
+from moa_client.endpoint.progress import AnswerProgress, ChoicesProgress
 from moa_client.web.error_form import RequestError
 
 Fields = dict[str, Any]
@@ -50,8 +52,26 @@ class AnswerHeader:
     seed: int
 
 
-class AnswerForm(Protocol):
-    """Sends one answer as its API has it: whole, or as a stream."""
+class Progress(Protocol):
+    """How far something that a request asked for is."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        ...
+
+    @property
+    def failure(self) -> MoaError | None:
+        """Why it has failed; None: it has not."""
+        ...
+
+
+AnyProgress = TypeVar("AnyProgress", bound=Progress)
+ShownProgress = TypeVar("ShownProgress", bound=Progress, contravariant=True)
+
+
+class Form(Protocol[ShownProgress]):
+    """Sends what a request asked for as its API has it: whole, or as a stream."""
 
     @property
     def media_type(self) -> str:
@@ -63,7 +83,7 @@ class AnswerForm(Protocol):
         """What a stream with nothing to say sends, which clients skip."""
         ...
 
-    def whole(self, progress: AnswerProgress) -> Fields:
+    def whole(self, progress: ShownProgress) -> Fields:
         """An answer that is over."""
         ...
 
@@ -71,11 +91,11 @@ class AnswerForm(Protocol):
         """Begins a stream."""
         ...
 
-    def next(self, progress: AnswerProgress) -> bytes:
+    def next(self, progress: ShownProgress) -> bytes:
         """What is new; empty: nothing that this stream has."""
         ...
 
-    def last(self, progress: AnswerProgress) -> bytes:
+    def last(self, progress: ShownProgress) -> bytes:
         """Ends a stream whose answer is over."""
         ...
 
@@ -86,6 +106,10 @@ class AnswerForm(Protocol):
     def refusal(self, error: RequestError) -> Response:
         """The response where the answer has failed before anything was sent."""
         ...
+
+
+AnswerForm: TypeAlias = Form[AnswerProgress]  # of one answer
+ChoicesForm: TypeAlias = Form[ChoicesProgress]  # of several answers to one question
 
 
 class Asked(Protocol):
@@ -131,5 +155,22 @@ class Asked(Protocol):
 
         Args:
             parts: of the answer; None: its text is sent as it is.
+        """
+        ...
+
+
+class AskedChoices(Asked, Protocol):
+    """A request that may ask for several answers to its question."""
+
+    @property
+    def n(self) -> int:
+        """How many."""
+        ...
+
+    def choices_form(self, headers: Sequence[AnswerHeader], parts: Sequence[AnswerParts | None]) -> ChoicesForm:
+        """How several answers are sent.
+
+        Args:
+            headers, parts: of each answer, as for `form`.
         """
         ...

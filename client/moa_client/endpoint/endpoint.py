@@ -16,14 +16,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_slots import MOST_WAITING, AnswerSlots
 from moa_client.endpoint.answer_source import AnswerSource, Embeddings, OneAnswer, ServedModel
 from moa_client.endpoint.answering import Answering
-from moa_client.endpoint.asked import AnswerHeader, Asked
+from moa_client.endpoint.asked import AnswerHeader, AnyProgress, Asked, AskedChoices, Form, Prompt
+from moa_client.endpoint.choices import ChoicesAnswering, choice_seed
 from moa_client.endpoint.progress import AnswerProgress
-from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, StreamedResponse, WholeResponse
+from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, Following, StreamedResponse, WholeResponse
 from moa_client.endpoint.stop_search import StopSearch
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
@@ -47,6 +49,40 @@ class EndpointSettings:
     max_requests: int = 8
     most_waiting: int = MOST_WAITING
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a request asks, and how one of its answers is chosen.
+
+    Args:
+        identifier: of the answer, without a prefix; `created`: in seconds since 1970.
+        traceparent: of the program's span; empty: none.
+    """
+
+    model: ServedModel
+    prompt: Prompt
+    options: AnswerOptions
+    identifier: str
+    created: int
+    traceparent: str
+
+    @property
+    def header(self) -> AnswerHeader:
+        """What is known of the answer before it begins."""
+        return AnswerHeader(
+            self.identifier,
+            self.created,
+            self.model.name,
+            self.model.fingerprint,
+            len(self.prompt.tokens),
+            self.options.seed or 0,
+        )
+
+    def choice(self, index: int) -> Question:
+        """The same for one of several answers: with a seed of its own, and ids of calls of their own."""
+        options = replace(self.options, seed=choice_seed(self.options.seed or 0, index))
+        return replace(self, options=options, identifier=f"{self.identifier}{f'-{index}' if index else ''}")
 
 
 class Endpoint:
@@ -92,29 +128,62 @@ class Endpoint:
         Raises:
             RequestError: it cannot be answered.
         """
+        question = await self._question(asked, request)
+        header, parts, start = self._prepare(question, asked)
+        return self._response(asked, start, asked.form(header, parts))
+
+    async def choices(self, asked: AskedChoices, request: Request) -> Response:
+        """The answers to a request: as many as it asks for.
+
+        Args:
+            request: as it came, for the span that it is part of.
+
+        Raises:
+            RequestError: it cannot be answered.
+        """
+        if asked.n == 1:
+            return await self.answer(asked, request)
+        question = await self._question(asked, request)
+        headers, parts, starts = zip(
+            *(self._prepare(question.choice(index), asked) for index in range(asked.n)), strict=True
+        )
+        return self._response(asked, partial(ChoicesAnswering, starts), asked.choices_form(headers, parts))
+
+    async def _question(self, asked: Asked, request: Request) -> Question:
         model = await self.model(asked.model)
         prompt = await asyncio.to_thread(asked.prompt, model)
         options = asked.options(model.sampling, model.vocab_size)
         if prompt.constraint is not None:
             options = replace(options, constraint=prompt.constraint)
         _check_length(len(prompt.tokens), model.context_tokens)
-        header = AnswerHeader(
-            secrets.token_hex(12),
-            int(time.time()),
-            model.name,
-            model.fingerprint,
-            len(prompt.tokens),
-            options.seed or 0,
+        return Question(
+            model, prompt, options, secrets.token_hex(12), int(time.time()), request.headers.get(TRACEPARENT, "")
         )
+
+    def _prepare(
+        self, question: Question, asked: Asked
+    ) -> tuple[AnswerHeader, AnswerParts | None, Callable[..., Answering]]:
+        """What is known of an answer before it begins, its parts, and what begins it."""
+        model, prompt, options = question.model, question.prompt, question.options
         parts = decoder = None
         if prompt.markup is not None:
-            parts = AnswerParts(prompt.markup, header.identifier)
+            parts = AnswerParts(prompt.markup, question.identifier)
             if prompt.markup.has_any(model.special_tokens):
                 decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
-        traceparent = request.headers.get(TRACEPARENT, "")
-        stops = StopSearch(options.stop, model.spelled) if options.stop else None
-        start = partial(self._start, asked, lambda: model.begin(prompt.tokens, options, traceparent), decoder, stops)
-        form = asked.form(header, parts)
+        settings = self._settings
+        progress = AnswerProgress(
+            ends_unverified=(asked.unverified or settings.unverified) == "end",
+            settle_seconds=settings.settle_seconds,
+            decoder=decoder,
+            stops=StopSearch(options.stop, model.spelled) if options.stop else None,
+        )
+
+        def begin() -> OneAnswer:
+            return model.begin(prompt.tokens, options, question.traceparent)
+
+        return question.header, parts, partial(Answering, begin, progress, self._slots)
+
+    def _response(self, asked: Asked, start: Callable[[], Following[AnyProgress]], form: Form[AnyProgress]) -> Response:
         if not asked.stream:
             return WholeResponse(start, self._closing, form)
         return StreamedResponse(start, self._closing, form, self._settings.keep_alive_seconds)
@@ -136,16 +205,6 @@ class Endpoint:
         """
         model = await self.model(asked.model)
         return len((await asyncio.to_thread(asked.prompt, model)).tokens)
-
-    def _start(
-        self, asked: Asked, begin: Callable[[], OneAnswer], decoder: AnswerDecoder | None, stops: StopSearch | None
-    ) -> Answering:
-        settings = self._settings
-        unverified = asked.unverified or settings.unverified
-        progress = AnswerProgress(
-            ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds, decoder=decoder, stops=stops
-        )
-        return Answering(begin, progress, self._slots)
 
 
 def _check_length(prompt: int, context: int) -> None:

@@ -20,6 +20,13 @@ class RequestFields(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
+    def check(self) -> None:
+        """Checks what depends on several fields.
+
+        Raises:
+            RequestError: they do not fit together.
+        """
+
 
 def refused(param: str, words: str) -> RequestError:
     """The refusal of a parameter, whose value cannot be used."""
@@ -64,8 +71,9 @@ def first_problem(
 def _path(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
     """Such as messages[0].role; without the names of types that alternatives have in it."""
     path = ""
-    if loc[0] == "response_format":
-        loc = (loc[0], *loc[2:])
+    for union in (("response_format",), ("text", "format")):
+        if loc[: len(union)] == union:
+            loc = (*union, *loc[len(union) + 1 :])
     for number, part in enumerate(loc):
         if isinstance(part, int):
             path += f"[{part}]"

@@ -5,6 +5,9 @@ State: the text, and for how long the link has been lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -161,6 +164,23 @@ class AnswerProgress:
         elif not is_lost and self._lost_at is not None:
             self._lost_seconds += now - self._lost_at
             self._lost_at = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicesProgress:
+    """Several answers to one question, of which all must succeed."""
+
+    answers: Sequence[AnswerProgress]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.failure is not None or all(answer.is_over for answer in self.answers)
+
+    @property
+    def failure(self) -> MoaError | None:
+        """Of the first that has failed."""
+        return next((answer.failure for answer in self.answers if answer.failure is not None), None)
 
 
 def _rate_limit(event: LinkChanged) -> RateLimitError:

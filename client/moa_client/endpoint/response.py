@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
-from moa_shared.errors import UnavailableError
+from moa_shared.errors import MoaError, UnavailableError
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from moa_client.endpoint.answering import Answering
-from moa_client.endpoint.asked import AnswerForm
+from moa_client.endpoint.asked import AnyProgress, Form, Progress
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import request_error
 
@@ -24,8 +24,32 @@ HEADERS = {
 }
 
 
-class AnswerResponse(Response):
-    """The response to a request for an answer.
+GivenProgress = TypeVar("GivenProgress", bound=Progress, covariant=True)
+
+
+class Following(Protocol[GivenProgress]):
+    """Follows what a request asked for: `Answering`, or several of them."""
+
+    @property
+    def progress(self) -> GivenProgress:
+        """How far it is."""
+        ...
+
+    async def change(self, seconds: float) -> bool:
+        """Waits until something has changed since the last call, at most so long; whether it has."""
+        ...
+
+    def fail(self, error: MoaError) -> None:
+        """It ends here; `close` tells the server."""
+        ...
+
+    async def close(self) -> None:
+        """Ends it, if it is not over."""
+        ...
+
+
+class AnswerResponse(Response, Generic[AnyProgress]):
+    """The response to a request for an answer, or for several.
 
     Args:
         start: begins the answer.
@@ -33,7 +57,7 @@ class AnswerResponse(Response):
         form: how it is sent.
     """
 
-    def __init__(self, start: Callable[[], Answering], closing: Closing, form: AnswerForm) -> None:
+    def __init__(self, start: Callable[[], Following[AnyProgress]], closing: Closing, form: Form[AnyProgress]) -> None:
         super().__init__()
         self._start = start
         self._closing = closing
@@ -56,18 +80,18 @@ class AnswerResponse(Response):
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
-    async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, answering: Following[AnyProgress], scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError
 
-    async def _end_at_closing(self, answering: Answering) -> None:
+    async def _end_at_closing(self, answering: Following[AnyProgress]) -> None:
         await self._closing.wait()
         answering.fail(UnavailableError("The program that serves this endpoint ends.", hint="Start it again."))
 
 
-class WholeResponse(AnswerResponse):
+class WholeResponse(AnswerResponse[AnyProgress]):
     """The answer when it is over."""
 
-    async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, answering: Following[AnyProgress], scope: Scope, receive: Receive, send: Send) -> None:
         progress = answering.progress
         while not progress.is_over:
             await answering.change(KEEP_ALIVE_SECONDS)
@@ -78,14 +102,14 @@ class WholeResponse(AnswerResponse):
         await response(scope, receive, send)
 
 
-class StreamedResponse(AnswerResponse):
+class StreamedResponse(AnswerResponse[AnyProgress]):
     """The answer as it comes."""
 
     def __init__(
         self,
-        start: Callable[[], Answering],
+        start: Callable[[], Following[AnyProgress]],
         closing: Closing,
-        form: AnswerForm,
+        form: Form[AnyProgress],
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         super().__init__(start, closing, form)
@@ -94,7 +118,7 @@ class StreamedResponse(AnswerResponse):
             (name.encode(), value.encode()) for name, value in {"content-type": form.media_type, **HEADERS}.items()
         ]
 
-    async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, answering: Following[AnyProgress], scope: Scope, receive: Receive, send: Send) -> None:
         form, progress = self._form, answering.progress
         has_begun = False
         while True:

@@ -1,1 +1,1 @@
-"""Conversations that last: what was said, on this device's disk, as it is shown."""
+"""Conversations that last, and responses to programs: what was said, on this device's disk, as it is shown."""

@@ -59,4 +59,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE VIRTUAL TABLE words USING fts5 (question, answer, tokenize = 'unicode61 remove_diacritics 2')",
         "CREATE TRIGGER forget_words AFTER DELETE ON answers BEGIN DELETE FROM words WHERE rowid = old.key; END",
     ),
+    (
+        # Of programs (docs/api.md), as JSON. What continues another one names it; that one may be deleted first.
+        """CREATE TABLE responses (
+            id TEXT PRIMARY KEY,
+            previous TEXT,
+            created REAL NOT NULL,
+            used REAL NOT NULL,
+            size INTEGER NOT NULL,
+            input TEXT NOT NULL,
+            body TEXT NOT NULL
+        )""",
+        "CREATE INDEX responses_by_use ON responses (used, size)",
+    ),
 )

@@ -24,6 +24,7 @@ from moa_client.history.database import open_database, transaction, translated
 from moa_client.history.eraser import Eraser
 from moa_client.history.reading import Reader
 from moa_client.history.records import PROMPT_CODE, AnswerStatus, ConversationOrigin, Hit, StoredConversation, Summary
+from moa_client.history.responses import KeptResponses
 from moa_client.history.stored_values import pack_options, pack_provenance, pack_tokens, unpack_tokens
 from moa_client.history.writers import Writers
 
@@ -51,6 +52,7 @@ class HistoryStore:
         self._reader = Reader(self._connection)
         self._writers = Writers(self.path.parent)
         self._eraser = Eraser(self.path)
+        self.responses = KeptResponses(self.path, self._connection, self._eraser, clock)
 
     def close(self) -> None:
         """Closes the file, and leaves all conversations to other programs."""

@@ -64,20 +64,25 @@ def delete(folder: Path | None, names: Sequence[str] | None, *, is_agreed: bool)
     """Deletes conversations for good.
 
     Args:
-        names: None: all of them.
+        names: None: all of them, and all responses that programs have asked to keep.
         is_agreed: do not ask.
     """
     with _opened(folder) as store:
         found = store.identifiers() if names is None else sorted({store.find(name) for name in names})
-        if not found:
+        responses = store.responses.count() if names is None else 0
+        if not found and not responses:
             print("No conversation is kept.", file=sys.stderr)
             return
         count = f"{len(found)} conversation{'' if len(found) == 1 else 's'}"
+        if responses:
+            count += f" and {responses} response{'' if responses == 1 else 's'} to programs"
         if not is_agreed:
             if not sys.stdin.isatty():
                 raise ConfigError(f"This would delete {count}.", hint="Add --yes.")
             click.confirm(f"Delete {count} for good?", abort=True, err=True)
         store.delete(found)
+        if responses:
+            store.responses.delete_all()
     print(f"{count} deleted.", file=sys.stderr)
 
 

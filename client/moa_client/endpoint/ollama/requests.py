@@ -161,7 +161,7 @@ class ChatRequest(OllamaRequest):
         Raises:
             RequestError: they cannot be offered.
         """
-        return tool_offer(self.tools, ToolChoice(), is_parallel=True)
+        return tool_offer([tool.function for tool in self.tools], ToolChoice(), is_parallel=True)
 
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""

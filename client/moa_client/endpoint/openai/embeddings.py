@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from moa_client.endpoint.answer_source import Embeddings, ServedModel
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
 from moa_client.endpoint.fields import RequestFields, refused
-from moa_client.endpoint.openai.requests import parsed
+from moa_client.endpoint.openai.requests import parsed_request
 
 MOST_TEXTS = 256
 
@@ -60,7 +60,7 @@ def embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return parsed(EmbeddingRequest, body, "embeddings")
+    return parsed_request(EmbeddingRequest, body, "embeddings")
 
 
 def embedding_fields(

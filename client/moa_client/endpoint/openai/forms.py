@@ -5,6 +5,8 @@ What only this endpoint has is in the field `moa`, which clients that do not kno
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.responses import Response
 
 from moa_client.endpoint.answer_parts import AnswerParts, Part
@@ -24,6 +26,7 @@ class OpenAiForm:
     State: what its stream has sent.
 
     Args:
+        index: of the answer among those to its question.
         with_usage: the last chunk says how many tokens there were.
         with_provisional: chunks also have the text that the server may take back.
     """
@@ -34,8 +37,11 @@ class OpenAiForm:
     media_type = EVENT_STREAM
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, header: AnswerHeader, *, with_usage: bool = False, with_provisional: bool = False) -> None:
+    def __init__(
+        self, header: AnswerHeader, *, index: int = 0, with_usage: bool = False, with_provisional: bool = False
+    ) -> None:
         self._header = header
+        self._index = index
         self._with_usage = with_usage
         self._with_provisional = with_provisional
         self._sent = 0  # characters of committed text
@@ -43,12 +49,19 @@ class OpenAiForm:
 
     def whole(self, progress: AnswerProgress) -> Fields:
         """An answer that is over."""
-        return {
-            **self._fields(self.object),
-            "choices": [self._choice(progress)],
-            "usage": self._usage(progress),
-            "moa": {"seed": self._header.seed, **_verification(progress)},
-        }
+        return {**self.completion([self.choice(progress)], [progress]), "moa": self.moa(progress)}
+
+    def completion(self, choices: Sequence[Fields], answers: Sequence[AnswerProgress]) -> Fields:
+        """The object that whole answers are sent in."""
+        return {**self._fields(self.object), "choices": choices, "usage": self._usage(answers)}
+
+    def choice(self, progress: AnswerProgress) -> Fields:
+        """A whole answer as one of `choices`."""
+        return {"index": self._index, **self._choice(progress)}
+
+    def moa(self, progress: AnswerProgress) -> Fields:
+        """What only this endpoint says of a whole answer."""
+        return {"seed": self._header.seed, **verification(progress)}
 
     def first(self) -> bytes:
         """Begins a stream."""
@@ -66,11 +79,18 @@ class OpenAiForm:
 
     def last(self, progress: AnswerProgress) -> bytes:
         """Ends a stream: with its unverified text, if that is how it ends."""
-        end = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
-        end += self._event([self._end(self._reason(progress))], _verification(progress))
-        if self._with_usage:
-            end += event({**self._fields(self.chunk_object), "choices": [], "usage": self._usage(progress)})
-        return end + DONE
+        return self.end(progress) + self.close([progress])
+
+    def end(self, progress: AnswerProgress) -> bytes:
+        """Ends an answer in a stream."""
+        rest = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
+        return rest + self._event([self._end(self._reason(progress))], verification(progress))
+
+    def close(self, answers: Sequence[AnswerProgress]) -> bytes:
+        """Ends a stream whose answers have ended in it."""
+        if not self._with_usage:
+            return DONE
+        return event({**self._fields(self.chunk_object), "choices": [], "usage": self._usage(answers)}) + DONE
 
     def failed(self, error: RequestError) -> bytes:
         """Ends a stream whose answer has failed."""
@@ -113,9 +133,9 @@ class OpenAiForm:
             "system_fingerprint": self._header.fingerprint,
         }
 
-    def _usage(self, progress: AnswerProgress) -> Fields:
-        """How many tokens there were."""
-        prompt, tokens = self._header.prompt_tokens, progress.completion_tokens
+    def _usage(self, answers: Sequence[AnswerProgress]) -> Fields:
+        """How many tokens there were; those of the question count once."""
+        prompt, tokens = self._header.prompt_tokens, sum(answer.completion_tokens for answer in answers)
         return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
 
     def _news(self, progress: AnswerProgress) -> Fields:
@@ -134,7 +154,8 @@ class OpenAiForm:
         return shown
 
     def _event(self, choices: list[Fields], moa: Fields) -> bytes:
-        fields = {**self._fields(self.chunk_object), "choices": choices}
+        numbered = [{"index": self._index, **choice} for choice in choices]
+        fields = {**self._fields(self.chunk_object), "choices": numbered}
         if self._with_usage:
             fields["usage"] = None
         if moa:
@@ -151,8 +172,8 @@ class ChatForm(OpenAiForm):
 
     prefix, object, chunk_object = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, header: AnswerHeader, parts: AnswerParts | None, **stream: bool) -> None:
-        super().__init__(header, **stream)
+    def __init__(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0, **stream: bool) -> None:
+        super().__init__(header, index=index, **stream)
         self._parts = parts
 
     def _choice(self, progress: AnswerProgress) -> Fields:
@@ -163,7 +184,7 @@ class ChatForm(OpenAiForm):
             self._parts.push(text)
             self._parts.finish()
             message = message_fields(self._parts)
-        return {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason(progress)}
+        return {"message": message, "logprobs": None, "finish_reason": self._reason(progress)}
 
     def _opening(self) -> Fields:
         content = {"content": ""} if self._parts is None else {}  # with calls there may be none
@@ -191,7 +212,7 @@ class ChatForm(OpenAiForm):
 
     @staticmethod
     def _delta(delta: Fields, reason: str | None = None) -> Fields:
-        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return {"delta": delta, "logprobs": None, "finish_reason": reason}
 
 
 class TextForm(OpenAiForm):
@@ -213,7 +234,7 @@ class TextForm(OpenAiForm):
 
     @staticmethod
     def _part(text: str, reason: str | None = None) -> Fields:
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+        return {"text": text, "logprobs": None, "finish_reason": reason}
 
 
 def message_fields(parts: AnswerParts) -> Fields:
@@ -249,7 +270,8 @@ def delta_fields(part: Part, whole: AnswerParts) -> Fields:
             return {}
 
 
-def _verification(progress: AnswerProgress) -> Fields:
+def verification(progress: AnswerProgress) -> Fields:
+    """Whether the server has decided all of an answer, and how much if not."""
     if progress.is_verified:
         return {"verified": True}
     return {"verified": False, "verified_characters": len(progress.text.committed)}

@@ -5,10 +5,12 @@ Every value that cannot be used is refused with the name of its parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from moa_shared.errors import ConfigError
+from moa_shared.sampling.constraint import Constraint
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_shared.sampling.settings import TOKEN_LIMIT
 from pydantic import BeforeValidator, Field, ValidationError
@@ -20,7 +22,8 @@ from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import AnswerHeader, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
 from moa_client.endpoint.fields import RequestFields, first_problem, refused
-from moa_client.endpoint.openai.forms import ChatForm, TextForm
+from moa_client.endpoint.openai.choices_form import OpenAiChoicesForm
+from moa_client.endpoint.openai.forms import ChatForm, OpenAiForm, TextForm
 from moa_client.endpoint.openai.message_fields import used_messages
 from moa_client.endpoint.openai.messages import Message, conversation
 from moa_client.endpoint.openai.parameters import Api, used_parameters
@@ -33,6 +36,7 @@ from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
+MOST_CHOICES = 8  # as many as a daemon answers at once, unless it is told otherwise
 AnyRequest = TypeVar("AnyRequest", bound=RequestFields)
 ROLES = "expected system, developer, user, assistant or tool"
 
@@ -76,6 +80,7 @@ class AnswerRequest(RequestFields):
     frequency_penalty: float = Field(0.0, allow_inf_nan=False)
     logit_bias: dict[str, float] = Field(default_factory=dict)
     loop_guard: bool = True
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
     seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
     max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     stop: Annotated[list[str], BeforeValidator(_as_list)] = Field([], max_length=16)
@@ -93,6 +98,14 @@ class AnswerRequest(RequestFields):
         """Of the answer; 0: as the context allows."""
         return self.max_tokens or 0
 
+    def constraint(self) -> Constraint | None:
+        """The form that the answer must have; None: any.
+
+        Raises:
+            RequestError: it cannot have this one.
+        """
+        return constraint_of(self.response_format, self.structured_outputs)
+
     def options(self, defaults: SamplingDefaults = NOTHING_SAID, vocab_size: int = TOKEN_LIMIT) -> AnswerOptions:
         """The options of the answer; nothing of them is open.
 
@@ -106,7 +119,6 @@ class AnswerRequest(RequestFields):
         for stop in self.stop:
             if not 0 < len(stop) <= 64:
                 raise refused("stop", "each text must have 1 to 64 characters")
-        constraint = constraint_of(self.response_format, self.structured_outputs)
         seed = self.seed % (1 << 64)  # a negative one is another name of a large one
         try:
             options = AnswerOptions(
@@ -123,7 +135,7 @@ class AnswerRequest(RequestFields):
                 frequency_penalty=self.frequency_penalty,
                 logit_bias=token_bias(self.logit_bias),
                 loop_guard=self.loop_guard,
-                constraint=constraint,
+                constraint=self.constraint(),
             ).decided(defaults, API_DEFAULTS)
             options.settings()
         except ConfigError as error:
@@ -140,6 +152,16 @@ class AnswerRequest(RequestFields):
         with_usage = self.stream_options is not None and self.stream_options.include_usage
         return {"with_usage": with_usage, "with_provisional": self.moa.provisional}
 
+    def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> OpenAiForm:
+        """How an answer is sent."""
+        raise NotImplementedError
+
+    def choices_form(self, headers: Sequence[AnswerHeader], parts: Sequence[AnswerParts | None]) -> OpenAiChoicesForm:
+        """How several answers are sent: in a response of one id."""
+        same = [replace(headers[0], seed=header.seed) for header in headers]
+        each = zip(same, parts, strict=True)
+        return OpenAiChoicesForm([self.form(*answer, index) for index, answer in enumerate(each)])
+
     def check(self) -> None:
         """Checks what depends on several parameters.
 
@@ -150,6 +172,8 @@ class AnswerRequest(RequestFields):
             raise refused("stream_options", "only a request with stream: true may have them")
         if self.moa.provisional and not self.stream:
             raise refused("moa.provisional", "only a request with stream: true may ask for it")
+        if self.moa.provisional and self.n > 1:
+            raise refused("moa.provisional", "only a request for one answer may ask for it")
 
 
 class ChatRequest(AnswerRequest):
@@ -171,16 +195,17 @@ class ChatRequest(AnswerRequest):
         Raises:
             RequestError: they cannot be offered.
         """
-        return tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+        functions = [tool.function for tool in self.tools]
+        return tool_offer(functions, self.tool_choice, is_parallel=self.parallel_tool_calls)
 
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
         form = constraint_of(self.response_format, None)
         return chat_prompt(conversation(self.messages), self.offer(), model, form=form)
 
-    def form(self, header: AnswerHeader, parts: AnswerParts | None) -> ChatForm:
+    def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> ChatForm:
         """How the answer is sent."""
-        return ChatForm(header, parts, **self._stream_form)
+        return ChatForm(header, parts, index, **self._stream_form)
 
     def check(self) -> None:
         super().check()
@@ -232,9 +257,9 @@ class TextRequest(AnswerRequest):
             raise refused("prompt", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
         return Prompt(self.text)
 
-    def form(self, header: AnswerHeader, parts: AnswerParts | None) -> TextForm:
+    def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> TextForm:
         """How the answer is sent."""
-        return TextForm(header, **self._stream_form)
+        return TextForm(header, index=index, **self._stream_form)
 
 
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:
@@ -243,9 +268,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    request = parsed(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
-    request.check()
-    return request
+    return parsed_request(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
 
 
 def text_request(body: Mapping[str, Any]) -> TextRequest:
@@ -254,18 +277,21 @@ def text_request(body: Mapping[str, Any]) -> TextRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    request = parsed(TextRequest, body, "completions")
-    request.check()
-    return request
+    return parsed_request(TextRequest, body, "completions")
 
 
-def parsed(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequest:
-    """A request of a body.
+def parsed_request(kind: type[AnyRequest], body: Mapping[str, Any], api: Api, tags: Collection[str] = ()) -> AnyRequest:
+    """The request of a body.
+
+    Args:
+        tags: of the alternatives that the items of lists have.
 
     Raises:
-        RequestError: a value that cannot be used.
+        RequestError: it cannot be followed.
     """
     try:
-        return kind.model_validate(used_parameters(body, api))
+        request = kind.model_validate(used_parameters(body, api))
     except ValidationError as error:
-        raise first_problem(error, {"role": ROLES}) from None
+        raise first_problem(error, {"role": ROLES} if api == "chat" else {}, tags) from None
+    request.check()
+    return request

@@ -60,15 +60,20 @@ class StructuredOutputs(RequestFields):
     grammar: str | None = None
 
 
-def constraint_of(wanted: ResponseFormat | None, structured: StructuredOutputs | None) -> Constraint | None:
+def constraint_of(
+    wanted: ResponseFormat | None, structured: StructuredOutputs | None, param: str = "response_format"
+) -> Constraint | None:
     """The constraint that a request asks for; None: any text.
+
+    Args:
+        param: the name of the parameter that has `wanted`.
 
     Raises:
         RequestError: it cannot be one, or there are two.
     """
     if wanted is not None and not isinstance(wanted, TextFormat) and structured is not None:
-        raise refused("structured_outputs", "give either it or response_format")
-    param = "response_format" if structured is None else "structured_outputs"
+        raise refused("structured_outputs", f"give either it or {param}")
+    param = param if structured is None else "structured_outputs"
     try:
         return _of_format(wanted) if structured is None else _of_extension(structured)
     except ConfigError as error:

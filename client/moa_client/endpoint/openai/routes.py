@@ -47,12 +47,12 @@ class OpenAiHandlers:
         return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
 
     async def chat(self, request: Request) -> Response:
-        """The next message of a chat, as OpenAI has it."""
-        return await self._endpoint.answer(chat_request(await read_json(request)), request)
+        """The next message of a chat."""
+        return await self._endpoint.choices(chat_request(await read_json(request)), request)
 
     async def text(self, request: Request) -> Response:
-        """The continuation of a text, as OpenAI has it."""
-        return await self._endpoint.answer(text_request(await read_json(request)), request)
+        """The continuation of a text."""
+        return await self._endpoint.choices(text_request(await read_json(request)), request)
 
     async def embeddings(self, request: Request) -> Response:
         """The vectors of some texts."""

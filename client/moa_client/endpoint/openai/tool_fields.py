@@ -43,16 +43,20 @@ def _choice(value: object) -> ToolChoice:
 ToolChoiceField = Annotated[ToolChoice, PlainValidator(_choice)]
 
 
-def tool_offer(fields: Sequence[ToolField], choice: ToolChoice, *, is_parallel: bool) -> ToolOffer:
+def tool_offer(
+    functions: Sequence[FunctionField], choice: ToolChoice, *, is_parallel: bool, at: str = ".function"
+) -> ToolOffer:
     """What a request offers.
+
+    Args:
+        at: where a tool of the request has its function.
 
     Raises:
         RequestError: it cannot be offered.
     """
     tools = []
-    for number, field in enumerate(fields):
-        function = field.function
-        with refusing(f"tools[{number}].function"):
+    for number, function in enumerate(functions):
+        with refusing(f"tools[{number}]{at}"):
             given = {} if function.parameters is None else {"parameters": function.parameters}
             tools.append(Tool(function.name, function.description or "", **given))
     with refusing("tools"):

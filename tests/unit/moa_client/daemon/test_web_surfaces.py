@@ -19,7 +19,8 @@ async def test_where_users_cannot_be_told_apart_a_key_is_made(
     tells: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(web_surfaces, "tells_users", lambda: tells)
-    daemon = SimpleNamespace(status=lambda: {"phase": "starting"}, host=None, set_offline=None, url="", web_error="")
+    shown_by = {"status": lambda: {"phase": "starting"}, "url": "", "web_error": ""}
+    daemon = SimpleNamespace(**shown_by, host=None, store=None, set_offline=None)
     hub = cast(Hub, daemon)
     async with AsyncExitStack() as stack:
         await serve_web_surfaces(ClientSettings(endpoint_port=0), hub, stack)

@@ -256,7 +256,7 @@ async def test_the_library_that_does_not_wait_asks_as_well() -> None:
             with client.chat.completions.create(model=MODEL, messages=HI, stream=True) as stream:
                 parts = [choice.delta.content or "" for chunk in stream for choice in chunk.choices]
             with pytest.raises(openai.BadRequestError):
-                client.chat.completions.create(model=MODEL, messages=HI, n=2)
+                client.chat.completions.create(model=MODEL, messages=HI, n=9)
             return f"{whole}|{''.join(parts)}"
 
     async with serving(ScriptedSource(saying(*WORDS))) as server:

@@ -105,15 +105,13 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
     ("given", "message"),
     [
         (
-            {"n": 2},
-            snapshot(
-                "n | unsupported_parameter | n is not supported. Each request gets one answer: send several requests."
-            ),
+            {"n": 9},
+            snapshot("n | invalid_value | n: expected less than or equal to 8."),
         ),
         (
-            {"n": True},
+            {"n": 2, "stream": True, "moa": {"provisional": True}},
             snapshot(
-                "n | unsupported_parameter | n is not supported. Each request gets one answer: send several requests."
+                "moa.provisional | invalid_value | moa.provisional: only a request for one answer may ask for it."
             ),
         ),
         (
@@ -202,7 +200,10 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
                 "reasoning_effort | unsupported_parameter | reasoning_effort is not supported. Models answer as their chat template has it."
             ),
         ),
-        ({"store": True}, snapshot("store | unsupported_parameter | store is not supported. Answers are not stored.")),
+        (
+            {"store": True},
+            snapshot("store | unsupported_parameter | store is not supported. Only `/v1/responses` keeps answers."),
+        ),
         (
             {"prompt": "Hi"},
             snapshot(
@@ -466,7 +467,7 @@ def test_what_cannot_be_done_is_refused_with_its_parameter(given: dict[str, Any]
         (
             {"prompt": "a", "best_of": 2},
             snapshot(
-                "best_of | unsupported_parameter | best_of is not supported. Each request gets one answer: send several requests."
+                "best_of | unsupported_parameter | best_of is not supported. No answer is better than another here: ask for several with `n`."
             ),
         ),
         (
@@ -581,7 +582,7 @@ def test_without_a_system_message_the_template_has_its_own() -> None:
 
 
 def test_the_table_has_every_parameter_once() -> None:
-    names = [parameter.name for parameter in PARAMETERS]
+    names = [(parameter.name, api) for parameter in PARAMETERS for api in parameter.apis]
     assert len(set(names)) == len(names)
-    assert len(parameters_table(PARAMETERS).splitlines()) == len(names) + 2
-    assert "| `n` | both | only as `1` | " in parameters_table(PARAMETERS)
+    assert len(parameters_table(PARAMETERS).splitlines()) == len(PARAMETERS) + 2
+    assert "| `best_of` | completions | only as `1` | " in parameters_table(PARAMETERS)

@@ -1,0 +1,267 @@
+"""Requests for responses: what their items become, and what is refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.endpoint.openai.parameters import PARAMETERS
+from moa_client.endpoint.responses.items import conversation, items_table
+from moa_client.endpoint.responses.requests import ResponseRequest, response_request
+from moa_client.tools.template_input import ChatMessage
+from moa_client.tools.tool import ToolCall, ToolResult
+from moa_client.web.error_form import RequestError
+
+HI = {"input": "Hi"}
+TOOL = {"type": "function", "name": "now"}
+CALL = {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "1", "name": "now", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "1", "output": "noon"}
+USER = {"role": "user", "content": "Hi"}
+SCHEMA = {"type": "json_schema", "name": "a", "strict": True, "schema": {"type": "object"}}
+
+
+def messages(asked: ResponseRequest) -> list[ChatMessage | ToolResult]:
+    return conversation((), asked.input, asked.instructions)
+
+
+def test_a_text_is_the_users() -> None:
+    assert messages(response_request(HI)) == [ChatMessage("user", "Hi")]
+
+
+def test_items_become_what_templates_know() -> None:
+    items: list[Any] = [
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "See:", "annotations": [], "logprobs": []}],
+        },
+        CALL,
+        {**CALL, "call_id": "2"},
+        RESULT,
+        {**RESULT, "call_id": "2", "output": [{"type": "input_text", "text": "one"}]},
+        CALL,
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "phase": "final_answer"},
+        {"role": "system", "content": "Be loud."},
+    ]
+    calls = (ToolCall("1", "now", "{}"), ToolCall("2", "now", "{}"))
+    assert messages(response_request({"input": items, "instructions": "Be kind."})) == [
+        ChatMessage("system", "Be kind.\n\nBe brief."),
+        ChatMessage("user", "Hi"),
+        ChatMessage("assistant", "See:", calls),
+        ToolResult("1", "now", "noon"),
+        ToolResult("2", "now", "one"),
+        ChatMessage("assistant", "No.", calls[:1]),
+        ChatMessage("system", "Be loud."),
+    ]
+
+
+def test_every_used_parameter_has_its_effect() -> None:
+    given = {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": 7, "seed": 3, "stop": "END", "top_k": 4}
+    options = response_request(HI | given).options()
+    found = (options.temperature, options.top_p, options.max_tokens, options.seed, options.stop, options.top_k)
+    assert found == (0.5, 0.9, 7, 3, ("END",), 4)
+    offer = response_request(HI | {"tools": [TOOL], "tool_choice": {"type": "function", "name": "now"}}).offer()
+    assert ([tool.name for tool in offer.tools], offer.is_forced, offer.is_parallel) == (["now"], True, False)
+    assert response_request(HI | {"text": {"format": SCHEMA}}).constraint() is not None
+
+
+def test_what_asks_for_nothing_special_is_accepted() -> None:
+    harmless = {each.name: each.harmless[0] for each in PARAMETERS if "responses" in each.apis and each.harmless}
+    assert {"background", "include", "truncation"} <= set(harmless)
+    notes = {each.name: None for each in PARAMETERS if "responses" in each.apis and each.use != "used"}
+    tool = {**TOOL, "strict": None, "defer_loading": False, "description": None}
+    response_request(HI | notes | {"tools": [tool], "parallel_tool_calls": True})
+    response_request(HI | harmless | {"text": {"format": {"type": "text"}, "verbosity": "medium"}, "store": False})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, snapshot("input | missing_required_parameter | input is missing.")),
+        ({"input": []}, snapshot("input | invalid_value | input: list should have at least 1 item, not 0.")),
+        ({"input": [{"type": "reasoning"}]}, snapshot("input | invalid_value | input: there is no message in it.")),
+        (
+            {"input": [{"type": "web_search_call"}]},
+            snapshot(
+                "input[0].type | unsupported_parameter | input[0].type is 'web_search_call', which is not supported. What there is: message, function_call, function_call_output, reasoning."
+            ),
+        ),
+        (
+            {"input": [{"type": "item_reference", "id": "msg_1"}]},
+            snapshot(
+                "input[0].type | unsupported_parameter | input[0].type is 'item_reference', which is not supported. What there is: message, function_call, function_call_output, reasoning."
+            ),
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            snapshot(
+                "input[0].content[0].type | unsupported_parameter | input[0].content[0].type is 'input_image', which is not supported. What there is: input_text, output_text, refusal."
+            ),
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+            snapshot(
+                "input[0].content[0].type | unsupported_parameter | input[0].content[0].type is 'input_file', which is not supported. What there is: input_text, output_text, refusal."
+            ),
+        ),
+        (
+            {"input": [{"role": "tool", "content": "x"}]},
+            snapshot(
+                "input[0].role | invalid_value | input[0].role: expected 'system', 'developer', 'user' or 'assistant'."
+            ),
+        ),
+        (
+            {"input": [{"role": "user", "content": "x", "name": "Ada"}]},
+            snapshot(
+                "input[0].name | unknown_parameter | Unknown parameter: 'input[0].name'. docs/api.md lists those that there are."
+            ),
+        ),
+        (
+            {"input": [USER, {"role": "assistant", "content": "Hello"}]},
+            snapshot(
+                "input | invalid_value | input: the last item must not be a message from assistant, or a call: answers are not continued."
+            ),
+        ),
+        (
+            {"input": [USER, CALL]},
+            snapshot(
+                "input | invalid_value | input: the last item must not be a message from assistant, or a call: answers are not continued."
+            ),
+        ),
+        (
+            {"input": [USER, RESULT]},
+            snapshot("input[1].call_id | invalid_value | input[1].call_id: no item before it made the call '1'."),
+        ),
+        (
+            {"input": [USER, {**CALL, "arguments": "{"}, RESULT]},
+            snapshot(
+                "input[1] | invalid_value | input[1]: The arguments of the call '1' are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Send calls back as the model made them, and none that was cut."
+            ),
+        ),
+        (
+            {"input": [USER, {**CALL, "namespace": "a"}, RESULT]},
+            snapshot(
+                "input[1].namespace | unsupported_parameter | input[1].namespace is not supported. Tools have no namespaces here."
+            ),
+        ),
+        (
+            HI | {"tools": [{"type": "web_search"}]},
+            snapshot(
+                "tools[0].type | unsupported_parameter | tools[0].type is 'web_search', which is not supported: offer functions only."
+            ),
+        ),
+        (
+            HI | {"tools": [{"type": "function"}]},
+            snapshot("tools[0].name | missing_required_parameter | tools[0].name is missing."),
+        ),
+        (
+            HI | {"tools": [{**TOOL, "name": "a b"}]},
+            snapshot(
+                "tools[0] | invalid_value | tools[0]: The tool's name 'a b' cannot be used. Use 1 to 64 of the characters a-z, A-Z, 0-9, _ and -."
+            ),
+        ),
+        (
+            HI | {"tools": [{**TOOL, "defer_loading": True}]},
+            snapshot(
+                "tools[0].defer_loading | unsupported_parameter | tools[0].defer_loading is not supported. All tools are offered at once."
+            ),
+        ),
+        (
+            HI | {"tools": [TOOL], "text": {"format": SCHEMA}},
+            snapshot(
+                "text.format | invalid_value | text.format: an answer of this form calls no tools: give one of them, or tool_choice none."
+            ),
+        ),
+        (
+            HI | {"tool_choice": "required"},
+            snapshot(
+                "tool_choice | invalid_value | tool_choice: A call is required, but no tool is offered. Offer one, or require none."
+            ),
+        ),
+        (
+            HI | {"tool_choice": {"type": "web_search"}},
+            snapshot(
+                "tool_choice | invalid_value | tool_choice: expected 'auto', 'none', 'required' or {'type': 'function', 'name': ...}."
+            ),
+        ),
+        (
+            HI | {"text": {"format": {"type": "json_schema", "name": "a"}}},
+            snapshot("text.format.schema | missing_required_parameter | text.format.schema is missing."),
+        ),
+        (
+            HI | {"text": {"format": SCHEMA}, "structured_outputs": {"regex": "a"}},
+            snapshot("structured_outputs | invalid_value | structured_outputs: give either it or text.format."),
+        ),
+        (
+            HI | {"text": {"verbosity": "low"}},
+            snapshot("text.verbosity | invalid_value | text.verbosity: expected 'medium'."),
+        ),
+        (
+            HI | {"background": True},
+            snapshot(
+                "background | unsupported_parameter | background is not supported. A response is made while its client waits."
+            ),
+        ),
+        (
+            HI | {"conversation": "conv_1"},
+            snapshot(
+                "conversation | unsupported_parameter | conversation is not supported. Continue a response with `previous_response_id`."
+            ),
+        ),
+        (
+            HI | {"include": ["message.output_text.logprobs"]},
+            snapshot(
+                "include | unsupported_parameter | include is not supported. Nothing more can be said of a response; reasoning comes as text, without encryption."
+            ),
+        ),
+        (
+            HI | {"truncation": "auto"},
+            snapshot(
+                "truncation | unsupported_parameter | truncation is not supported. Nothing is left out of an input: shorten it."
+            ),
+        ),
+        (
+            HI | {"reasoning": {"effort": "high"}},
+            snapshot(
+                "reasoning | unsupported_parameter | reasoning is not supported. Models answer as their chat template has it."
+            ),
+        ),
+        (HI | {"metadata": {"a": 1}}, snapshot("metadata.a | invalid_value | metadata.a: expected a valid string.")),
+        (
+            HI | {"max_tokens": 5},
+            snapshot(
+                "max_tokens | unknown_parameter | Unknown parameter: 'max_tokens'. Did you mean max_output_tokens?"
+            ),
+        ),
+        (
+            HI | {"n": 2},
+            snapshot("n | unknown_parameter | Unknown parameter: 'n'. docs/api.md lists those that there are."),
+        ),
+        (
+            HI | {"moa": {"provisional": True}, "stream": True},
+            snapshot(
+                "moa.provisional | invalid_value | moa.provisional: only streams of /v1/chat/completions and /v1/completions have it."
+            ),
+        ),
+        (
+            HI | {"stream": True, "stream_options": {"include_usage": True}},
+            snapshot(
+                "stream_options.include_usage | invalid_value | stream_options.include_usage: a response says how many tokens there were in any case."
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_its_parameter(given: dict[str, Any], message: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        response_request(given).options()
+    assert f"{caught.value.param} | {caught.value.code} | {caught.value}" == message
+
+
+def test_the_table_has_every_item() -> None:
+    assert "| `function_call_output` | `call_id`, `output` | `id`, `status`, `name` | " in items_table()

@@ -1,0 +1,105 @@
+"""Responses that are kept: continued, bounded, and deleted for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.history.responses import MOST_DAYS, KeptResponse, KeptResponses
+from moa_client.history.store import HistoryStore
+from moa_shared.errors import NotFoundError
+
+from tests.support.messages import raises
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[HistoryStore]:
+    made = HistoryStore(tmp_path / "history", Clock())
+    yield made
+    made.close()
+
+
+def response(identifier: str, previous: str | None = None, text: str = "x") -> KeptResponse:
+    return KeptResponse(identifier, previous, 1000.0, "[]", text)
+
+
+def bounded(store: HistoryStore, clock: Clock, **bounds: int) -> KeptResponses:
+    return KeptResponses(store.path, store._connection, store._eraser, clock, **bounds)
+
+
+def test_a_chain_is_read_from_its_beginning(store: HistoryStore) -> None:
+    kept = store.responses
+    for identifier, previous in (("a", None), ("b", "a"), ("c", "b"), ("other", "a")):
+        kept.keep(response(identifier, previous))
+    assert [each.identifier for each in kept.chain("c")] == ["a", "b", "c"]
+    assert kept.load("b") == response("b", "a")
+
+
+def test_what_continues_a_deleted_one_cannot_be_continued(store: HistoryStore) -> None:
+    kept = store.responses
+    kept.keep(response("a", text="SECRET"))
+    kept.keep(response("b", "a"))
+    kept.delete("a")
+    assert kept.load("b").previous == "a"
+    for call in (kept.chain, kept.load, kept.delete):
+        with raises(
+            NotFoundError,
+            snapshot(
+                "No response 'a' is kept here. It was asked for with store: false, deleted, or not continued for too long: send all items as input."
+            ),
+        ):
+            call("a" if call != kept.chain else "b")
+    assert store.wait_erased(10)
+    assert not any(b"SECRET" in path.read_bytes() for path in store.path.parent.iterdir())
+    assert (kept.delete_all(), kept.count()) == (1, 0)
+
+
+def test_those_not_continued_for_the_longest_time_make_room_from_their_end_on(store: HistoryStore) -> None:
+    kept = bounded(store, Clock(), most=4)
+    for identifier, previous in (("a", None), ("b", "a"), ("x", None), ("c", "a")):
+        kept.keep(response(identifier, previous))
+    kept.keep(response("d", "c"))
+    kept.keep(response("e", "d"))
+    assert [each.identifier for each in kept.chain("e")] == ["a", "c", "d", "e"]
+    for gone in ("b", "x"):
+        with pytest.raises(NotFoundError):
+            kept.load(gone)
+    kept.keep(response("y"))  # the chain loses its end, not its beginning
+    assert [each.identifier for each in kept.chain("d")] == ["a", "c", "d"]
+
+
+def test_they_are_bounded_by_bytes_but_for_the_newest(store: HistoryStore) -> None:
+    kept = bounded(store, Clock(), most_bytes=100)
+    kept.keep(response("a", text="x" * 60))
+    kept.keep(response("b", text="x" * 60))
+    assert kept.count() == 1
+    kept.keep(response("c", text="x" * 200))
+    kept.keep(response("d", "c", text="x" * 200))
+    assert [each.identifier for each in kept.chain("d")] == ["c", "d"]
+
+
+def test_those_not_continued_for_a_month_are_let_go(store: HistoryStore) -> None:
+    clock = Clock()
+    kept = bounded(store, clock)
+    kept.keep(response("a"))
+    clock.now += (MOST_DAYS - 1) * 86_400
+    kept.keep(response("b", "a"))
+    kept.keep(response("x"))
+    clock.now += (MOST_DAYS - 1) * 86_400
+    kept.keep(response("c", "b"))
+    clock.now += 2 * 86_400
+    kept.keep(response("y"))
+    assert [each.identifier for each in kept.chain("c")] == ["a", "b", "c"]
+    with pytest.raises(NotFoundError):
+        kept.load("x")
