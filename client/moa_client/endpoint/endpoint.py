@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from moa_shared.errors import ContextLengthError, MoaError
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.tracing.spans import TRACEPARENT
 from starlette.requests import Request
 from starlette.responses import Response
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_slots import MOST_WAITING, AnswerSlots
 from moa_client.endpoint.answer_source import AnswerSource, OneAnswer, ServedModel
 from moa_client.endpoint.answering import Answering
-from moa_client.endpoint.asked import AnswerHeader, Asked
+from moa_client.endpoint.asked import AnswerHeader, Asked, Prompt
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, StreamedResponse, WholeResponse
+from moa_client.endpoint.told_tokens import ToldTokens
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
 
@@ -96,7 +99,7 @@ class Endpoint:
         options = asked.options(model.sampling, model.vocab_size)
         if prompt.constraint is not None:
             options = replace(options, constraint=prompt.constraint)
-        _check_length(len(prompt.tokens), model.context_tokens)
+        _check_length(prompt, model.context_tokens)
         header = AnswerHeader(
             secrets.token_hex(12),
             int(time.time()),
@@ -111,28 +114,59 @@ class Endpoint:
             if prompt.markup.has_any(model.special_tokens):
                 decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
         traceparent = request.headers.get(TRACEPARENT, "")
-        start = partial(self._start, asked, lambda: model.begin(prompt.tokens, options, traceparent), decoder)
+        decode = _shown(model) if decoder is None else model.spelled
+        progress = AnswerProgress(
+            ends_unverified=(asked.unverified or self._settings.unverified) == "end",
+            settle_seconds=self._settings.settle_seconds,
+            decoder=decoder,
+            told=ToldTokens(model, decode) if options.chances is not None else None,
+            echoed=ToldTokens(model, _prompt_text(model, prompt)) if prompt.is_repeated else None,
+        )
+        start = partial(self._start, model, prompt, options, traceparent, progress)
         form = asked.form(header, parts)
         if not asked.stream:
             return WholeResponse(start, self._closing, form)
         return StreamedResponse(start, self._closing, form, self._settings.keep_alive_seconds)
 
-    def _start(self, asked: Asked, begin: Callable[[], OneAnswer], decoder: AnswerDecoder | None) -> Answering:
-        settings = self._settings
-        unverified = asked.unverified or settings.unverified
-        progress = AnswerProgress(
-            ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds, decoder=decoder
-        )
-        return Answering(begin, progress, self._slots)
+    def _start(
+        self, model: ServedModel, prompt: Prompt, options: AnswerOptions, traceparent: str, progress: AnswerProgress
+    ) -> Answering:
+        async def repeat() -> None:
+            if (echoed := progress.echoed) is None:
+                return
+            chances: list[TokenChances | None] = [None] * len(prompt.tokens)
+            if options.chances is not None:
+                chances[1:] = await model.score(prompt.tokens, options, self._settings.settle_seconds)
+            await asyncio.to_thread(echoed.fill, prompt.tokens, chances)
+
+        def begin() -> OneAnswer:
+            return model.begin(prompt.tokens, options, traceparent)
+
+        return Answering(begin if prompt.is_answered else None, progress, self._slots, repeat)
 
 
-def _check_length(prompt: int, context: int) -> None:
+def _shown(model: ServedModel) -> Callable[[Sequence[int]], str]:
+    """Makes the text of an answer, without special tokens."""
+    special = frozenset(model.special_tokens.values())
+    return lambda tokens: model.decode([token for token in tokens if token not in special])
+
+
+def _prompt_text(model: ServedModel, prompt: Prompt) -> Callable[[Sequence[int]], str]:
+    """Makes the text of a prompt, without the BOS token that a text was given here."""
+    first = prompt.tokens[0]
+    if not prompt.text or first not in model.special_tokens.values() or prompt.text.startswith(model.decode([first])):
+        return model.decode
+    return lambda tokens: model.decode([token for token in tokens if token != first])
+
+
+def _check_length(prompt: Prompt, context: int) -> None:
     """Refuses what leaves no room for an answer.
 
     Raises:
         ContextLengthError: the prompt fills the context.
     """
-    if prompt >= context:
+    length = len(prompt.tokens)
+    if length + prompt.is_answered > context:
         raise ContextLengthError(
-            f"The prompt has {prompt} tokens, the context {context} in all.", hint="Shorten the prompt."
+            f"The prompt has {length} tokens, the context {context} in all.", hint="Shorten the prompt."
         )

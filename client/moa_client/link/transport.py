@@ -22,6 +22,7 @@ class Calls(Protocol):
     """The calls of a server that this program makes: the types that the generated stub lacks."""
 
     Describe: grpc.aio.UnaryUnaryMultiCallable[pb.DescribeRequest, pb.DescribeResponse]
+    Generate: grpc.aio.UnaryStreamMultiCallable[pb.GenerateRequest, pb.GenerateResponse]
     FetchDrafter: grpc.aio.UnaryStreamMultiCallable[pb.FetchDrafterRequest, pb.FetchDrafterResponse]
 
     def Converse(self, *, metadata: tuple[tuple[str, str], ...] | None) -> ConverseCall: ...

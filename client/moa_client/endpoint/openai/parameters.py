@@ -77,7 +77,9 @@ PARAMETERS = (
     Parameter("loop_guard", BOTH, "used", "true if absent: an answer that only repeats itself is ended."),
     Parameter("seed", BOTH, "used", "-2^63 to 2^64 - 1; if absent a random one, which the response has as `moa.seed`."),
     Parameter("max_completion_tokens", CHAT, "used", "At least 1; absent: as the context allows."),
-    Parameter("max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it."),
+    Parameter(
+        "max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it; 0 only with `echo`."
+    ),
     Parameter("stop", BOTH, "used", "One text, or up to 16 of them, of 1 to 64 characters."),
     Parameter(
         "response_format",
@@ -94,6 +96,10 @@ PARAMETERS = (
     Parameter("tools", CHAT, "used", "Up to 128 functions, see below; not with `response_format`."),
     Parameter("tool_choice", CHAT, "used", "`auto`, `none`, `required`, or a function by its name."),
     Parameter("parallel_tool_calls", CHAT, "used", "true if absent; false: an answer has one call at most."),
+    Parameter("logprobs", CHAT, "used", "true: how likely the model finds each token, see below."),
+    Parameter("top_logprobs", CHAT, "used", "0 to 20 of the likeliest tokens in each place; with `logprobs`."),
+    Parameter("logprobs", TEXT, "used", "0 to 20: the same for a text, with so many of the likeliest tokens."),
+    Parameter("echo", TEXT, "used", "true: the text begins with the prompt; with `logprobs`, so do they."),
     Parameter("moa", BOTH, "used", "Extensions: see below."),
     Parameter("user", BOTH, "ignored", "No abuse is watched for here."),
     Parameter("safety_identifier", BOTH, "ignored", "The same."),
@@ -104,11 +110,6 @@ PARAMETERS = (
     Parameter("service_tier", BOTH, "ignored", "There is one."),
     Parameter("n", BOTH, "refused", "Each request gets one answer: send several requests.", (1,)),
     Parameter("best_of", TEXT, "refused", "Each request gets one answer: send several requests.", (1,)),
-    Parameter("logprobs", BOTH, "refused", "The server gives no probabilities.", (False,)),
-    Parameter("top_logprobs", CHAT, "refused", "The server gives no probabilities."),
-    Parameter(
-        "echo", TEXT, "refused", "The answer does not repeat the prompt: put it before the answer yourself.", (False,)
-    ),
     Parameter("suffix", TEXT, "refused", "Texts are only continued at their end.", ("",)),
     Parameter("functions", CHAT, "refused", "The older form of `tools`: send these.", ([],)),
     Parameter("function_call", CHAT, "refused", "The older form of `tool_choice`: send that.", ("none", "auto")),
