@@ -50,9 +50,11 @@ async def test_a_chat_has_the_chances_of_each_token_and_of_the_likeliest() -> No
     )
 
 
-async def test_a_stream_has_each_token_once_with_its_text() -> None:
+@pytest.mark.parametrize("offered", [{}, {"tools": [{"type": "function", "function": {"name": "now"}}]}])
+async def test_a_stream_has_each_token_once_with_its_text(offered: dict[str, Any]) -> None:
     async with asking(speak) as (client, _):
-        stream = await client.chat.completions.create(model="default", messages=HI, logprobs=True, stream=True)
+        asked: dict[str, Any] = {"model": "default", "messages": HI, "logprobs": True, **offered}
+        stream = await client.chat.completions.create(**asked, stream=True)
         choices = [choice async for chunk in stream for choice in chunk.choices]
     told = [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content or []]
     assert [token.logprob for token in told] == [-float(token) for token in TOKENS]
@@ -92,7 +94,7 @@ async def test_a_text_has_lists_of_tokens() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_prompt_that_is_repeated_comes_with_its_own_chances(stream: bool) -> None:
     async with asking(speak) as (client, source):
-        asked = await client.completions.create(**ASKED, echo=True, stream=stream)
+        asked: Any = await client.completions.create(**ASKED, echo=True, stream=stream)
         choices = [choice async for chunk in asked for choice in chunk.choices] if stream else asked.choices
     assert source.scored == [(7, 8)]
     assert "".join(choice.text for choice in choices) == "hiday"
