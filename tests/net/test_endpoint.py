@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from inline_snapshot import snapshot
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.host_source import HostSource
 from moa_client.endpoint.routes import endpoint_routes
@@ -19,6 +20,7 @@ from moa_client.web.closing import Closing
 from moa_client.web.runner import bind, serve
 from moa_server.access import rates
 from moa_server.access.caller import anonymous
+from moa_server.service import generate
 from moa_server.verifier import Target
 from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -29,6 +31,7 @@ from structlog.testing import capture_logs
 from tests.net.client_device import stepper
 from tests.net.hosted import Characters, Drafters, Hosted, hosting, hosting_at, hosting_over_a_link
 from tests.net.server_peer import VOCAB, decode, make_host, plain_text, serving, until
+from tests.support.messages import steady
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=180)
@@ -268,3 +271,32 @@ async def test_processed_chances_are_of_what_tokens_are_drawn_from(target: Targe
     assert logprobs is not None
     assert logprobs.token_logprobs == [0.0] * 12
     assert [len(likeliest) for likeliest in logprobs.top_logprobs or []] == [1] * 12
+
+
+async def test_what_cannot_tell_a_prompt_s_chances_is_refused_in_words(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of an older version, one that has another model now, and a device that is to be offline."""
+    asked = {**ASKED, "logprobs": 1, "extra_body": {"echo": True}}
+    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
+
+        async def refusal() -> str:
+            with pytest.raises(openai.InternalServerError) as refused:
+                await client.completions.create(**asked)
+            return steady(refused.value.message)
+
+        with monkeypatch.context() as older:
+            older.setattr(generate, "_divided", lambda request, settings: (tuple(request.tokens), ()))
+            assert await refusal() == snapshot(
+                "Error code: 503 - The server at 127.0.0.1:PORT does not tell how likely it finds a text. It is older than this device: have it updated."
+            )
+        with monkeypatch.context() as other:
+            other.setattr(host.device.identity, "target_fingerprint", b"another")
+            assert await refusal() == snapshot(
+                "Error code: 503 - The server at 127.0.0.1:PORT has another model now. Restart this program, and ask again."
+            )
+        host.is_offline = True
+        assert await refusal() == snapshot(
+            "Error code: 503 - You are offline, and only the server knows how likely a text is. Go online again, in the page or with /online in a chat."
+        )
+        assert host.conversations == []

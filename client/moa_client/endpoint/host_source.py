@@ -75,7 +75,10 @@ class HostModel:
     ) -> Sequence[TokenChances]:
         """How likely the model finds the tokens of a text, all but the first; a call that breaks is made again."""
         if self._host.is_offline:
-            raise UnavailableError("You are offline, and only the server knows how likely a text is.", hint="/online")
+            raise UnavailableError(
+                "You are offline, and only the server knows how likely a text is.",
+                hint="Go online again, in the page or with /online in a chat.",
+            )
         settings, loop, until = options.settings(), asyncio.get_running_loop(), None
         while True:
             try:

@@ -252,7 +252,8 @@ class Server:
             settings: with what is wanted of their chances.
 
         Raises:
-            MoaError: the server refuses, is silent, or is too old to know this.
+            MismatchError: the server is too old to know this.
+            MoaError: it refuses, or is silent.
         """
         given = len(tokens) - 1
         if not given:
@@ -267,7 +268,7 @@ class Server:
                 back += response.tokens
                 told += chances_from_proto(response.tokens, response.chances)
                 if back != list(tokens[1 : 1 + len(back)]) or len(told) < len(back):
-                    raise UnavailableError(
+                    raise MismatchError(
                         f"The server at {self.label} does not tell how likely it finds a text.",
                         hint="It is older than this device: have it updated.",
                     )
