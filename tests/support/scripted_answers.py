@@ -200,6 +200,7 @@ class ScriptedSource:
         if self.absent_score is not None:
             raise self.absent_score
         assert options.chances is not None
+        assert options.constraint is None
         return [chances_of(token, options.chances.likeliest) for token in tokens[1:]]
 
     def render(self, given: TemplateInput) -> list[int]:

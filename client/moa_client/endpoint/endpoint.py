@@ -136,7 +136,8 @@ class Endpoint:
                 return
             chances: list[TokenChances | None] = [None] * len(prompt.tokens)
             if options.chances is not None:
-                chances[1:] = await model.score(prompt.tokens, options, self._settings.settle_seconds)
+                free = replace(options, constraint=None)  # only the answer has a form
+                chances[1:] = await model.score(prompt.tokens, free, self._settings.settle_seconds)
             await asyncio.to_thread(echoed.fill, prompt.tokens, chances)
 
         def begin() -> OneAnswer:

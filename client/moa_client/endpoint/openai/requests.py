@@ -236,13 +236,18 @@ def _one_prompt(value: object) -> object:
     return value
 
 
+def _unless_false(value: object) -> object:
+    """None for false, with which programs say that they want none."""
+    return None if value is False else value
+
+
 class TextRequest(AnswerRequest):
     """A request for the continuation of a text."""
 
     text: Annotated[str | list[int], BeforeValidator(_one_prompt)] = Field(alias="prompt")
     max_tokens: int | None = Field(None, ge=0, lt=1 << 31)
     echo: bool = False
-    logprobs: int | None = Field(None, ge=0, le=MOST_LIKELIEST)
+    logprobs: Annotated[int | None, BeforeValidator(_unless_false)] = Field(None, ge=0, le=MOST_LIKELIEST)
 
     @property
     def most_tokens(self) -> int:

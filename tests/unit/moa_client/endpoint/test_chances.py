@@ -94,9 +94,11 @@ async def test_a_text_has_lists_of_tokens() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_prompt_that_is_repeated_comes_with_its_own_chances(stream: bool) -> None:
     async with asking(speak) as (client, source):
-        asked: Any = await client.completions.create(**ASKED, echo=True, stream=stream)
+        form = {"structured_outputs": {"choice": ["day"]}}  # of the answer, not of the prompt
+        asked: Any = await client.completions.create(**ASKED, echo=True, stream=stream, extra_body=form)
         choices = [choice async for chunk in asked for choice in chunk.choices] if stream else asked.choices
     assert source.scored == [(7, 8)]
+    assert source.answers[0].options.constraint is not None
     assert "".join(choice.text for choice in choices) == "hiday"
     told = [choice.logprobs for choice in choices if choice.logprobs is not None]
     lists: dict[str, list[Any]] = {}

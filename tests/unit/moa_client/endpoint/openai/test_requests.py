@@ -85,8 +85,9 @@ def test_chances_are_told_where_they_are_asked_for() -> None:
         text_request({"prompt": "Once", "logprobs": 0, "moa": {"logprobs": "processed"}}),
         chat_request(HI | {"logprobs": False}),
         text_request({"prompt": "Once", "logprobs": None}),
+        text_request({"prompt": "Once", "logprobs": False}),
     ]
-    wanted = [WantedChances(), WantedChances(20), WantedChances(processed=True), None, None]
+    wanted = [WantedChances(), WantedChances(20), WantedChances(processed=True), None, None, None]
     assert [each.options().chances for each in asked] == wanted
 
 
