@@ -16,6 +16,7 @@ from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI
+from openai.types.chat.chat_completion_chunk import Choice
 
 from tests.support.daemon_home import Home, daemon_home
 
@@ -38,10 +39,14 @@ class Behind4G:
 
     def over_a_wire(self, question: str, tokens: int, **sampling: Any) -> list[int]:
         """What the server alone writes."""
+        return [token for part in self.parts_over_a_wire(question, tokens, **sampling) for token in part.tokens]
+
+    def parts_over_a_wire(self, question: str, tokens: int, **sampling: Any) -> list[pb.GenerateResponse]:
+        """What the server alone sends."""
         with grpc.insecure_channel(self._server) as channel:
             prompt = self._template.first_turn(question)
             request = pb.GenerateRequest(tokens=prompt, sampling=pb.Sampling(max_tokens=tokens, **sampling))
-            return [token for part in moa_pb2_grpc.MoaStub(channel).Generate(request) for token in part.tokens]
+            return list(moa_pb2_grpc.MoaStub(channel).Generate(request))
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +61,14 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
 
 def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
     """An answer's text as a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
+    return "".join(choice.delta.content or "" for choice in choices_through_cuts(behind_4g, question, **asked))
+
+
+def choices_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> list[Choice]:
+    """The same as the choices of its chunks."""
     client = OpenAI(base_url=behind_4g.url, api_key="none")
-    pieces: list[str] = []
+    choices: list[Choice] = []
+    characters = 0
     cuts = list(CUTS_S)
     stream = client.chat.completions.create(
         model="default",
@@ -69,13 +80,13 @@ def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
         extra_body=PLAIN,
         **asked,
     )
-    for chunk in stream:
-        if chunk.choices and chunk.choices[0].delta.content:
-            pieces.append(chunk.choices[0].delta.content)
-            if cuts and len("".join(pieces)) > 40 * (len(CUTS_S) - len(cuts) + 1):
-                behind_4g.link.cut(cuts.pop())
+    for choice in (choice for chunk in stream for choice in chunk.choices):
+        choices.append(choice)
+        characters += len(choice.delta.content or "")
+        if cuts and characters > 40 * (len(CUTS_S) - len(cuts) + 1):
+            behind_4g.link.cut(cuts.pop())
     assert not cuts
-    return "".join(pieces)
+    return choices
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -85,6 +96,18 @@ def test_three_cuts_leave_the_text_as_over_a_wire(
     text = text_through_cuts(behind_4g, QUESTION, temperature=temperature)
     tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=temperature, seed=SEED)
     assert text == load_tokenizer(default_model_files).shown(tokens)
+
+
+def test_chances_through_cuts_are_those_over_a_wire_to_the_bit(behind_4g: Behind4G) -> None:
+    choices = choices_through_cuts(behind_4g, QUESTION, temperature=0.8, logprobs=True, top_logprobs=2)
+    told = [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content or []]
+    parts = behind_4g.parts_over_a_wire(
+        QUESTION, LENGTH, temperature=0.8, seed=SEED, chances=pb.WantedChances(likeliest=2)
+    )
+    expected = [chances for part in parts for chances in part.chances]
+    assert [token.logprob for token in told] == [chances.chosen for chances in expected]
+    likeliest = [[other.logprob for other in token.top_logprobs] for token in told]
+    assert likeliest == [list(chances.chances) for chances in expected]
 
 
 def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
