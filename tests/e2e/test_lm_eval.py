@@ -23,13 +23,13 @@ QUESTIONS = 6
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
-def evaluating(*url: str) -> subprocess.Popen[bytes]:
+def evaluating(cache: Path, *url: str) -> subprocess.Popen[bytes]:
     """lm-eval in a process of its own, whose warnings are not ours."""
     return subprocess.Popen(
         [sys.executable, str(EVALUATE), "--limit", str(QUESTIONS), *url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | OFFLINE | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
+        env=os.environ | OFFLINE | {"HF_HOME": str(cache), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
     )
 
 
@@ -50,7 +50,7 @@ def found_by(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return found
 
 
-def test_likelihoods_are_those_of_transformers(float32_server: str) -> None:
+def test_likelihoods_are_those_of_transformers(float32_server: str, tmp_path: Path) -> None:
     if find_spec("lm_eval") is None:
         cannot_run("lm-eval is not installed: make test-torch")
     with (
@@ -58,12 +58,12 @@ def test_likelihoods_are_those_of_transformers(float32_server: str) -> None:
         daemon_home(dict(os.environ), SERVER=link.address, ALONE="never", SETTLE_SECONDS="60") as home,
     ):
         assert home.run("daemon", "start")[0] == 0
-        with evaluating(home.status()["url"]) as process:
+        with evaluating(tmp_path, home.status()["url"]) as process:
             assert process.stderr is not None
             wait_for_answers(process.stderr)
             link.cut(0.7)
             over_the_endpoint = found_by(process)
-    with evaluating() as process:
+    with evaluating(tmp_path) as process:
         expected = found_by(process)
     assert over_the_endpoint["results"] == expected["results"]
     for choices, theirs in zip(over_the_endpoint["likelihoods"], expected["likelihoods"], strict=True):
