@@ -19,6 +19,7 @@ from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.sampling.settings import REPEAT_LAST_N
 from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI
+from openai.types.chat.chat_completion_chunk import ChatCompletionChunk, Choice
 from openai.types.responses import ResponseStreamEvent
 
 from tests.support.daemon_home import Home, daemon_home
@@ -43,10 +44,14 @@ class Behind4G:
 
     def over_a_wire(self, question: str, tokens: int, **sampling: Any) -> list[int]:
         """What the server alone writes."""
+        return [token for part in self.parts_over_a_wire(question, tokens, **sampling) for token in part.tokens]
+
+    def parts_over_a_wire(self, question: str, tokens: int, **sampling: Any) -> list[pb.GenerateResponse]:
+        """What the server alone sends."""
         with grpc.insecure_channel(self._server) as channel:
             prompt = self._template.first_turn(question)
             request = pb.GenerateRequest(tokens=prompt, sampling=pb.Sampling(max_tokens=tokens, **sampling))
-            return [token for part in moa_pb2_grpc.MoaStub(channel).Generate(request) for token in part.tokens]
+            return list(moa_pb2_grpc.MoaStub(channel).Generate(request))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +65,12 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
 
 
 def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
-    """The text of an answer whose stream is cut."""
+    """An answer's text as a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
+    return "".join(choice.delta.content or "" for choice in choices_through_cuts(behind_4g, question, **asked))
+
+
+def choices_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> list[Choice]:
+    """The same as the choices of its chunks."""
     client = OpenAI(base_url=behind_4g.url, api_key="none")
     stream = client.chat.completions.create(
         model="default",
@@ -72,7 +82,17 @@ def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
         extra_body=PLAIN,
         **asked,
     )
-    return joined_through_cuts(behind_4g, (chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices))
+    choices: list[Choice] = []
+    joined_through_cuts(behind_4g, contents(stream, choices))
+    return choices
+
+
+def contents(stream: Iterable[ChatCompletionChunk], choices: list[Choice]) -> Iterator[str]:
+    """The text of a chat's answer as it comes; notes all choices."""
+    for chunk in stream:
+        for choice in chunk.choices:
+            choices.append(choice)
+            yield choice.delta.content or ""
 
 
 def joined_through_cuts(behind_4g: Behind4G, stream: Iterable[str]) -> str:
@@ -121,6 +141,18 @@ def deltas(stream: Iterable[ResponseStreamEvent], events: list[ResponseStreamEve
         events.append(event)
         if event.type == "response.output_text.delta":
             yield event.delta
+
+
+def test_chances_through_cuts_are_those_over_a_wire_to_the_bit(behind_4g: Behind4G) -> None:
+    choices = choices_through_cuts(behind_4g, QUESTION, temperature=0.8, logprobs=True, top_logprobs=2)
+    told = [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content or []]
+    parts = behind_4g.parts_over_a_wire(
+        QUESTION, LENGTH, temperature=0.8, seed=SEED, chances=pb.WantedChances(likeliest=2)
+    )
+    expected = [chances for part in parts for chances in part.chances]
+    assert [token.logprob for token in told] == [chances.chosen for chances in expected]
+    likeliest = [[other.logprob for other in token.top_logprobs] for token in told]
+    assert likeliest == [list(chances.chances) for chances in expected]
 
 
 def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:

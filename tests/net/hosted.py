@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -37,8 +37,16 @@ class Characters(PlainTokenizer):
     def encode(self, text: str) -> list[int]:
         return [token % VOCAB for token in super().encode(text)]
 
+    special_tokens: Mapping[str, int] = {}
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return decode(tokens)
+
     def shown(self, tokens: Sequence[int]) -> str:
         return decode(tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        return decode([token]).encode()
 
 
 class Drafters:

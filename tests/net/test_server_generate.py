@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -14,11 +15,15 @@ from moa_server.verifier import Target
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.protobuf_messages import settings_to_proto
+from moa_shared.sampling.chances import WantedChances
+from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import (
     CONTEXT,
     DRAFTER,
+    END_OF_TEXT,
     IDENTITY,
     VOCAB,
     decode,
@@ -102,3 +107,58 @@ async def test_a_call_that_ends_early_frees_its_session(server: RunningServer, c
     assert len(server.host.services.registry) == 1
     call.cancel()
     await until(lambda: len(server.host.services.registry) == 0)
+
+
+async def given(channel: grpc.aio.Channel, tokens: list[int], **more: Any) -> list[pb.TokenChances]:
+    """What the server tells of all tokens but the first."""
+    sampling = settings_to_proto(AnswerSettings(chances=WantedChances(2)))
+    told: list[pb.TokenChances] = []
+    back: list[int] = []
+    request = pb.GenerateRequest(**{"tokens": tokens, "sampling": sampling, "given": len(tokens) - 1, **more})
+    async for response in moa_pb2_grpc.MoaStub(channel).Generate(request):
+        told += response.chances
+        back += response.tokens
+    assert back == tokens[1:]
+    return told
+
+
+async def test_a_text_s_own_chances_are_those_of_all_its_positions(channel: grpc.aio.Channel, target: Target) -> None:
+    """Whether or not the server has read such a text before; end-of-text in it ends nothing."""
+    text = [(11 * index) % VOCAB for index in range(CONTEXT - 1)] + [END_OF_TEXT]
+    rows = log_softmax(target.forward(target.new_cache(), text[:-1]).logits)
+    await generate(channel, text[:-1], AnswerSettings(max_tokens=1))
+    for _ in range(2):
+        told = await given(channel, text)
+        own = [float(row[token]) for row, token in zip(rows, text[1:], strict=True)]
+        assert [each.chosen for each in told] == pytest.approx(own, abs=1e-4)
+        assert [each.tokens[0] for each in told] == rows.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"given": 3}, snapshot("3 of 3 tokens are given as the answer. Leave at least the first one out.")),
+        (
+            {"sampling": pb.Sampling()},
+            snapshot(
+                "A given answer comes back with the chances of its tokens, and needs no form. Ask for chances, and for no constraint."
+            ),
+        ),
+        (
+            {"tokens": [1, 2, VOCAB]},
+            snapshot("Token 1 is 97, outside the vocabulary (0 to 96). Use the server's tokenizer."),
+        ),
+        (
+            {"tokens": [1] * (CONTEXT + 1), "given": 1},
+            snapshot(
+                "The request has 201 tokens, at most 200 fit. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+            ),
+        ),
+    ],
+)
+async def test_a_given_text_that_cannot_be_one_is_refused(
+    channel: grpc.aio.Channel, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await given(channel, **{"tokens": [1, 2, 3], **wrong})
+    assert str(error_from_rpc(refused.value)) == message

@@ -35,9 +35,21 @@ from moa_client.web.closing import Closing
 from moa_client.web.runner import WebServer, bind, serve
 from moa_shared.errors import MoaError, ModelSourceError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.defaults import NOTHING_SAID
 
 MODEL = "scripted/model"
+
+
+def spelling(token: int) -> str:
+    """Of a token: a small letter; of one from 26 on nothing."""
+    return chr(ord("a") + token) if token < 26 else ""
+
+
+def chances_of(token: int, likeliest: int) -> TokenChances:
+    """What is told of a token: the one after it is likelier."""
+    first = tuple(range(token + 1, token + 1 + likeliest))
+    return TokenChances(-float(token), first, tuple(-0.25 * (1 + rank) for rank in range(likeliest)))
 
 
 class ScriptedAnswer:
@@ -72,6 +84,13 @@ class ScriptedAnswer:
             await script(self)
 
         self._script = asyncio.create_task(run())
+
+    def commit_tokens(self, *tokens: int) -> None:
+        """The server decides tokens, whose text is that of `ScriptedSource.decode`, and tells chances if asked."""
+        wanted = self.options.chances
+        chances = tuple(chances_of(token, wanted.likeliest) for token in tokens) if wanted is not None else ()
+        shown = "".join(map(spelling, tokens))
+        self._tell(Committed(tokens, text=shown, chances=chances))
 
     def commit(self, *words: str) -> None:
         """The server decides words; what was written and differs is withdrawn first."""
@@ -158,6 +177,8 @@ class ScriptedSource:
         self.traceparents: list[str] = []
         self.rendered: list[dict[str, Any]] = []
         self.absent: MoaError | None = None
+        self.absent_score: MoaError | None = None
+        self.scored: list[tuple[int, ...]] = []
         self._begun = asyncio.Event()
 
     async def model(self) -> ScriptedSource:
@@ -165,8 +186,24 @@ class ScriptedSource:
             raise self.absent
         return self
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(spelling, tokens))
+
+    def token_bytes(self, token: int) -> bytes:
+        return spelling(token).encode()
+
     def spelled(self, tokens: Sequence[int]) -> str:
         return ""
+
+    async def score(
+        self, tokens: Sequence[int], options: AnswerOptions, settle_seconds: float
+    ) -> Sequence[TokenChances]:
+        self.scored.append(tuple(tokens))
+        if self.absent_score is not None:
+            raise self.absent_score
+        assert options.chances is not None
+        assert options.constraint is None
+        return [chances_of(token, options.chances.likeliest) for token in tokens[1:]]
 
     def render(self, given: TemplateInput) -> list[int]:
         self.rendered = messages = given.messages

@@ -72,7 +72,9 @@ class AnswerDecoder:
             case Committed(tokens, confirmed):
                 if confirmed < len(tokens):
                     self._ahead = None
-                return replace(event, text=_push(self._stream, tokens))
+                pieces = _pieces(self._stream, tokens)
+                lengths = tuple(map(len, pieces)) if event.chances else ()
+                return replace(event, text="".join(pieces), lengths=lengths)
             case Provisional(tokens):
                 self._ahead = self._ahead or self._stream.fork()
                 return replace(event, added=_push(self._ahead, tokens))
@@ -90,5 +92,9 @@ class AnswerDecoder:
 
 
 def _push(stream: TextStream, tokens: Sequence[int]) -> str:
-    """Adds tokens one by one, so that the text does not depend on how they came."""
-    return "".join([stream.push((token,)) for token in tokens])
+    return "".join(_pieces(stream, tokens))
+
+
+def _pieces(stream: TextStream, tokens: Sequence[int]) -> list[str]:
+    """Adds tokens one by one, so that the text does not depend on how they came; the text that comes with each."""
+    return [stream.push((token,)) for token in tokens]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.settings import Sampling
 
 from moa_client.conversation.conversation import Conversation, ConversationState, Phase
@@ -183,8 +184,12 @@ class AnswerQueue:
 
     # ------------------------------------------------------------ what the server decides
 
-    def on_committed(self, tokens: Sequence[int]) -> None:
-        """Takes in tokens of the front job's answer from a verdict."""
+    def on_committed(self, tokens: Sequence[int], chances: Sequence[TokenChances] = ()) -> None:
+        """Takes in tokens of the front job's answer from a verdict.
+
+        Args:
+            chances: of each of them, if the server has told them.
+        """
         job = self.front
         if job is None:
             return
@@ -198,10 +203,10 @@ class AnswerQueue:
         if job is not self.current:
             job.verified += tokens
         if confirmed:
-            self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed))
+            self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed, chances=tuple(chances[:confirmed])))
         if confirmed < len(tokens):
             self._correct(job)
-            self._tell(job, Committed(tuple(tokens[confirmed:])))
+            self._tell(job, Committed(tuple(tokens[confirmed:]), chances=tuple(chances[confirmed:])))
 
     def on_finished(self, finish: Finish) -> Ask | None:
         """Ends the front job's answer, now fully decided; the next question to ask, if there is one."""

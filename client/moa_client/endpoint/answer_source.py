@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.defaults import SamplingDefaults
 
 from moa_client.conversation.answer_figures import LinkStatus
@@ -84,6 +85,14 @@ class ServedModel(Protocol):
         """The ids of its special tokens by how they are spelled."""
         ...
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, with all special ones."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """What one token adds to a text, in UTF-8."""
+        ...
+
     def spelled(self, tokens: Sequence[int]) -> str:
         """The text of some tokens with the special ones that are in an answer, so without those that end one."""
         ...
@@ -98,6 +107,20 @@ class ServedModel(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, as the model's texts begin."""
+        ...
+
+    async def score(
+        self, tokens: Sequence[int], options: AnswerOptions, settle_seconds: float
+    ) -> Sequence[TokenChances]:
+        """How likely the model finds the tokens of a text, all but the first.
+
+        Args:
+            options: with what is wanted of their chances.
+            settle_seconds: how long the server may be lost.
+
+        Raises:
+            MoaError: the server does not say it.
+        """
         ...
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:

@@ -7,7 +7,7 @@ so it holds up neither the conversation nor other requests. Invariant: when `clo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, cast
 
@@ -23,21 +23,24 @@ class Answering:
     """Follows one answer.
 
     Args:
-        begin: asks for it; may raise MoaError.
+        begin: asks for it; may raise MoaError. None: nothing is asked.
         progress: of the answer.
         slots: bounds how many run.
+        prepare: what is done first; may raise MoaError.
         changed: set when something has changed; None: one of its own.
     """
 
     def __init__(
         self,
-        begin: Callable[[], OneAnswer],
+        begin: Callable[[], OneAnswer] | None,
         progress: AnswerProgress,
         slots: AnswerSlots,
+        prepare: Callable[[], Awaitable[None]] | None = None,
         changed: asyncio.Event | None = None,
     ) -> None:
         self.progress = progress
         self._begin = begin
+        self._prepare = prepare
         self._slots = slots
         self._changed = changed or asyncio.Event()
         self._is_leaving = False  # the conversation is being closed, which must not be interrupted
@@ -66,7 +69,12 @@ class Answering:
     async def _follow(self) -> None:
         try:
             async with self._slots.turn():
-                await self._converse(self._begin())
+                if self._prepare is not None:
+                    await self._prepare()
+                if self._begin is not None:
+                    await self._converse(self._begin())
+                else:
+                    self.progress.end_unasked()
         except BaseException as error:  # noqa: BLE001 (whatever it is, the request gets an answer)
             self.progress.fail(told(error, "The answer"))
         finally:

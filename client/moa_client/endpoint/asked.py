@@ -27,11 +27,17 @@ class Prompt:
     Args:
         markup: of the answer; None: its text is sent as it is.
         constraint: the form of an answer that must be a call, or a call or else JSON.
+        text: that the tokens are of; empty: the request has given the tokens.
+        is_repeated: the answer begins with the prompt, with the chances of its tokens where chances are wanted.
+        is_answered: False: nothing follows it.
     """
 
     tokens: list[int]
     markup: AnswerMarkup | None = None
     constraint: Constraint | None = None
+    text: str = ""
+    is_repeated: bool = False
+    is_answered: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal
 
 from moa_shared.errors import ContextLengthError, MoaError
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.tracing.spans import TRACEPARENT
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +28,7 @@ from moa_client.endpoint.choices import ChoicesAnswering, choice_seed
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, Following, StreamedResponse, WholeResponse
 from moa_client.endpoint.stop_search import StopSearch
+from moa_client.endpoint.told_tokens import ToldTokens
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
 
@@ -155,7 +157,7 @@ class Endpoint:
         options = asked.options(model.sampling, model.vocab_size)
         if prompt.constraint is not None:
             options = replace(options, constraint=prompt.constraint)
-        _check_length(len(prompt.tokens), model.context_tokens)
+        _check_length(prompt, model.context_tokens)
         return Question(
             model, prompt, options, secrets.token_hex(12), int(time.time()), request.headers.get(TRACEPARENT, "")
         )
@@ -170,18 +172,30 @@ class Endpoint:
             parts = AnswerParts(prompt.markup, question.identifier)
             if prompt.markup.has_any(model.special_tokens):
                 decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
-        settings = self._settings
+        decode = _shown(model) if decoder is None else model.spelled
         progress = AnswerProgress(
-            ends_unverified=(asked.unverified or settings.unverified) == "end",
-            settle_seconds=settings.settle_seconds,
+            ends_unverified=(asked.unverified or self._settings.unverified) == "end",
+            settle_seconds=self._settings.settle_seconds,
             decoder=decoder,
             stops=StopSearch(options.stop, model.spelled) if options.stop else None,
+            told=ToldTokens(model, decode) if options.chances is not None else None,
+            echoed=ToldTokens(model, _prompt_text(model, prompt)) if prompt.is_repeated else None,
         )
+
+        async def repeat() -> None:
+            if (echoed := progress.echoed) is None:
+                return
+            chances: list[TokenChances | None] = [None] * len(prompt.tokens)
+            if options.chances is not None:
+                free = replace(options, constraint=None)  # only the answer has a form
+                chances[1:] = await model.score(prompt.tokens, free, self._settings.settle_seconds)
+            await asyncio.to_thread(echoed.fill, prompt.tokens, chances)
 
         def begin() -> OneAnswer:
             return model.begin(prompt.tokens, options, question.traceparent)
 
-        return question.header, parts, partial(Answering, begin, progress, self._slots)
+        start = partial(Answering, begin if prompt.is_answered else None, progress, self._slots, repeat)
+        return question.header, parts, start
 
     def _response(self, asked: Asked, start: Callable[[], Following[AnyProgress]], form: Form[AnyProgress]) -> Response:
         if not asked.stream:
@@ -207,13 +221,28 @@ class Endpoint:
         return len((await asyncio.to_thread(asked.prompt, model)).tokens)
 
 
-def _check_length(prompt: int, context: int) -> None:
+def _shown(model: ServedModel) -> Callable[[Sequence[int]], str]:
+    """Makes the text of an answer, without special tokens."""
+    special = frozenset(model.special_tokens.values())
+    return lambda tokens: model.decode([token for token in tokens if token not in special])
+
+
+def _prompt_text(model: ServedModel, prompt: Prompt) -> Callable[[Sequence[int]], str]:
+    """Makes the text of a prompt, without the BOS token that a text was given here."""
+    first = prompt.tokens[0]
+    if not prompt.text or first not in model.special_tokens.values() or prompt.text.startswith(model.decode([first])):
+        return model.decode
+    return lambda tokens: model.decode([token for token in tokens if token != first])
+
+
+def _check_length(prompt: Prompt, context: int) -> None:
     """Refuses what leaves no room for an answer.
 
     Raises:
         ContextLengthError: the prompt fills the context.
     """
-    if prompt >= context:
+    length = len(prompt.tokens)
+    if length + prompt.is_answered > context:
         raise ContextLengthError(
-            f"The prompt has {prompt} tokens, the context {context} in all.", hint="Shorten the prompt."
+            f"The prompt has {length} tokens, the context {context} in all.", hint="Shorten the prompt."
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.prompt_tokens import prompt_tokens
 from moa_shared.text.template import ChatTemplate
 
@@ -16,6 +18,8 @@ from moa_client.host.host import Host
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.link.embedding import embed
 from moa_client.tools.template_input import TemplateInput
+
+RETRY_SECONDS = 0.5  # between calls that break, each of which first asks whether the server is there
 
 
 class HostModel:
@@ -46,6 +50,14 @@ class HostModel:
         """The ids of its special tokens by how they are spelled."""
         return self._device.tokenizer.special_tokens
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, with all special ones."""
+        return self._device.tokenizer.decode(tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What one token adds to a text, in UTF-8."""
+        return self._device.tokenizer.token_bytes(token)
+
     def spelled(self, tokens: Sequence[int]) -> str:
         """The text of some tokens with the special ones, but for those that end an answer."""
         return self._device.tokenizer.decode([token for token in tokens if token not in self._device.end_of_text])
@@ -59,6 +71,25 @@ class HostModel:
         """The tokens of a text, with BOS before it where the model's files say so."""
         tokenizer = self._device.tokenizer
         return tokenizer.with_bos(prompt_tokens(tokenizer, text, self.context_tokens))
+
+    async def score(
+        self, tokens: Sequence[int], options: AnswerOptions, settle_seconds: float
+    ) -> Sequence[TokenChances]:
+        """How likely the model finds the tokens of a text, all but the first; a call that breaks is made again."""
+        if self._host.is_offline:
+            raise UnavailableError(
+                "You are offline, and only the server knows how likely a text is.",
+                hint="Go online again, in the page or with /online in a chat.",
+            )
+        settings, loop, until = options.settings(), asyncio.get_running_loop(), None
+        while True:
+            try:
+                return await self._host.link.score(self._device.identity, tokens, settings)
+            except UnavailableError:
+                until = until or loop.time() + settle_seconds
+                if loop.time() + RETRY_SECONDS > until:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         """Asks for an answer."""

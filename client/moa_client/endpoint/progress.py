@@ -28,6 +28,7 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.updates import Update
 from moa_client.endpoint.stop_search import StopSearch
+from moa_client.endpoint.told_tokens import ToldTokens
 
 REASONS = {
     Finish.END_OF_TEXT: "stop",
@@ -48,6 +49,8 @@ class AnswerProgress:
         settle_seconds: how long the server may be lost in all.
         decoder: makes the text of the answer's tokens again, otherwise; None: it is that of the conversation.
         stops: the strings that end it; None: there are none.
+        told: takes in the answer's tokens with their chances; None: nobody asks for them.
+        echoed: the prompt's, where it is repeated before the answer.
     """
 
     def __init__(
@@ -57,8 +60,12 @@ class AnswerProgress:
         settle_seconds: float,
         decoder: AnswerDecoder | None = None,
         stops: StopSearch | None = None,
+        told: ToldTokens | None = None,
+        echoed: ToldTokens | None = None,
     ) -> None:
         self.text = AnswerText() if decoder is None else decoder.text
+        self.told = told
+        self.echoed = echoed
         self._decoder = decoder
         self._stops = stops
         self.withdrawn = 0  # tokens in all that were provisional and were taken back
@@ -134,8 +141,13 @@ class AnswerProgress:
         if not self._ends_unverified or not (self.text.committed or self.text.provisional):
             self.fail(error)
         else:
+            self._finish_told()
             self.finish = self.text.finish
             self.reason = REASONS.get(self.finish, CUT)
+
+    def end_unasked(self) -> None:
+        """No answer was wanted."""
+        self.reason, self.is_verified = CUT, True
 
     def fail(self, error: MoaError) -> None:
         """The answer ends here, unless it is over."""
@@ -149,11 +161,25 @@ class AnswerProgress:
             self._decoder.take(event)
         else:
             self.text.apply(event)
+        if self.told is not None and isinstance(event, Committed) and event.tokens:
+            if event.chances:
+                self.told.take(event.tokens, event.chances)
+            else:
+                self.fail(_untold())
+
+    def _finish_told(self) -> None:
+        """The text is all there: all its tokens were told."""
+        if self.told is None:
+            return
+        if len(self.told) < self.text.tokens:
+            self.fail(_untold())
+        self.told.finish(self.text.committed)
 
     def _end(self, finish: Finish, *, is_verified: bool) -> None:
         if finish not in REASONS:
             self.fail(UnavailableError("The answer was stopped before its end.", hint="Ask again."))
         else:
+            self._finish_told()
             self.reason, self.finish, self.is_verified = REASONS[finish], finish, is_verified
 
     def _on_link(self, state: LinkState, now: float) -> None:
@@ -164,6 +190,13 @@ class AnswerProgress:
         elif not is_lost and self._lost_at is not None:
             self._lost_seconds += now - self._lost_at
             self._lost_at = None
+
+
+def _untold() -> UnavailableError:
+    return UnavailableError(
+        "The server has not told how likely it finds some tokens of the answer.",
+        hint="Ask again; if that does not help, the server is older than this device: have it updated.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import Any, TypeVar
 
 import grpc
+import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback, successors_among
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import (
     PROTOCOL_VERSION,
     check_identity,
@@ -25,6 +29,8 @@ from moa_shared.protocol.handshake_checks import (
     clean_texts,
     error_from_rpc,
 )
+from moa_shared.protocol.protobuf_messages import chances_from_proto, settings_to_proto
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.tracing.spans import TRACEPARENT
 
 from moa_client.link.cancellation import heeded_cancellation
@@ -32,10 +38,12 @@ from moa_client.link.channel import ServerChannel
 from moa_client.link.security import PLAIN, Security
 from moa_client.link.server_rank import ServerRank
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic
+from moa_client.link.transport import Calls
 from moa_client.link.unreachable import why_unreachable
 
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
 EMBED_SECONDS = 120.0  # a whole context, on a server with others; a silent one is noticed earlier
+Response = TypeVar("Response", pb.FetchDrafterResponse, pb.GenerateResponse)
 SESSION = "moa-session"  # of a stream's metadata: the conversation's name
 
 
@@ -244,21 +252,64 @@ class Server:
                 self.error, self._failed_channel = failure, channel
             raise failure from None
 
-    async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
+    def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
         """One call of FetchDrafter, message by message.
+
+        Raises:
+            MoaError: the server refuses, or is silent.
+        """
+        return self._read(
+            lambda stub: stub.FetchDrafter(request, metadata=self.security.metadata), pb.FetchDrafterResponse
+        )
+
+    async def score(self, tokens: Sequence[int], settings: AnswerSettings) -> list[TokenChances]:
+        """How likely the target finds the tokens of a text, all but the first.
+
+        Args:
+            settings: with what is wanted of their chances.
+
+        Raises:
+            MismatchError: the server is too old to know this.
+            MoaError: it refuses, or is silent.
+        """
+        given = len(tokens) - 1
+        if not given:
+            return []
+        request = pb.GenerateRequest(tokens=tokens, sampling=settings_to_proto(settings), given=given)
+        back: list[int] = []
+        told: list[TokenChances] = []
+        async with aclosing(
+            self._read(lambda stub: stub.Generate(request, metadata=self.security.metadata), pb.GenerateResponse)
+        ) as responses:
+            async for response in responses:
+                back += response.tokens
+                told += chances_from_proto(response.tokens, response.chances)
+                if back != list(tokens[1 : 1 + len(back)]) or len(told) < len(back):
+                    raise MismatchError(
+                        f"The server at {self.label} does not tell how likely it finds a text.",
+                        hint="It is older than this device: have it updated.",
+                    )
+        if len(told) < given:
+            raise UnavailableError(f"The server at {self.label} has told the chances of only a part of the text.")
+        return told
+
+    async def _read(
+        self, begin: Callable[[Calls], grpc.aio.UnaryStreamCall[Any, Response]], kind: type[Response]
+    ) -> AsyncGenerator[Response]:
+        """The messages of one call.
 
         Raises:
             MoaError: the server refuses, or is silent.
         """
         transport = self._channel.current()
         transport.enter()
-        call = transport.stub.FetchDrafter(request, metadata=self.security.metadata)
+        call = begin(transport.stub)
         try:
             while True:
                 with heeded_cancellation():
                     async with asyncio.timeout(self.silence_seconds):
                         message = await call.read()
-                if not isinstance(message, pb.FetchDrafterResponse):  # gRPC's end of the stream
+                if not isinstance(message, kind):  # gRPC's end of the stream
                     return
                 self.traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
                 yield message

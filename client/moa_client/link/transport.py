@@ -23,6 +23,7 @@ class Calls(Protocol):
 
     Describe: grpc.aio.UnaryUnaryMultiCallable[pb.DescribeRequest, pb.DescribeResponse]
     Embed: grpc.aio.UnaryUnaryMultiCallable[pb.EmbedRequest, pb.EmbedResponse]
+    Generate: grpc.aio.UnaryStreamMultiCallable[pb.GenerateRequest, pb.GenerateResponse]
     FetchDrafter: grpc.aio.UnaryStreamMultiCallable[pb.FetchDrafterRequest, pb.FetchDrafterResponse]
 
     def Converse(self, *, metadata: tuple[tuple[str, str], ...] | None) -> ConverseCall: ...

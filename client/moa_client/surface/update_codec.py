@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from moa_shared.errors import MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import options_from
@@ -104,8 +105,43 @@ def _finish_of(fields: Mapping[str, Any]) -> Finish:
     return Finish[str(fields["finish"]).upper()]
 
 
+def _committed_fields(event: Committed) -> Fields:
+    fields: Fields = {"tokens": event.tokens, "confirmed": event.confirmed, "text": event.text}
+    if event.chances:
+        fields["chances"] = [_chances_fields(each) for each in event.chances]
+        fields["lengths"] = event.lengths
+    return fields
+
+
+def _chances_fields(chances: TokenChances) -> Fields:
+    likeliest = zip(chances.tokens, chances.chances, strict=True)
+    return {
+        "chosen": round(chances.chosen, 4),
+        "likeliest": [[token, round(chance, 4)] for token, chance in likeliest],
+    }
+
+
+def _committed_of(fields: Mapping[str, Any]) -> Committed:
+    return Committed(
+        tuple(fields["tokens"]),
+        int(fields["confirmed"]),
+        str(fields["text"]),
+        tuple(_chances_of(each) for each in fields.get("chances", ())),
+        tuple(fields.get("lengths", ())),
+    )
+
+
+def _chances_of(fields: Mapping[str, Any]) -> TokenChances:
+    likeliest = fields["likeliest"]
+    return TokenChances(
+        float(fields["chosen"]),
+        tuple(int(token) for token, _ in likeliest),
+        tuple(float(chance) for _, chance in likeliest),
+    )
+
+
 _KINDS: tuple[_EventKind[Any], ...] = (
-    _plain(Committed, "committed"),
+    _EventKind(Committed, "committed", _committed_fields, _committed_of),
     _EventKind(
         Provisional,
         "provisional",

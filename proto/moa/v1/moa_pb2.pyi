@@ -282,22 +282,26 @@ class Constraint(_message.Message):
     def __init__(self, kind: _Optional[_Union[Constraint.Kind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("tokens", "sampling", "server_drafts")
+    __slots__ = ("tokens", "sampling", "server_drafts", "given")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     SERVER_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
     server_drafts: bool
-    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., server_drafts: _Optional[bool] = ...) -> None: ...
+    given: int
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., server_drafts: _Optional[bool] = ..., given: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("tokens", "finish")
+    __slots__ = ("tokens", "finish", "chances")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    CHANCES_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish: Finish
-    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., finish: _Optional[_Union[Finish, str]] = ...) -> None: ...
+    chances: _containers.RepeatedCompositeFieldContainer[TokenChances]
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., finish: _Optional[_Union[Finish, str]] = ..., chances: _Optional[_Iterable[_Union[TokenChances, _Mapping]]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("tokens",)

@@ -100,7 +100,7 @@ class Committer:
 
 def _answer_step(part: ForwardPart, verification: Verification, stale: int) -> AnswerStep:
     plan, drafting = part.plan, part.live.drafting
-    drafted = len(plan.tree) - plan.own_nodes
+    drafted = 0 if plan.given else len(plan.tree) - plan.own_nodes
     return AnswerStep(
         tokens=len(verification.taken),
         drafted=drafted,

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import AuthenticationError, ContextLengthError, MoaError, RateLimitError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.errors import AuthenticationError, ConfigError, ContextLengthError, MoaError, RateLimitError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Verdict
-from moa_shared.protocol.protobuf_messages import settings_from_proto
+from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_from_proto
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
@@ -66,6 +66,11 @@ class Generation:
         self._lifecycle.check_open()
         settings = settings_from_proto(request.sampling)
         services.check_settings(settings)
+        tokens, given = _divided(request, settings)
+        if given:
+            settings = AnswerSettings(
+                settings.sampling, max_tokens=len(given), ignore_end_of_text=True, chances=settings.chances
+            )
         constraint = settings.sampling.constraint
         form = await services.forms.begin(constraint) if constraint is not None else None
         if len(request.tokens) > services.most_tokens:
@@ -76,16 +81,16 @@ class Generation:
         services.let_in(live, self.caller)
         session = live.session
         session.run_ahead = True
-        drafts_by = services.drafting_source(None, wanted=request.server_drafts)
+        drafts_by = services.drafting_source(None, wanted=request.server_drafts and not given)
         live.drafting.agree(by_server=drafts_by is not None)
         if drafts_by is not None:
             stepper = services.engine.stepper
             services.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings), form)
+        session.on_ask(Ask(1, 0, session.hashes.at(0), tokens, settings), form, given)
         services.registry.attach(live, self.caller, Attachment(self))
-        live.account.usage.on_ask(1, len(request.tokens))
+        live.account.usage.on_ask(1, len(tokens))
         if is_traced():
-            trace = AnswerSpans(self._traceparent, live.number, len(request.tokens), cached=0)
+            trace = AnswerSpans(self._traceparent, live.number, len(tokens), cached=0)
             live.account.begin_trace(trace)
         self._lifecycle.enter(self)
         try:
@@ -95,7 +100,10 @@ class Generation:
                 services.engine.wake(live)
                 verdict = await self._next()
                 finish_name = pb.Finish.Name(verdict.finish)
-                await self._writer.write(pb.GenerateResponse(tokens=verdict.tokens, finish=finish_name))
+                chances = chances_to_proto(verdict.chances)
+                await self._writer.write(
+                    pb.GenerateResponse(tokens=verdict.tokens, finish=finish_name, chances=chances)
+                )
                 finish = verdict.finish
                 session.on_ack(verdict.base + len(verdict.tokens))
         finally:
@@ -162,3 +170,24 @@ class Generation:
     def end_answer(self) -> None:
         self._ended = True
         self._poke.set()
+
+
+def _divided(request: pb.GenerateRequest, settings: AnswerSettings) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The prompt, and the answer where it is given.
+
+    Raises:
+        ConfigError: an answer cannot be given so.
+    """
+    tokens, given = tuple(request.tokens), request.given
+    if not given:
+        return tokens, ()
+    if given >= len(tokens):
+        raise ConfigError(
+            f"{given} of {len(tokens)} tokens are given as the answer.", hint="Leave at least the first one out."
+        )
+    if settings.chances is None or settings.sampling.constraint is not None:
+        raise ConfigError(
+            "A given answer comes back with the chances of its tokens, and needs no form.",
+            hint="Ask for chances, and for no constraint.",
+        )
+    return tokens[:-given], tokens[-given:]

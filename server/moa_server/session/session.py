@@ -111,6 +111,7 @@ class Session:
         self._decode = decode
         self._settings = AnswerSettings()
         self._form: ConstrainedText | None = None
+        self._given: Sequence[int] = ()  # the answer, where the target is only asked how likely it finds it
         self._chances: list[TokenChances] = []  # of the newest tokens of the answer, where they are wanted
         self._first_step = False
         self._finish = Finish.UNFINISHED
@@ -124,8 +125,8 @@ class Session:
 
     @property
     def reads(self) -> bool:
-        """Whether the next step reads so much of a prompt that it takes longer than any verification."""
-        return self.unread > min(self.limits.draft_nodes, self.limits.prefill_chunk)
+        """Whether the next step reads so much of a prompt, or of a given answer, that it takes long."""
+        return bool(self._given) or self.unread > min(self.limits.draft_nodes, self.limits.prefill_chunk)
 
     @property
     def most_tokens(self) -> int:
@@ -169,11 +170,12 @@ class Session:
         if ask is not None:
             self._check_ask(ask, PrefixHashes(tokens))
 
-    def on_ask(self, ask: Ask, form: ConstrainedText | None = None) -> Backlog:
+    def on_ask(self, ask: Ask, form: ConstrainedText | None = None, given: Sequence[int] = ()) -> Backlog:
         """Appends a turn and begins (or continues) an answer. An Ask repeated in one stream changes nothing.
 
         Args:
             form: where the settings have a constraint, the answer under it, before its first token.
+            given: the answer, of which nothing is chosen; none: the target chooses it.
 
         Returns:
             The part of this answer already chosen beyond the client's tokens, to be sent at once; without tokens, but
@@ -184,6 +186,7 @@ class Session:
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
         self._check_ask(ask, self.hashes)
+        self._check_new(given, held=ask.end, spare=0)
         end, start = ask.end, ask.start
         same = (
             start == self.answer_start
@@ -193,7 +196,7 @@ class Session:
         if same and self.phase is SessionPhase.ANSWERING and ask.id == self.ask_id:
             return Backlog(end, repeats=True)
         self.ask_id = ask.id
-        self._form = form
+        self._form, self._given = form, given
         if same and self._resumable:
             return self._resume(end)
         self._replace(ask.base, ask.tokens)
@@ -319,6 +322,8 @@ class Session:
         feed = self.tokens[self.cached : self.cached + chunk]
         if self.unread > len(feed):
             return self._plan(feed, NO_DRAFT, chooses=False)
+        if self._given:
+            return self._plan_given(feed, chunk)
         tree = self.arrived_draft()
         ahead = len(self.tokens) - self.acknowledged
         steps_alone = self._first_step or (
@@ -327,6 +332,17 @@ class Session:
         if tree or steps_alone:
             return self._plan(feed, tree, chooses=True, needs_draft=not steps_alone)
         return None
+
+    def _plan_given(self, feed: Sequence[int], most_read: int) -> StepPlan | None:
+        """The next tokens of a given answer, verified like a draft that is right; None: the client has enough to read.
+
+        Their rows are at most those of a draft, so that logits of a long text are never there at once.
+        """
+        if len(self.tokens) - self.acknowledged >= self.limits.run_ahead_tokens:
+            return None
+        rows = max(1, min(most_read - len(feed) + 1, self.limits.draft_nodes + 1))
+        given = tuple(self._given[len(self.tokens) - self.answer_start :][:rows])
+        return self._plan(feed, DraftTree.chain(given[:-1]), chooses=True, given=given)
 
     def arrived_draft(self) -> DraftTree:
         """The nodes that have arrived below the newest committed token, as many as one verification may take."""
@@ -401,7 +417,15 @@ class Session:
             return False
         return text is self.tokens or text[:length] == self.tokens[:length]
 
-    def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool, needs_draft: bool = False) -> StepPlan:
+    def _plan(
+        self,
+        feed: Sequence[int],
+        tree: DraftTree,
+        *,
+        chooses: bool,
+        needs_draft: bool = False,
+        given: tuple[int, ...] = (),
+    ) -> StepPlan:
         start = max(self.answer_start, len(self.tokens) - self._settings.decisive_tokens)
         return StepPlan(
             version=self.version,
@@ -417,6 +441,7 @@ class Session:
             text=self.tokens,
             needs_draft=needs_draft,
             form=self._form,
+            given=given,
         )
 
     def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:

@@ -64,6 +64,7 @@ class StepPlan:
         own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
         form: the answer under its constraint, which only the forward touches; None: it has none.
         needs_draft: it is worth a forward only if it verifies nodes.
+        given: the answer's tokens at each position, where the target does not choose them; none: it does.
     """
 
     version: int
@@ -80,6 +81,7 @@ class StepPlan:
     own_nodes: int = 0
     form: ConstrainedText | None = field(default=None, repr=False)
     needs_draft: bool = False
+    given: tuple[int, ...] = ()
 
     def with_forced(self) -> StepPlan:
         """The same step with the tokens that the form forces, as nodes of the server; itself where there are none."""
@@ -151,7 +153,10 @@ class StepPlan:
             InternalError: logits that are not numbers.
         """
         positions, before, wanted = self.positions, self.text_before, self.settings.chances
-        verification = self.verify(select(logits, positions, self.sampling, before, allowed))
+        if self.given:
+            verification = replace(self.verify(self.given), accepted=0)
+        else:
+            verification = self.verify(select(logits, positions, self.sampling, before, allowed))
         if wanted is None:
             return verification
         rows = [0, *(1 + node for node in verification.kept)]

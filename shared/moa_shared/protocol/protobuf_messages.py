@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
@@ -149,16 +150,12 @@ def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
         server_drafted=verdict.server_drafted,
         server_accepted=verdict.server_accepted,
         least_percent=round(100 * verdict.least_chance),
-        chances=[
-            pb.TokenChances(chosen=each.chosen, tokens=each.tokens, chances=each.chances) for each in verdict.chances
-        ],
+        chances=chances_to_proto(verdict.chances),
     )
 
 
 def verdict_from_proto(message: pb.Verdict) -> Verdict:
     """Raises ProtocolError for a finish that this version does not know, or chances that do not fit the tokens."""
-    if message.chances and len(message.chances) != len(message.tokens):
-        raise ProtocolError(f"chances of {len(message.tokens)} tokens", f"of {len(message.chances)}")
     return Verdict(
         ask=message.ask,
         base=message.base,
@@ -172,8 +169,27 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
         server_drafted=message.server_drafted,
         server_accepted=message.server_accepted,
         least_chance=min(message.least_percent, 100) / 100,
-        chances=tuple(TokenChances(each.chosen, tuple(each.tokens), tuple(each.chances)) for each in message.chances),
+        chances=chances_from_proto(message.tokens, message.chances),
     )
+
+
+def chances_to_proto(chances: Sequence[TokenChances]) -> list[pb.TokenChances]:
+    return [pb.TokenChances(chosen=each.chosen, tokens=each.tokens, chances=each.chances) for each in chances]
+
+
+def chances_from_proto(tokens: Sequence[int], messages: Sequence[pb.TokenChances]) -> tuple[TokenChances, ...]:
+    """Raises ProtocolError for chances that do not fit the tokens; there may be none."""
+    if messages and len(messages) != len(tokens):
+        raise ProtocolError(f"chances of {len(tokens)} tokens", f"of {len(messages)}")
+    return tuple(_token_chances(each) for each in messages)
+
+
+def _token_chances(message: pb.TokenChances) -> TokenChances:
+    if len(message.tokens) != len(message.chances):
+        raise ProtocolError(f"chances of {len(message.tokens)} likeliest tokens", f"{len(message.chances)}")
+    if not all(math.isfinite(each) for each in (message.chosen, *message.chances)):
+        raise ProtocolError("chances that are numbers", "others")
+    return TokenChances(message.chosen, tuple(message.tokens), tuple(message.chances))
 
 
 def memory_to_proto(memory: Memory) -> pb.Memory:

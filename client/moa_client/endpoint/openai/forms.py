@@ -6,13 +6,16 @@ What only this endpoint has is in the field `moa`, which clients that do not kno
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from starlette.responses import Response
 
 from moa_client.endpoint.answer_parts import AnswerParts, Part
 from moa_client.endpoint.asked import AnswerHeader, Fields
 from moa_client.endpoint.events import EVENT_STREAM, KEEP_ALIVE, event
+from moa_client.endpoint.openai.logprobs import chat_logprobs, text_logprobs
 from moa_client.endpoint.progress import AnswerProgress
+from moa_client.endpoint.told_tokens import ToldToken
 from moa_client.tools.reading.pieces import CallArguments, CallStarted, TextPiece
 from moa_client.tools.thinking import ReasoningPiece
 from moa_client.web.error_form import RequestError
@@ -45,6 +48,7 @@ class OpenAiForm:
         self._with_usage = with_usage
         self._with_provisional = with_provisional
         self._sent = 0  # characters of committed text
+        self._listed = 0  # tokens whose chances were sent
         self._shown: Fields = {}  # of provisional text
 
     def whole(self, progress: AnswerProgress) -> Fields:
@@ -71,7 +75,9 @@ class OpenAiForm:
         """What is new; empty: nothing that this stream has."""
         committed, moa = progress.text.committed, self._news(progress)
         piece, self._sent = committed[self._sent :], len(committed)
-        choices = self._deltas(piece) if piece else []
+        choices = self._repeated(progress) + (self._deltas(piece) if piece else [])
+        if piece and choices and (chances := self._chances(progress, self._sent)) is not None:
+            choices[-1]["logprobs"] = chances
         if not choices and not moa:
             return b""
         events = [self._event([choice], {}) for choice in choices[:-1]]
@@ -84,7 +90,9 @@ class OpenAiForm:
     def end(self, progress: AnswerProgress) -> bytes:
         """Ends an answer in a stream."""
         rest = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
-        return rest + self._event([self._end(self._reason(progress))], verification(progress))
+        closing = self._end(self._reason(progress))
+        closing["logprobs"] = self._chances(progress)
+        return rest + self._event([closing], verification(progress))
 
     def close(self, answers: Sequence[AnswerProgress]) -> bytes:
         """Ends a stream whose answers have ended in it."""
@@ -110,6 +118,27 @@ class OpenAiForm:
 
     def _deltas(self, text: str) -> list[Fields]:
         """The choices of the chunks that some text becomes."""
+        raise NotImplementedError
+
+    def _repeated(self, progress: AnswerProgress) -> list[Fields]:
+        """The choices of the chunks that repeat the prompt; none: it is not repeated, or was."""
+        return []
+
+    def _chances(self, progress: AnswerProgress, sent: int | None = None) -> Fields | None:
+        """What is new of the chances of tokens; None: nothing, or nobody asks.
+
+        Args:
+            sent: characters of text; None: all that there is.
+        """
+        if progress.told is None:
+            return None
+        first = self._listed
+        new = [each for each in progress.told.tokens[first:] if sent is None or each.end <= sent]
+        self._listed += len(new)
+        return self._logprobs(progress, new)
+
+    def _logprobs(self, progress: AnswerProgress, tokens: Sequence[ToldToken]) -> Fields | None:
+        """The object of these tokens; None: there are none."""
         raise NotImplementedError
 
     def _rest(self, text: str) -> list[Fields]:
@@ -184,7 +213,8 @@ class ChatForm(OpenAiForm):
             self._parts.push(text)
             self._parts.finish()
             message = message_fields(self._parts)
-        return {"message": message, "logprobs": None, "finish_reason": self._reason(progress)}
+        chances = self._chances(progress)
+        return {"message": message, "logprobs": chances, "finish_reason": self._reason(progress)}
 
     def _opening(self) -> Fields:
         content = {"content": ""} if self._parts is None else {}  # with calls there may be none
@@ -206,6 +236,9 @@ class ChatForm(OpenAiForm):
         reason = super()._reason(progress)
         return reason if self._parts is None else self._parts.reason(reason)
 
+    def _logprobs(self, progress: AnswerProgress, tokens: Sequence[ToldToken]) -> Fields | None:
+        return chat_logprobs(tokens)
+
     def _of_parts(self, whole: AnswerParts, parts: list[Part]) -> list[Fields]:
         deltas = [delta_fields(part, whole) for part in parts]
         return [self._delta(delta) for delta in deltas if delta]
@@ -220,8 +253,31 @@ class TextForm(OpenAiForm):
 
     prefix, object, chunk_object = "cmpl-", "text_completion", "text_completion"
 
+    def __init__(self, header: AnswerHeader, index: int = 0, **stream: bool) -> None:
+        super().__init__(header, index=index, **stream)
+        self._has_repeated = False
+
     def _choice(self, progress: AnswerProgress) -> Fields:
-        return self._part(progress.text.committed + progress.text.provisional, self._reason(progress))
+        before = progress.echoed.tokens if progress.echoed is not None else []
+        text = "".join([token.text for token in before])
+        choice = self._part(text + progress.text.committed + progress.text.provisional, self._reason(progress))
+        if progress.told is not None:
+            answer = [replace(token, start=token.start + len(text)) for token in progress.told.tokens]
+            choice["logprobs"] = text_logprobs([*before, *answer])
+        return choice
+
+    def _repeated(self, progress: AnswerProgress) -> list[Fields]:
+        if progress.echoed is None or self._has_repeated or not progress.echoed.tokens:
+            return []
+        self._has_repeated = True
+        part = self._part(progress.echoed.text)
+        if progress.told is not None:
+            part["logprobs"] = text_logprobs(progress.echoed.tokens)
+        return [part]
+
+    def _logprobs(self, progress: AnswerProgress, tokens: Sequence[ToldToken]) -> Fields | None:
+        before = 0 if progress.echoed is None else progress.echoed.length
+        return text_logprobs([replace(token, start=token.start + before) for token in tokens])
 
     def _opening(self) -> Fields:
         return self._part("")

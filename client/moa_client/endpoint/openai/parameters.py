@@ -84,7 +84,9 @@ PARAMETERS = (
     Parameter("seed", ALL, "used", "-2^63 to 2^64 - 1; if absent a random one, which the response has as `moa.seed`."),
     Parameter("n", BOTH, "used", "1 to 8 answers, 1 if absent: see below."),
     Parameter("max_completion_tokens", CHAT, "used", "At least 1; absent: as the context allows."),
-    Parameter("max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it."),
+    Parameter(
+        "max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it; 0 only with `echo`."
+    ),
     Parameter("stop", ALL, "used", "One text, or up to 16 of them, of 1 to 64 characters."),
     Parameter(
         "response_format",
@@ -101,6 +103,10 @@ PARAMETERS = (
     Parameter("tools", CHAT, "used", "Up to 128 functions, see below; not with `structured_outputs`."),
     Parameter("tool_choice", MESSAGES, "used", "`auto`, `none`, `required`, or a function by its name."),
     Parameter("parallel_tool_calls", MESSAGES, "used", "true if absent; false: an answer has one call at most."),
+    Parameter("logprobs", CHAT, "used", "true: how likely the model finds each token, see below."),
+    Parameter("top_logprobs", CHAT, "used", "0 to 20 of the likeliest tokens in each place; with `logprobs`."),
+    Parameter("logprobs", TEXT, "used", "0 to 20: the same for a text, with so many of the likeliest tokens."),
+    Parameter("echo", TEXT, "used", "true: the text begins with the prompt; with `logprobs`, so do they."),
     Parameter("moa", ALL, "used", "Extensions: see below."),
     Parameter("user", ALL, "ignored", "No abuse is watched for here."),
     Parameter("safety_identifier", ALL, "ignored", "The same."),
@@ -110,11 +116,6 @@ PARAMETERS = (
     Parameter("prediction", CHAT, "ignored", "The text does not depend on it; drafts come from elsewhere."),
     Parameter("service_tier", ALL, "ignored", "There is one."),
     Parameter("best_of", TEXT, "refused", "No answer is better than another here: ask for several with `n`.", (1,)),
-    Parameter("logprobs", BOTH, "refused", "The server gives no probabilities.", (False,)),
-    Parameter("top_logprobs", CHAT, "refused", "The server gives no probabilities."),
-    Parameter(
-        "echo", TEXT, "refused", "The answer does not repeat the prompt: put it before the answer yourself.", (False,)
-    ),
     Parameter("suffix", TEXT, "refused", "Texts are only continued at their end.", ("",)),
     Parameter("functions", CHAT, "refused", "The older form of `tools`: send these.", ([],)),
     Parameter("function_call", CHAT, "refused", "The older form of `tool_choice`: send that.", ("none", "auto")),

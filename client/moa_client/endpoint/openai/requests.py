@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from moa_shared.errors import ConfigError
+from moa_shared.sampling.chances import MOST_LIKELIEST, WantedChances
 from moa_shared.sampling.constraint import Constraint
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_shared.sampling.settings import TOKEN_LIMIT
@@ -54,10 +55,12 @@ class Extensions(RequestFields):
     Args:
         unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
         provisional: the stream also has text that the server may take back.
+        logprobs: those of the model, or after all settings, of the distribution that tokens are drawn from.
     """
 
     unverified: Literal["end", "fail"] | None = None
     provisional: bool = False
+    logprobs: Literal["raw", "processed"] | None = None
 
 
 def _as_list(stop: object) -> object:
@@ -98,6 +101,11 @@ class AnswerRequest(RequestFields):
         """Of the answer; 0: as the context allows."""
         return self.max_tokens or 0
 
+    @property
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens are told at each place, with the chances of all tokens; None: no chances."""
+        return None
+
     def constraint(self) -> Constraint | None:
         """The form that the answer must have; None: any.
 
@@ -119,6 +127,8 @@ class AnswerRequest(RequestFields):
         for stop in self.stop:
             if not 0 < len(stop) <= 64:
                 raise refused("stop", "each text must have 1 to 64 characters")
+        processed = self.moa.logprobs == "processed"
+        chances = None if self.likeliest is None else WantedChances(self.likeliest, processed=processed)
         seed = self.seed % (1 << 64)  # a negative one is another name of a large one
         try:
             options = AnswerOptions(
@@ -136,6 +146,7 @@ class AnswerRequest(RequestFields):
                 logit_bias=token_bias(self.logit_bias),
                 loop_guard=self.loop_guard,
                 constraint=self.constraint(),
+                chances=chances,
             ).decided(defaults, API_DEFAULTS)
             options.settings()
         except ConfigError as error:
@@ -172,6 +183,8 @@ class AnswerRequest(RequestFields):
             raise refused("stream_options", "only a request with stream: true may have them")
         if self.moa.provisional and not self.stream:
             raise refused("moa.provisional", "only a request with stream: true may ask for it")
+        if self.moa.logprobs is not None and self.likeliest is None:
+            raise refused("moa.logprobs", "only a request with logprobs may ask for it")
         if self.moa.provisional and self.n > 1:
             raise refused("moa.provisional", "only a request for one answer may ask for it")
 
@@ -181,6 +194,8 @@ class ChatRequest(AnswerRequest):
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LIKELIEST)
     tools: list[ToolField] = Field(default_factory=list)
     tool_choice: ToolChoiceField = ToolChoice()
     parallel_tool_calls: bool = True
@@ -188,6 +203,10 @@ class ChatRequest(AnswerRequest):
     @property
     def most_tokens(self) -> int:
         return self.max_completion_tokens or self.max_tokens or 0
+
+    @property
+    def likeliest(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
 
     def offer(self) -> ToolOffer:
         """The tools that the answer may call.
@@ -211,6 +230,8 @@ class ChatRequest(AnswerRequest):
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise refused("top_logprobs", "only a request with logprobs: true may have it")
         if self.messages[-1].role == "assistant":
             raise refused(
                 f"messages[{len(self.messages) - 1}].role",
@@ -234,28 +255,46 @@ def _one_prompt(value: object) -> object:
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
         value = value[0]
     if isinstance(value, list) and any(isinstance(each, str | list) for each in value):
-        raise PydanticCustomError("prompt", "expected one prompt: send several requests")
+        raise PydanticCustomError("prompt", "expected one prompt: send several requests (lm-eval: batch_size=1)")
     if not isinstance(value, str | list) or not value:
         raise PydanticCustomError("prompt", "expected a text that is not empty, or the ids of its tokens")
     return value
+
+
+def _unless_false(value: object) -> object:
+    """None for false, with which programs say that they want none."""
+    return None if value is False else value
 
 
 class TextRequest(AnswerRequest):
     """A request for the continuation of a text."""
 
     text: Annotated[str | list[int], BeforeValidator(_one_prompt)] = Field(alias="prompt")
+    max_tokens: int | None = Field(None, ge=0, lt=1 << 31)
+    echo: bool = False
+    logprobs: Annotated[int | None, BeforeValidator(_unless_false)] = Field(None, ge=0, le=MOST_LIKELIEST)
 
     @property
     def most_tokens(self) -> int:
-        return self.max_tokens or TEXT_TOKENS
+        return TEXT_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def likeliest(self) -> int | None:
+        return self.logprobs
 
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
+        is_answered = self.max_tokens != 0
         if isinstance(self.text, str):
-            return Prompt(model.encode(self.text))
+            return Prompt(model.encode(self.text), text=self.text, is_repeated=self.echo, is_answered=is_answered)
         if not all(0 <= token < model.vocab_size for token in self.text):
             raise refused("prompt", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
-        return Prompt(self.text)
+        return Prompt(self.text, is_repeated=self.echo, is_answered=is_answered)
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens == 0 and not self.echo:
+            raise refused("max_tokens", "only a request with echo: true may want no token")
 
     def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> TextForm:
         """How the answer is sent."""

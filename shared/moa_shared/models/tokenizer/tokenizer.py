@@ -17,6 +17,7 @@ import tokenizers
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.tokenizer.token_bytes import token_bytes
 from moa_shared.sandbox import chat_template as sandbox
 from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.sandbox.patterns import KNOWN, patterns_in
@@ -102,6 +103,11 @@ class Tokenizer:
         """The text of some tokens, spaces as they are."""
         with without_panics():
             return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What one token adds to a text, in UTF-8; of a part of a character its bytes, of no token nothing."""
+        piece = self._backend.id_to_token(token)
+        return token_bytes(piece, self.decode([token])) if piece is not None else b""
 
     def shown(self, ids: Sequence[int]) -> str:
         """The text of an answer's tokens as a reader sees it, and as stop strings are looked for: no special tokens."""

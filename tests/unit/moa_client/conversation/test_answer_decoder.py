@@ -21,6 +21,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.text_stream import TextStream
 
 from tests.support.answer_events import decode_bytes, events_of
@@ -44,6 +45,16 @@ def take(decoder: AnswerDecoder, event: AnswerEvent | Earlier) -> str:
 
 def decode(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def test_chances_come_with_the_characters_of_each_token() -> None:
+    decoder = begun(decode, stop=("cde",))
+    told = [TokenChances(-1.0), TokenChances(-2.0), TokenChances(-3.0)]
+    assert decoder.take(Committed((0, 1, 2), chances=tuple(told))) == Committed(
+        (0, 1, 2), 0, "ab", tuple(told), (1, 1, 0)
+    )
+    assert decoder.take(Committed((5,), chances=tuple(told[:1]))) == Committed((5,), 0, "cf", tuple(told[:1]), (2,))
+    assert decoder.take(Committed((0,))) == Committed((0,), text="a")
 
 
 def test_committed_text_is_before_provisional_text() -> None:

@@ -269,12 +269,12 @@ async def test_the_library_that_does_not_wait_asks_as_well() -> None:
 async def test_what_is_not_supported_is_refused_with_its_parameter() -> None:
     async with asking() as (client, source):
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=HI, logprobs=True)
+            await client.chat.completions.create(model=MODEL, messages=HI, store=True)
     assert error_of(caught) == snapshot(
         {
-            "message": "logprobs is not supported. The server gives no probabilities.",
+            "message": "store is not supported. Only `/v1/responses` keeps answers.",
             "type": "invalid_request_error",
-            "param": "logprobs",
+            "param": "store",
             "code": "unsupported_parameter",
         }
     )

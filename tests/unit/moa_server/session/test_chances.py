@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.session.session import Session, SessionLimits
+from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.chances import TokenChances, WantedChances
@@ -86,3 +86,46 @@ def test_a_client_that_comes_back_learns_the_chances_of_what_it_missed() -> None
     backlog = session.on_ask(Ask(1, held, session.hashes.at(held), (), settings, answer_start=len(PROMPT)))
     assert len(backlog.tokens) == 3
     assert backlog.chances == tuple(told[3:])
+
+
+def test_what_cannot_follow_is_not_among_the_likeliest() -> None:
+    settings = AnswerSettings(Sampling(0.7, top_k=2), max_tokens=LENGTH, chances=WantedChances(3, processed=True))
+    _, told = answer(MarkovModel.random(3), settings, random.Random(1))
+    assert {len(chances.tokens) for chances in told} == {2}
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 40), st.integers(1, 9))
+def test_a_given_text_gets_the_chances_of_its_own_tokens_whatever_the_steps(seed: int, length: int, most: int) -> None:
+    """Even of tokens that would end an answer, and as many rows at a time as a draft may have."""
+    chance, model = random.Random(seed), MarkovModel.random(seed)
+    given = [chance.randrange(VOCAB) for _ in range(length)]
+    settings = AnswerSettings(max_tokens=length, ignore_end_of_text=True, chances=WantedChances(1))
+    limits = SessionLimits(1000, VOCAB, draft_nodes=5)
+    session = Session(limits, end_of_text=frozenset({given[0]}), decode=decode, run_ahead=True)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT[:1], settings), given=given)
+    told: list[TokenChances] = []
+    while session.phase is SessionPhase.ANSWERING:
+        assert session.reads
+        plan = session.plan_step(most)
+        assert plan is not None
+        assert len(plan.feed) + len(plan.tree) <= min(most, 6)
+        verification = plan.choose(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
+        assert session.on_verified(plan, verification)
+        assert verification.accepted == 0
+        told += verification.chances
+    assert session.tokens == [PROMPT[0], *given]
+    rows = log_softmax(model.table[[PROMPT[0], *given[:-1]]])
+    assert [each.chosen for each in told] == [row[token] for row, token in zip(rows, given, strict=True)]
+
+
+def test_a_given_text_waits_for_a_client_that_does_not_read() -> None:
+    model = MarkovModel.random(1)
+    settings = AnswerSettings(max_tokens=40, chances=WantedChances())
+    limits = SessionLimits(1000, VOCAB, draft_nodes=5, run_ahead_tokens=10)
+    session = Session(limits, end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=True)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), given=[1] * 40)
+    while (plan := session.plan_step()) is not None:
+        session.on_verified(plan, plan.choose(model.table[[plan.feed[-1], *plan.tree.tokens]], None))
+    assert len(session.tokens) == len(PROMPT) + 12
+    session.on_ack(len(session.tokens))
+    assert session.plan_step() is not None

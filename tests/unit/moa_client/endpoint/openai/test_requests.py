@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.endpoint.asked import Prompt
 from moa_client.endpoint.openai.message_fields import FIELDS, message_fields_table
 from moa_client.endpoint.openai.messages import conversation
 from moa_client.endpoint.openai.parameters import PARAMETERS, parameters_table
@@ -12,7 +13,10 @@ from moa_client.endpoint.openai.requests import ChatRequest, chat_request, text_
 from moa_client.tools.formats.hermes import Hermes
 from moa_client.tools.template_input import template_input
 from moa_client.web.error_form import RequestError
+from moa_shared.sampling.chances import WantedChances
 from moa_shared.sampling.defaults import SamplingDefaults
+
+from tests.support.scripted_answers import ScriptedSource
 
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
 TOOL = {"type": "function", "function": {"name": "now"}}
@@ -74,6 +78,24 @@ def test_a_text_has_16_tokens_unless_it_says_otherwise() -> None:
     assert text_request({"prompt": "Once", "max_tokens": 3}).options().max_tokens == 3
 
 
+def test_chances_are_told_where_they_are_asked_for() -> None:
+    asked = [
+        chat_request(HI | {"logprobs": True}),
+        chat_request(HI | {"logprobs": True, "top_logprobs": 20, "moa": {"logprobs": "raw"}}),
+        text_request({"prompt": "Once", "logprobs": 0, "moa": {"logprobs": "processed"}}),
+        chat_request(HI | {"logprobs": False}),
+        text_request({"prompt": "Once", "logprobs": None}),
+        text_request({"prompt": "Once", "logprobs": False}),
+    ]
+    wanted = [WantedChances(), WantedChances(20), WantedChances(processed=True), None, None, None]
+    assert [each.options().chances for each in asked] == wanted
+
+
+def test_a_prompt_may_be_repeated_without_an_answer() -> None:
+    request = text_request({"prompt": [1, 2], "echo": True, "max_tokens": 0})
+    assert request.prompt(ScriptedSource()) == Prompt([1, 2], is_repeated=True, is_answered=False)
+
+
 @pytest.mark.parametrize("prompt", ["Once", ["Once"], [1, 2], [[1, 2]]])
 def test_a_prompt_is_a_text_or_tokens(prompt: object) -> None:
     assert text_request({"prompt": prompt}).text in ("Once", [1, 2])
@@ -114,17 +136,26 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
                 "moa.provisional | invalid_value | moa.provisional: only a request for one answer may ask for it."
             ),
         ),
+        ({"logprobs": 1}, snapshot("logprobs | invalid_value | logprobs: expected a valid boolean.")),
         (
-            {"logprobs": True},
-            snapshot(
-                "logprobs | unsupported_parameter | logprobs is not supported. The server gives no probabilities."
-            ),
+            {"top_logprobs": 3},
+            snapshot("top_logprobs | invalid_value | top_logprobs: only a request with logprobs: true may have it."),
         ),
         (
-            {"top_logprobs": 0},
-            snapshot(
-                "top_logprobs | unsupported_parameter | top_logprobs is not supported. The server gives no probabilities."
-            ),
+            {"logprobs": False, "top_logprobs": 0},
+            snapshot("top_logprobs | invalid_value | top_logprobs: only a request with logprobs: true may have it."),
+        ),
+        (
+            {"logprobs": True, "top_logprobs": 21},
+            snapshot("top_logprobs | invalid_value | top_logprobs: expected less than or equal to 20."),
+        ),
+        (
+            {"moa": {"logprobs": "processed"}},
+            snapshot("moa.logprobs | invalid_value | moa.logprobs: only a request with logprobs may ask for it."),
+        ),
+        (
+            {"logprobs": True, "moa": {"logprobs": "all"}},
+            snapshot("moa.logprobs | invalid_value | moa.logprobs: expected 'raw' or 'processed'."),
         ),
         (
             {"tools": [{"type": "function"}]},
@@ -441,22 +472,29 @@ def test_what_cannot_be_done_is_refused_with_its_parameter(given: dict[str, Any]
         ),
         (
             {"prompt": ["a", "b"]},
-            snapshot("prompt | invalid_value | prompt: expected one prompt: send several requests."),
+            snapshot(
+                "prompt | invalid_value | prompt: expected one prompt: send several requests (lm-eval: batch_size=1)."
+            ),
         ),
         (
             {"prompt": [[1], [2]]},
-            snapshot("prompt | invalid_value | prompt: expected one prompt: send several requests."),
+            snapshot(
+                "prompt | invalid_value | prompt: expected one prompt: send several requests (lm-eval: batch_size=1)."
+            ),
         ),
         ({"prompt": [1.5]}, snapshot("prompt | invalid_value | prompt: expected a valid string.")),
         (
             {"prompt": 5},
             snapshot("prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens."),
         ),
+        ({"prompt": "a", "echo": 1}, snapshot("echo | invalid_value | echo: expected a valid boolean.")),
         (
-            {"prompt": "a", "echo": True},
-            snapshot(
-                "echo | unsupported_parameter | echo is not supported. The answer does not repeat the prompt: put it before the answer yourself."
-            ),
+            {"prompt": "a", "max_tokens": 0},
+            snapshot("max_tokens | invalid_value | max_tokens: only a request with echo: true may want no token."),
+        ),
+        (
+            {"prompt": "a", "max_tokens": -1, "echo": True},
+            snapshot("max_tokens | invalid_value | max_tokens: expected greater than or equal to 0."),
         ),
         (
             {"prompt": "a", "suffix": "b"},
@@ -471,10 +509,13 @@ def test_what_cannot_be_done_is_refused_with_its_parameter(given: dict[str, Any]
             ),
         ),
         (
-            {"prompt": "a", "logprobs": 0},
-            snapshot(
-                "logprobs | unsupported_parameter | logprobs is not supported. The server gives no probabilities."
-            ),
+            {"prompt": "a", "logprobs": 21},
+            snapshot("logprobs | invalid_value | logprobs: expected less than or equal to 20."),
+        ),
+        ({"prompt": "a", "logprobs": True}, snapshot("logprobs | invalid_value | logprobs: expected a valid integer.")),
+        (
+            {"prompt": "a", "moa": {"logprobs": "raw"}},
+            snapshot("moa.logprobs | invalid_value | moa.logprobs: only a request with logprobs may ask for it."),
         ),
         (
             {"prompt": "a", "max_completion_tokens": 3},

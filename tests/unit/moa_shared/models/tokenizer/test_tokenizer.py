@@ -56,6 +56,14 @@ def sample_texts() -> list[str]:
     return texts + ["".join(chr(choice.randrange(*choice.choice(ranges))) for _ in range(60)) for _ in range(200)]
 
 
+def test_the_bytes_of_tokens_are_those_of_their_text(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    for text in sample_texts()[-206:]:
+        tokens = tokenizer.encode(text)
+        assert b"".join(map(tokenizer.token_bytes, tokens)) == text.encode()
+    assert tokenizer.token_bytes(tokenizer.size) == b""
+
+
 @pytest.mark.torch
 def test_ids_and_texts_are_those_of_transformers(default_model_files: ModelFiles) -> None:
     import transformers
