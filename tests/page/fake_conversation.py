@@ -168,6 +168,9 @@ class FakeSurface:
     def go_online(self) -> None:
         self._conversation.wish(False)
 
+    def permit(self, call: str, permission: Permission) -> None:
+        self._conversation.request(f"permit {call} {permission.value}")
+
     def write_alone(self) -> None:
         self._conversation.request("alone")
 

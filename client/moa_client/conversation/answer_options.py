@@ -12,6 +12,8 @@ from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.defaults import SamplingDefaults
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
 
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
+
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 # Where neither the user nor the model says anything. Greedy answers of small models repeat themselves for ever.
 CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
@@ -48,6 +50,8 @@ class AnswerOptions:
         presence_penalty, frequency_penalty, logit_bias: see `Sampling`.
         loop_guard: an answer that only repeats itself is ended.
         constraint: the form that the answer must have; None: any.
+        tools: that the conversation offers from here on; only its first answer has some.
+        results: of the calls before, in place of a question.
     """
 
     temperature: float | None = None
@@ -64,6 +68,8 @@ class AnswerOptions:
     logit_bias: TokenBias = ()
     loop_guard: bool = True
     constraint: Constraint | None = None
+    tools: tuple[Tool, ...] = ()
+    results: tuple[AnsweredCall, ...] = ()
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open.
@@ -93,10 +99,16 @@ class AnswerOptions:
         return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
 
     def fields(self) -> dict[str, Any]:
-        """The same as JSON has it; without a constraint where there is none."""
+        """The same as JSON has it; without a constraint, tools and results where there are none."""
         values = asdict(self)
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
-        del values["constraint"]
+        del values["constraint"], values["tools"], values["results"]
+        if self.tools:
+            values["tools"] = [tool.function() for tool in self.tools]
+        if self.results:
+            values["results"] = [
+                {**asdict(each.call), "content": each.content, "is_error": each.is_error} for each in self.results
+            ]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
         return values
@@ -136,6 +148,13 @@ def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
     values = dict(fields)
     if (constraint := values.get("constraint")) is not None:
         values["constraint"] = _constraint_from(constraint)
+    if "tools" in values:
+        values["tools"] = tuple(Tool(**tool) for tool in values["tools"])
+    if "results" in values:
+        values["results"] = tuple(
+            AnsweredCall(ToolCall(each["id"], each["name"], each["arguments"]), each["content"], each["is_error"])
+            for each in values["results"]
+        )
     if "stop" in values:
         values["stop"] = tuple(values["stop"])
     if "logit_bias" in values:
