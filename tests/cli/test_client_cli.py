@@ -62,7 +62,7 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_names_every_setting() -> None:
     text = CliRunner().invoke(cli, ["chat", "--help"]).output
-    names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation"}
+    names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation", "files"}
     assert names == set(settings_of(ClientSettings)) - set(OF_ENDPOINT)
     for parameter in chat.params:
         if parameter.name != "prompt":
