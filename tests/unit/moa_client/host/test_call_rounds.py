@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.conversation import ConversationState
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
@@ -26,6 +28,8 @@ from moa_client.conversation.events import (
     SurfaceEvent,
     ToolsChanged,
 )
+from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer, StoredConversation
+from moa_client.history.stored_values import pack_options, unpack_options
 from moa_client.host.call_runner import DENIED_WORDS, MOST_RESULT
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import MOST_ROUNDS, TextConversation
@@ -219,6 +223,31 @@ async def test_calls_that_a_server_verifies_later_are_told_and_wait_for_the_user
         assert not talk.box.called.is_set()
         talk.open.continue_answer(0)
         assert (await talk.until(CallWanted)).tool == "now"
+
+
+async def test_results_that_no_server_has_read_are_the_same_turn_when_the_conversation_is_opened_again() -> None:
+    call = ToolCall("call_1", "now", "{}")
+    kept = [OPTIONS, replace(OPTIONS, results=(AnsweredCall(call, "12:00"),))]
+    kept[0] = replace(kept[0], tools=(NOW,))
+    options = [unpack_options(pack_options(each)) for each in kept]
+    stored = StoredConversation(
+        "id",
+        "",
+        0.0,
+        0.0,
+        ConversationOrigin("tiny"),
+        (
+            StoredAnswer(1, "When?", options[0], (1, 2), b"PT", standing=AnswerStatus.DECIDED, finish="end_of_text"),
+            StoredAnswer(2, "", options[1]),
+        ),
+    )
+    states: list[ConversationState] = []
+    async with talking() as talk:
+        talk.engine.restore = states.append  # type: ignore[attr-defined]
+        talk.conversation.resume(stored)
+        (job,) = states[0].unverified
+        text = talk.engine.device.tokenizer.decode(job.turn([1, 2]))
+        assert text == "[user]<tool_response>\n12:00\n</tool_response>"
 
 
 async def test_results_that_cannot_be_put_end_the_round() -> None:
