@@ -65,7 +65,7 @@ class ConversationTurns:
         return self._of_results(results) if results else self._of_question(question)
 
     def calls(self, before: Sequence[int], answer: Sequence[int], identifier: str) -> tuple[ToolCall, ...]:
-        """The calls of an answer that has ended.
+        """The calls of an answer that has ended; only the first, where the template takes no more.
 
         Args:
             before: the tokens before it.
@@ -75,7 +75,8 @@ class ConversationTurns:
             return ()
         thinking = find_thinking(self._chat_template)
         prompt, text = self._spelled(before[-PROMPT_END:]), self._spelled(answer)
-        return finished_calls(self._form, thinking, self.tools, prompt, text, identifier)
+        calls = finished_calls(self._form, thinking, self.tools, prompt, text, identifier)
+        return calls if self._form.is_parallel else calls[:1]
 
     def _of_question(self, question: str) -> Turn:
         template = self._template

@@ -129,6 +129,13 @@ def test_calls_are_read_where_tools_are_offered_but_not_in_reasoning() -> None:
     assert turns_of(thinks).calls([], [*map(ord, "<think>"), *answer], "id") == ()
 
 
+def test_a_template_that_takes_one_call_at_a_time_gets_one() -> None:
+    """Llama's refuses two."""
+    one = '{"name": "now", "parameters": {}}'
+    llama = turns_of('<|start_header_id|>"parameters"')
+    assert [each.name for each in llama.calls([], [*map(ord, f"{one}; {one}")], "id")] == ["now"]
+
+
 def test_a_kept_conversation_has_the_same_turns() -> None:
     asked, answered = AnswerOptions(tools=TOOLS), AnswerOptions(results=RESULTS)
     kept = unpack_options(pack_options(asked)), unpack_options(pack_options(answered))
