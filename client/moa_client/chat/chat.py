@@ -14,13 +14,16 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
-from moa_client.chat.ask import AnswerFollower
+from moa_client.chat.ask import AnswerFollower, Permit, deny
+from moa_client.chat.files import TextFile, file_words, folded, with_files
 from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
     LEFT_WORDS,
     UNREAD_WORDS,
     WAITS_OFFLINE_WORDS,
+    answered_words,
+    call_words,
     error_words,
     finish_words,
     link_words,
@@ -29,11 +32,12 @@ from moa_client.chat.messages import (
     settled_remark,
     status_line,
     unchecked,
+    waiting_words,
 )
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Failed, LinkChanged, LinkState, Notice, NotKept
+from moa_client.conversation.events import CallEvent, CallWanted, Failed, LinkChanged, LinkState, Notice, NotKept
 from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
@@ -59,6 +63,8 @@ class Chat:
         unverified: also write text that no server has verified where it cannot be taken back.
         settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
         page: the terminal, if it can move its cursor; it shows the answers.
+        permit: asks about calls of tools.
+        take_typed: what was typed for the next line before a question about a call.
     """
 
     def __init__(
@@ -72,8 +78,12 @@ class Chat:
         unverified: bool = True,
         settle_seconds: float = 0.0,
         page: TerminalPage | None = None,
+        permit: Permit = deny,
+        take_typed: Callable[[], str] = str,
     ) -> None:
         self.settings = settings
+        self.take_typed = take_typed
+        self.files: list[TextFile] = []  # that go with the next question
         self.conversation = conversation
         self.page = page
         self._open = open_it
@@ -81,7 +91,8 @@ class Chat:
         self._out = out
         self._err = err
         self._unverified = unverified
-        self._follower = AnswerFollower(conversation, settle_seconds)
+        self._permit = permit
+        self._follower = AnswerFollower(conversation, settle_seconds, permit)
         self._wished_offline = settings.offline
         self._told_offline = False
 
@@ -89,6 +100,8 @@ class Chat:
         """Names the model and the server."""
         facts = self.conversation.facts
         self._err(f"Talking to {facts.target} at {facts.server}. /help lists commands.")
+        for file in self.files:
+            self._err(file_words(file))
         self.warn()
 
     def warn(self) -> None:
@@ -108,6 +121,7 @@ class Chat:
         """
         if self.conversation.is_gone:
             await self._open_again()
+        question, self.files = with_files(question, self.files), []
         text, finished = await self._follower.answer(question, self.settings.options, self._view())
         return self._ended(text, finished=finished, is_only=is_only)
 
@@ -162,7 +176,10 @@ class Chat:
             self._err(f"({hidden} earlier questions: moa-client history show {identifier})")
         for answer in self._follower.texts[hidden:]:
             view = self._view()
-            self._err(f"> {without_controls(answer.question)}")
+            for answered in answer.options.results:
+                self._err(answered_words(answered))
+            if not answer.options.results:
+                self._err(f"> {without_controls(folded(answer.question))}")
             view.begin()
             view.end(answer)
 
@@ -178,7 +195,7 @@ class Chat:
         await self.conversation.close()
         self._forget(0)
         self.conversation = opened
-        self._follower = AnswerFollower(opened, self._settle_seconds)
+        self._follower = AnswerFollower(opened, self._settle_seconds, self._permit)
 
     async def _open_again(self) -> None:
         """Opens the conversation again after the process that ran it has gone; says what has become of its answers."""
@@ -208,6 +225,10 @@ class Chat:
             self.fail(event.error)
         elif self.settings.json_events:
             return
+        elif isinstance(event, CallWanted) and event.waits:
+            self._err(waiting_words(event))
+        elif isinstance(event, CallEvent):
+            self._err(call_words(event))
         elif about is not None:
             if self.page is not None:
                 self.page.show_earlier(update, about)
@@ -272,10 +293,17 @@ class Chat:
         return texts[-1] if texts else None
 
     @property
+    def last_asked(self) -> AnswerText | None:
+        """The newest answer to a question of the user, rather than to results of tools; None: nothing was asked."""
+        return next((text for text in reversed(self._follower.texts) if not text.options.results), None)
+
+    @property
     def waiting_question(self) -> AnswerText | None:
         """The newest question, if it waits for a server that has not read it."""
         last = self.last_answer
-        if last is None or not last.is_unsettled or last.finish is not Finish.UNFINISHED:
+        if last is None or last is not self.last_asked or not last.is_unsettled:
+            return None
+        if last.finish is not Finish.UNFINISHED:
             return None
         return None if last.committed or last.provisional else last
 

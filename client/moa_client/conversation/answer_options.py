@@ -13,6 +13,8 @@ from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.defaults import SamplingDefaults
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
 
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
+
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 # Where neither the user nor the model says anything. Greedy answers of small models repeat themselves for ever.
 CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
@@ -50,6 +52,8 @@ class AnswerOptions:
         loop_guard: an answer that only repeats itself is ended.
         constraint: the form that the answer must have; None: any.
         chances: what the asker wants to know of the chances of its tokens; None: nothing.
+        tools: that the conversation offers from here on; only its first answer has some.
+        results: of the calls before, in place of a question.
     """
 
     temperature: float | None = None
@@ -67,6 +71,8 @@ class AnswerOptions:
     loop_guard: bool = True
     constraint: Constraint | None = None
     chances: WantedChances | None = None
+    tools: tuple[Tool, ...] = ()
+    results: tuple[AnsweredCall, ...] = ()
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open.
@@ -96,12 +102,18 @@ class AnswerOptions:
         return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
 
     def fields(self) -> dict[str, Any]:
-        """The same as JSON has it; without a constraint and chances where there are none."""
+        """The same as JSON has it; without a constraint, and without chances, tools and results if there are none."""
         values = asdict(self)
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
-        del values["constraint"]
+        del values["constraint"], values["tools"], values["results"]
         if self.chances is None:
             del values["chances"]
+        if self.tools:
+            values["tools"] = [tool.function() for tool in self.tools]
+        if self.results:
+            values["results"] = [
+                {**asdict(each.call), "content": each.content, "is_error": each.is_error} for each in self.results
+            ]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
         return values
@@ -143,6 +155,13 @@ def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
         values["constraint"] = _constraint_from(constraint)
     if (chances := values.get("chances")) is not None:
         values["chances"] = _chances_from(chances)
+    if "tools" in values:
+        values["tools"] = tuple(Tool(**tool) for tool in values["tools"])
+    if "results" in values:
+        values["results"] = tuple(
+            AnsweredCall(ToolCall(each["id"], each["name"], each["arguments"]), each["content"], each["is_error"])
+            for each in values["results"]
+        )
     if "stop" in values:
         values["stop"] = tuple(values["stop"])
     if "logit_bias" in values:

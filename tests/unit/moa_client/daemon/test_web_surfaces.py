@@ -20,7 +20,7 @@ async def test_where_users_cannot_be_told_apart_a_key_is_made(
 ) -> None:
     monkeypatch.setattr(web_surfaces, "tells_users", lambda: tells)
     shown_by = {"status": lambda: {"phase": "starting"}, "url": "", "web_error": ""}
-    daemon = SimpleNamespace(**shown_by, host=None, store=None, set_offline=None)
+    daemon = SimpleNamespace(**shown_by, host=None, link=SimpleNamespace(check=None), store=None, set_offline=None)
     hub = cast(Hub, daemon)
     async with AsyncExitStack() as stack:
         await serve_web_surfaces(ClientSettings(endpoint_port=0), hub, stack)
