@@ -61,6 +61,7 @@ class Host:
         facts: ConversationFacts | None = None,
         system: str | None = None,
         verifies: bool = False,
+        spells_marks: bool = True,
         make_journal: Callable[[Conversation], ConversationJournal] | None = None,
     ) -> TextConversation:
         """Begins a conversation.
@@ -71,6 +72,7 @@ class Host:
             facts: its names; None: it is not kept.
             system: the system prompt; None: the model's own.
             verifies: even where the user's settings keep unverified text as it is.
+            spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
             make_journal: makes what keeps it; None: nothing is kept.
         """
         device, settings, reached = self.device, self.settings, self._reached
@@ -100,6 +102,7 @@ class Host:
             self._reconsider,
             journal,
             settings.idle_seconds if lasts else 0.0,
+            spells_marks=spells_marks,
         )
         self.conversations.append(conversation)
         return conversation

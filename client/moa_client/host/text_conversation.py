@@ -46,6 +46,7 @@ class TextConversation:
         after_answer: called when an answer is over.
         idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
+        spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class TextConversation:
         after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
         journal: ConversationJournal | None = None,
         idle_seconds: float = 0.0,
+        *,
+        spells_marks: bool = True,
     ) -> None:
         self.engine = engine
         self.asked_at = 0.0  # the newest question, by the loop's clock
@@ -63,7 +66,7 @@ class TextConversation:
         self._system = system
         self._template = self._template_with(system)
         self._after_answer = after_answer
-        self._publisher = Publisher(engine, journal)
+        self._publisher = Publisher(engine, journal, spells_marks=spells_marks)
         self._idle_seconds = idle_seconds
         self._is_idle = False
         self._todo: deque[Callable[[], Awaitable[None]]] = deque()
