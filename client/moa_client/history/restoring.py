@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from moa_shared.protocol.finish_rule import Finish
 
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.conversation import ConversationState, Provenance
 from moa_client.conversation.jobs import Job, Turn
 from moa_client.history.records import StoredAnswer, StoredConversation
@@ -14,11 +15,11 @@ from moa_client.history.records import StoredAnswer, StoredConversation
 _PROVENANCE = {ord(each.name[0]): each for each in Provenance}
 
 
-def restored(stored: StoredConversation, turn_of: Callable[[str], Turn]) -> ConversationState:
+def restored(stored: StoredConversation, turn_of: Callable[[str, AnswerOptions], Turn]) -> ConversationState:
     """What `HistoryStore.reopen` has given, for `ClientEngine.restore`.
 
     Args:
-        turn_of: makes a question's tokens from its text, after the text before it.
+        turn_of: makes a question's tokens from its text and what was asked of its answer, after the text before it.
     """
     parts = [answer for answer in stored.answers if answer.is_part]
     tokens: list[int] = []
@@ -32,7 +33,7 @@ def restored(stored: StoredConversation, turn_of: Callable[[str], Turn]) -> Conv
         tokens,
         [_PROVENANCE[code] for answer in parts for code in answer.provenance],
         turns,
-        [_job(answer, turn_of(answer.question)) for answer in waiting],
+        [_job(answer, turn_of(answer.question, answer.options)) for answer in waiting],
         is_begun=bool(waiting and waiting[0].tokens),
     )
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 
 from moa_shared.errors import ConfigError, ConflictError, MoaError, OverloadedError
 from moa_shared.protocol.finish_rule import Finish
@@ -29,9 +30,10 @@ from moa_client.history.records import StoredConversation
 from moa_client.history.restoring import restored
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.publisher import Publisher
-from moa_client.host.reasoning import reasoning_marks
+from moa_client.host.reasoning import reasoned, reasoning_marks
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
+from moa_client.tools.effort import EFFORTS, effort_arguments
 
 MOST_WAITING = 16  # questions behind the one that is answered
 
@@ -64,7 +66,7 @@ class TextConversation:
         self.asked_at = 0.0  # the newest question, by the loop's clock
         self._facts = facts
         self._system = system
-        self._template = self._template_with(system)
+        self._template = lru_cache(len(EFFORTS) + 1)(self._template_with)
         self._after_answer = after_answer
         self._publisher = Publisher(engine, journal, spells_marks=spells_marks)
         self._idle_seconds = idle_seconds
@@ -140,10 +142,11 @@ class TextConversation:
         """Asks; after the answers that are under way.
 
         Raises:
-            ConfigError: an option out of its range.
+            ConfigError: an option out of its range, or that the model knows nothing of.
             OverloadedError: too many questions wait.
         """
-        self.ask_turn(question, self._turn_of(question), options)
+        options = reasoned(self.engine.device, options)
+        self.ask_turn(question, self._turn_of(question, options), options)
 
     def ask_turn(self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "") -> None:
         """The same for a question whose tokens the caller makes.
@@ -219,9 +222,10 @@ class TextConversation:
         """
         if self.answers or self.is_answering:
             raise ConflictError("The conversation has begun.", hint="Begin another one for another system prompt.")
-        template = self._template_with(system)
-        template.check()
-        self._system, self._template = system, template
+        device = self.engine.device
+        ChatTemplate(device.tokenizer, system, device.context_tokens).check()
+        self._system = system
+        self._template.cache_clear()
 
     def set_title(self, title: str) -> None:
         """Names the conversation."""
@@ -388,12 +392,13 @@ class TextConversation:
         self.engine.rewind(self._publisher.parts(answers))
         self._publisher.rewind(answers)
 
-    def _template_with(self, system: str | None) -> ChatTemplate:
+    def _template_with(self, effort: str | None) -> ChatTemplate:
         device = self.engine.device
-        return ChatTemplate(device.tokenizer, system, device.context_tokens)
+        arguments = effort_arguments(device.tokenizer.chat_template or "", effort)
+        return ChatTemplate(device.tokenizer, self._system, device.context_tokens, arguments)
 
-    def _turn_of(self, question: str) -> Turn:
-        template = self._template
+    def _turn_of(self, question: str, options: AnswerOptions) -> Turn:
+        template = self._template(options.reasoning_effort)
 
         def turn(before: Sequence[int]) -> Sequence[int]:
             return template.next_turn(question, before) if before else template.first_turn(question)

@@ -68,8 +68,8 @@ class AnswerSplit:
         self.text = ""
         self.reasoning_tokens = 0  # with those that mark it
         self._reader = reader  # None: the model marks no reasoning
+        self.tokens = 0  # read so far
         self._read = 0  # characters
-        self._tokens = 0
 
     @property
     def is_thinking(self) -> bool:
@@ -86,8 +86,8 @@ class AnswerSplit:
         self._push(committed[self._read :])
         self._read = len(committed)
         if was_thinking or self.is_thinking:
-            self.reasoning_tokens += tokens - self._tokens
-        self._tokens = tokens
+            self.reasoning_tokens += tokens - self.tokens
+        self.tokens = tokens
 
     def ahead(self, provisional: str = "") -> tuple[str, str]:
         """The reasoning and the text that follow if the answer ends with this text after what is committed."""

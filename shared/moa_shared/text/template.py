@@ -30,12 +30,20 @@ class ChatTemplate:
         tokenizer: of the target; one without a chat template can be asked for raw text, and renders nothing.
         system: the system prompt; None: the template's own default.
         context_tokens: the most that the target takes; what is far longer is refused.
+        arguments: what else the template is given in turns, by name.
 
     Rendering raises ModelSourceError if there is no template or it refuses, and ContextLengthError for what cannot fit.
     """
 
-    def __init__(self, tokenizer: Tokenizer, system: str | None = None, context_tokens: int = 1 << 31) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        system: str | None = None,
+        context_tokens: int = 1 << 31,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._arguments = arguments
         self._context_tokens = context_tokens
         self._first, self._next = lru_cache(1)(self._first_turn), lru_cache(1)(self._next_turn)
         self._start = [] if system is None else [{"role": "system", "content": system}]
@@ -55,11 +63,13 @@ class ChatTemplate:
         return list(after[1:] if after and committed and committed[-1] == after[0] else after)
 
     def _first_turn(self, text: str) -> list[int]:
-        return self._encode(self._render([*self._start, {"role": "user", "content": text}], answer=True))
+        messages = [*self._start, {"role": "user", "content": text}]
+        return self._encode(self._render(messages, arguments=self._arguments, answer=True))
 
     def _next_turn(self, text: str) -> list[int]:
         before = [*self._start, {"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
-        whole = self._render([*before, {"role": "user", "content": text}], answer=True)
+        messages = [*before, {"role": "user", "content": text}]
+        whole = self._render(messages, arguments=self._arguments, answer=True)
         if MARK not in whole:
             raise ModelSourceError(
                 "The target's chat template does not repeat earlier answers.", hint="Start a new conversation: /reset."

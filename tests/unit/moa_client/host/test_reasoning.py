@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from moa_client.host.reasoning import answer_decode, reasoning_marks
+import pytest
+from moa_client.conversation.answer_options import AnswerOptions, options_from
+from moa_client.host.reasoning import answer_decode, reasoned, reasoning_marks
+from moa_shared.errors import ConfigError
 from moa_shared.sandbox.chat_template import render
 
 from tests.support.thinking_templates import DEEPSEEK, GPT_OSS, QWEN, QWEN_THINKING
@@ -16,6 +19,9 @@ class Templated:
     """A tokenizer, as far as its template."""
 
     special_tokens: Mapping[str, int] = {"<|channel|>": 1, "<|end|>": 2}
+
+    def token_id(self, text: str) -> int | None:
+        return {"<think>": 7, "</think>": 8}.get(text)
 
     def __init__(self, chat_template: str) -> None:
         self.chat_template = chat_template
@@ -47,3 +53,17 @@ def test_special_tokens_are_spelled_where_they_mark_reasoning() -> None:
         device = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
         expected = device.spelled if is_spelled else device.decode
         assert answer_decode(cast("Any", device)) is expected
+
+
+def test_a_budget_is_a_constraint_of_the_answer_that_the_history_keeps() -> None:
+    asked = AnswerOptions(thinking_budget=30)
+    qwen, plain = (cast("Any", SimpleNamespace(tokenizer=Templated(each))) for each in (QWEN, "{{ messages }}"))
+    constraint = reasoned(qwen, asked).constraint
+    assert constraint is not None
+    assert "<[7]> <[^8]>{0,30} <[8]>" in constraint.text
+    assert options_from(reasoned(qwen, asked).fields()) == reasoned(qwen, asked)
+    assert reasoned(plain, asked) == asked
+    off = AnswerOptions(thinking_budget=30, reasoning_effort="none")
+    assert reasoned(qwen, off) == off
+    with pytest.raises(ConfigError, match="does not reason"):
+        reasoned(plain, AnswerOptions(reasoning_effort="high"))
