@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -13,6 +13,8 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.links import RunningLink, find_links, linked
+from moa_client.tools.reasoned import Reasoning, limited_grammar
+from moa_client.tools.thinking import THINKINGS
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI
@@ -54,7 +56,9 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
         yield Behind4G(home, link, exact_server, template)
 
 
-def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
+def text_through_cuts(
+    behind_4g: Behind4G, question: str, extensions: Mapping[str, Any] | None = None, **asked: Any
+) -> str:
     """An answer's text as a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
     client = OpenAI(base_url=behind_4g.url, api_key="none")
     pieces: list[str] = []
@@ -66,7 +70,7 @@ def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
         seed=SEED,
         max_tokens=LENGTH,
         stream=True,
-        extra_body=PLAIN,
+        extra_body={**PLAIN, **(extensions or {})},
         **asked,
     )
     for chunk in stream:
@@ -105,6 +109,20 @@ def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: Mod
     fruits = json.loads(text)
     assert 8 <= len(fruits) <= 12
     assert all(set(fruit) == {"name", "colour"} for fruit in fruits)
+
+
+def test_a_budget_of_reasoning_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+    """The model does not reason: its answer is taken for reasoning that a special token ends."""
+    tokenizer = load_tokenizer(default_model_files)
+    marks = {"</think>": tokenizer.special_tokens["<file_sep>"]}
+    reasoning = Reasoning(THINKINGS[-1], is_open=True, budget=150, tokens=marks)
+    grammar = limited_grammar(reasoning, tokenizer.special_tokens)
+    form = {"structured_outputs": {"grammar": grammar}}
+    text = text_through_cuts(behind_4g, QUESTION, extensions=form, temperature=0.8)
+    constraint = pb.Constraint(kind=pb.Constraint.KIND_LARK, text=grammar)
+    tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=0.8, seed=SEED, constraint=constraint)
+    assert tokens.index(marks["</think>"]) <= 150
+    assert text == tokenizer.shown(tokens)
 
 
 async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:

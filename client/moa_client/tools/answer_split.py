@@ -53,8 +53,10 @@ def marks_from(fields: Mapping[str, Any] | None) -> ReasoningMarks | None:
     """The marks that `dataclasses.asdict` has made an object of; None: the model marks no reasoning."""
     if fields is None:
         return None
-    values = {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in fields.items()}
-    return ReasoningMarks(**values)
+    openings, closings, others, opened, efforts = (
+        tuple(map(str, fields[name])) for name in ("openings", "closings", "others", "opened", "efforts")
+    )
+    return ReasoningMarks(openings, closings, bool(fields["repeated"]), others, opened, efforts)
 
 
 class AnswerSplit:

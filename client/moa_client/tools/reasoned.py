@@ -60,8 +60,10 @@ class Reasoning:
         body = self._counted(frozenset())
         if not self.thinking.is_repeated:
             rest = "<[*]>*"
+            if self.is_open:
+                return f"{body} {rest}"
             first = self._token(self.thinking.openings[0])
-            return f"{body} {rest}" if self.is_open else f"<[{first}]> {body} {rest} | (<[^{first}]> {rest})?"
+            return f"<[{first}]> {body} {rest} | (<[^{first}]> {rest})?"
         first = self._token(self.thinking.first_mark)
         rest = f"<[^{first}]>*"
         if self.thinking.channels:
