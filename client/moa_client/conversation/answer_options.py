@@ -123,6 +123,7 @@ class AnswerOptions:
         said |= {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(self, name))}
         if self.temperature:
             said["seed"] = self.seed
+        said |= {name: value for name in _OF_REASONING if (value := getattr(self, name)) is not None}
         words = [f"--{name.replace('_', '-')} {value}" for name, value in said.items()]
         return " ".join([*words, *(f"--logit-bias {token}={bias:g}" for token, bias in self.logit_bias)])
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.chat.folding import Folding, Shows
 from moa_client.chat.messages import thinking_words
-from moa_client.chat.views import FoldingView, JsonView, PipeView
+from moa_client.chat.views import FoldingView, JsonView, PipeView, make_view
+from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Asked, Committed, Corrected, Ended, Provisional, SurfaceEvent
+from moa_client.conversation.events import (
+    Asked,
+    Committed,
+    Corrected,
+    Ended,
+    LinkState,
+    Provisional,
+    SurfaceEvent,
+)
 from moa_client.conversation.updates import Update
 from moa_client.tools.answer_split import ReasoningMarks
 from moa_shared.protocol.finish_rule import Finish
@@ -69,6 +79,14 @@ def test_a_line_tells_of_reasoning_while_it_comes() -> None:
     text.apply(Committed((1, 2, 3), text="<think>\nFirst."))
     fold.shown(text)
     assert thinking_words(fold.thinking_tokens) == "thinking ... 3 tokens | "
+    statuses: list[str] = []
+    page = SimpleNamespace(show=lambda _, status: statuses.append(status))
+    status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
+    view = make_view(
+        lambda: status, print, print, json_events=False, unverified=True, folding=fold, page=cast("Any", page)
+    )
+    view.show(Update(Committed((), text=""), 1), text)
+    assert statuses == ["thinking ... 3 tokens | link good"]
     text.apply(Committed((4, 5), text="</think>An"))
     assert fold.shown(text).committed == "An"
     assert thinking_words(fold.thinking_tokens) == ""

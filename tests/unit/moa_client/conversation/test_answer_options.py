@@ -8,3 +8,9 @@ from moa_client.conversation.answer_options import OPTION_NAMES, AnswerOptions
 def test_every_option_has_its_place_among_the_names() -> None:
     """But a constraint, which programs alone set."""
     assert sorted([*OPTION_NAMES, "constraint"]) == sorted(each.name for each in fields(AnswerOptions))
+
+
+def test_what_was_asked_of_reasoning_is_said() -> None:
+    assert AnswerOptions(0.0, reasoning_effort="low", thinking_budget=0).words() == (
+        "--temperature 0 --reasoning-effort low --thinking-budget 0"
+    )

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper, regex_to_lark
+from moa_client.tools.forced import forced_grammar
+from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.reasoned import Reasoning, _as_lark, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_shared.constraints.constrained_text import ConstrainedText
@@ -19,6 +21,8 @@ from moa_shared.constraints.trial import ByteTokens, try_constraint
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.tool_calls import NOW
 
 HARMONY, GEMMA4, _, TAGS = THINKINGS
 _MARKS = ("<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|channel>", "<channel|>")
@@ -141,6 +145,15 @@ def test_the_channels_of_harmony() -> None:
     assert may_be(formed, f"<|channel|>analysis<|message|>I say no{then}{final}no")
     assert may_be(formed, f"{final}yes")
     assert not may_be(formed, "yes")
+
+
+def test_a_required_call_comes_after_reasoning_too() -> None:
+    then, called = "<|end|><|start|>assistant", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+    forced = forced_grammar(Harmony(), [NOW], IDS, reasoning=reasoning(HARMONY, is_open=False, budget=2))
+    assert may_be(forced, called)
+    assert may_be(forced, f"<|channel|>analysis<|message|>Hm{then}{called}")
+    assert not may_be(forced, f"<|channel|>analysis<|message|>Hmm{then}{called}")
+    assert not may_be(forced, f"<|channel|>analysis<|message|>Hm{then}<|channel|>final<|message|>No")
 
 
 @pytest.mark.parametrize("budget", [None, 6])
