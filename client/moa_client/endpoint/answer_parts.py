@@ -6,7 +6,6 @@ State of one answer: what was read of it so far. Invariant: the parts of a strea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 
 from moa_client.tools.answer_reader import AnswerReader
@@ -75,6 +74,8 @@ class AnswerParts:
         self.text = ""
         self.reasoning = ""
         self.calls: list[Call] = []
+        self._markup = markup
+        self._read: list[str] = []  # all text so far
         self._reader = markup.reader()
         self._most_calls = None if markup.offer.is_parallel else 1
         self._identifier = identifier
@@ -82,6 +83,7 @@ class AnswerParts:
 
     def push(self, text: str) -> list[Part]:
         """Reads more text; what has become certain."""
+        self._read.append(text)
         return self._taken(self._reader.push(text))
 
     def finish(self) -> list[Part]:
@@ -90,11 +92,10 @@ class AnswerParts:
 
     def ahead(self, text: str) -> tuple[str, str]:
         """The reasoning and the text that follow if the answer ends with this text after what was read."""
-        ahead = deepcopy(self)
-        ahead.reasoning = ahead.text = ""
-        ahead.push(text)
-        ahead.finish()
-        return ahead.reasoning, ahead.text
+        whole = AnswerParts(self._markup, self._identifier)  # a reader in the middle of a mark cannot be copied
+        whole.push("".join(self._read) + text)
+        whole.finish()
+        return whole.reasoning[len(self.reasoning) :], whole.text[len(self.text) :]
 
     def reason(self, reason: str) -> str:
         """Why the answer has ended: "tool_calls" where it ends with calls, "length" where one is cut.

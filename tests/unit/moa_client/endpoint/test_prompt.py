@@ -68,7 +68,9 @@ def test_channels_are_never_text() -> None:
     assert markup is not None
     assert markup.has_any(GptOss.special_tokens)
     parts = AnswerParts(markup, "id")
-    parts.push("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi")
+    parts.push("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>fin")
+    assert parts.ahead("al<|message|>Hi you") == ("", "Hi you")
+    parts.push("al<|message|>Hi")
     assert parts.ahead(" you") == ("", " you")
     parts.finish()
     assert (parts.reasoning, parts.text) == ("Hm", "Hi")
