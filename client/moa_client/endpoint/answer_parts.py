@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moa_client.tools.answer_reader import AnswerReader
+from moa_client.tools.answer_split import AnswerSplit
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.ids import call_id
 from moa_client.tools.offer import ToolOffer
@@ -43,6 +44,10 @@ class AnswerMarkup:
         if thinking is not None:
             marks += [*thinking.openings, *thinking.closings]
         return any(token in mark for token in special_tokens for mark in marks)
+
+    def split(self) -> AnswerSplit | None:
+        """The answer before its first token, to tell its reasoning from all else; None: it has none."""
+        return None if self.thinking is None else AnswerSplit(ThinkingReader(self.thinking, is_open=self.is_thinking))
 
     def reader(self) -> AnswerReader:
         """A reader of the answer."""

@@ -24,6 +24,7 @@ from moa_client.endpoint.answering import Answering
 from moa_client.endpoint.asked import AnswerHeader, Asked
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, StreamedResponse, WholeResponse
+from moa_client.tools.answer_split import AnswerSplit
 from moa_client.web.closing import Closing
 from moa_client.web.error_form import RequestError, request_error
 
@@ -105,23 +106,30 @@ class Endpoint:
             len(prompt.tokens),
             options.seed or 0,
         )
-        parts = decoder = None
+        parts = decoder = split = None
         if prompt.markup is not None:
             parts = AnswerParts(prompt.markup, header.identifier)
+            split = prompt.markup.split()
             if prompt.markup.has_any(model.special_tokens):
                 decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
         traceparent = request.headers.get(TRACEPARENT, "")
-        start = partial(self._start, asked, lambda: model.begin(prompt.tokens, options, traceparent), decoder)
+        start = partial(self._start, asked, lambda: model.begin(prompt.tokens, options, traceparent), decoder, split)
         form = asked.form(header, parts)
         if not asked.stream:
             return WholeResponse(start, self._closing, form)
         return StreamedResponse(start, self._closing, form, self._settings.keep_alive_seconds)
 
-    def _start(self, asked: Asked, begin: Callable[[], OneAnswer], decoder: AnswerDecoder | None) -> Answering:
+    def _start(
+        self,
+        asked: Asked,
+        begin: Callable[[], OneAnswer],
+        decoder: AnswerDecoder | None,
+        split: AnswerSplit | None,
+    ) -> Answering:
         settings = self._settings
         unverified = asked.unverified or settings.unverified
         progress = AnswerProgress(
-            ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds, decoder=decoder
+            ends_unverified=unverified == "end", settle_seconds=settings.settle_seconds, decoder=decoder, split=split
         )
         return Answering(begin, progress, self._slots)
 

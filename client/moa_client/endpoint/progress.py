@@ -23,6 +23,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.conversation.updates import Update
+from moa_client.tools.answer_split import AnswerSplit
 
 REASONS = {
     Finish.END_OF_TEXT: "stop",
@@ -42,11 +43,20 @@ class AnswerProgress:
             otherwise it fails.
         settle_seconds: how long the server may be lost in all.
         decoder: makes the text of the answer's tokens again, otherwise; None: it is that of the conversation.
+        split: of the answer before its first token, to count those of its reasoning; None: it has none.
     """
 
-    def __init__(self, *, ends_unverified: bool, settle_seconds: float, decoder: AnswerDecoder | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        ends_unverified: bool,
+        settle_seconds: float,
+        decoder: AnswerDecoder | None = None,
+        split: AnswerSplit | None = None,
+    ) -> None:
         self.text = AnswerText() if decoder is None else decoder.text
         self._decoder = decoder
+        self._split = split
         self.withdrawn = 0  # tokens in all that were provisional and were taken back
         self.link = LinkState.GOOD
         self.is_verified = False
@@ -66,6 +76,11 @@ class AnswerProgress:
     def completion_tokens(self) -> int:
         """Of the answer so far."""
         return self.text.tokens + len(self.text.waiting)
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Committed tokens of its reasoning, with those that mark it; None: the model is not known to have any."""
+        return None if self._split is None else self._split.reasoning_tokens
 
     @property
     def deadline(self) -> float | None:
@@ -124,6 +139,8 @@ class AnswerProgress:
             self._decoder.take(event)
         else:
             self.text.apply(event)
+        if self._split is not None:
+            self._split.read(self.text.committed, self.text.tokens)
 
     def _end(self, finish: Finish, *, is_verified: bool) -> None:
         if finish not in REASONS:

@@ -68,7 +68,7 @@ class AnswerSplit:
     def __init__(self, reader: ThinkingReader | None = None) -> None:
         self.reasoning = ""  # committed, as the next two
         self.text = ""
-        self.reasoning_tokens = 0  # with those that mark it
+        self.reasoning_tokens = 0  # with those that mark it, and those that were read together with its end
         self._reader = reader  # None: the model marks no reasoning
         self.tokens = 0  # read so far
         self._read = 0  # characters
@@ -84,10 +84,10 @@ class AnswerSplit:
         Args:
             tokens: in it.
         """
-        was_thinking = self.is_thinking
+        was_thinking, reasoning = self.is_thinking, len(self.reasoning)
         self._push(committed[self._read :])
         self._read = len(committed)
-        if was_thinking or self.is_thinking:
+        if was_thinking or self.is_thinking or len(self.reasoning) > reasoning:
             self.reasoning_tokens += tokens - self.tokens
         self.tokens = tokens
 

@@ -127,7 +127,10 @@ class OpenAiForm:
     def _usage(self, progress: AnswerProgress) -> Fields:
         """How many tokens there were."""
         prompt, tokens = self._header.prompt_tokens, progress.completion_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        usage: Fields = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        if progress.reasoning_tokens is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": progress.reasoning_tokens}
+        return usage
 
     def _news(self, progress: AnswerProgress) -> Fields:
         """What this stream says of provisional text, if that has changed."""

@@ -147,6 +147,9 @@ async def test_reasoning_is_apart_whole_and_as_a_stream() -> None:
         deltas = [chunk.choices[0].delta.to_dict() async for chunk in stream]
     message = completion.choices[0].message.to_dict()
     assert (message["reasoning_content"], message["content"]) == ("Hm", "Good day.")
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens_details is not None
+    assert completion.usage.completion_tokens_details.reasoning_tokens == 3
     assert "".join(str(delta.get("reasoning_content", "")) for delta in deltas) == "Hm"
     assert "".join(str(delta.get("content") or "") for delta in deltas) == "Good day."
 

@@ -31,6 +31,13 @@ def test_reasoning_grows_apart_from_the_text() -> None:
     assert split.reasoning_tokens == 5
 
 
+def test_reasoning_that_comes_at_once_is_counted() -> None:
+    split = TAGS.split("none")
+    split.read("<think>Hm</think>An", 4)
+    split.read("<think>Hm</think>An answer", 5)
+    assert split.reasoning_tokens == 4
+
+
 def test_an_answer_whose_prompt_opens_no_reasoning_begins_with_its_text() -> None:
     split = TAGS.split("none")
     split.read("An answer", 2)
