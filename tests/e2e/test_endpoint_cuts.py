@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.links import RunningLink, find_links, linked
+from moa_client.tools.reasoned import Reasoning, limited_grammar
+from moa_client.tools.thinking import THINKINGS
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.sampling.settings import REPEAT_LAST_N
@@ -64,12 +66,18 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
         yield Behind4G(home, link, exact_server, template)
 
 
-def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
+def text_through_cuts(
+    behind_4g: Behind4G, question: str, extensions: Mapping[str, Any] | None = None, **asked: Any
+) -> str:
     """An answer's text as a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
-    return "".join(choice.delta.content or "" for choice in choices_through_cuts(behind_4g, question, **asked))
+    return "".join(
+        choice.delta.content or "" for choice in choices_through_cuts(behind_4g, question, extensions, **asked)
+    )
 
 
-def choices_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> list[Choice]:
+def choices_through_cuts(
+    behind_4g: Behind4G, question: str, extensions: Mapping[str, Any] | None = None, **asked: Any
+) -> list[Choice]:
     """The same as the choices of its chunks."""
     client = OpenAI(base_url=behind_4g.url, api_key="none")
     stream = client.chat.completions.create(
@@ -79,7 +87,7 @@ def choices_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> li
         seed=SEED,
         max_tokens=LENGTH,
         stream=True,
-        extra_body=PLAIN,
+        extra_body={**PLAIN, **(extensions or {})},
         **asked,
     )
     choices: list[Choice] = []
@@ -204,6 +212,20 @@ async def test_a_cut_leaves_anthropics_stream_as_over_a_wire(
     tokens = behind_4g.over_a_wire(QUESTION, LENGTH, **(sampling | {"temperature": 0.0}))
     assert text == load_tokenizer(default_model_files).shown(tokens)
     assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", len(tokens))
+
+
+def test_a_budget_of_reasoning_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+    """The model does not reason: its answer is taken for reasoning that a special token ends."""
+    tokenizer = load_tokenizer(default_model_files)
+    marks = {"</think>": tokenizer.special_tokens["<file_sep>"]}
+    reasoning = Reasoning(THINKINGS[-1], is_open=True, budget=150, tokens=marks)
+    grammar = limited_grammar(reasoning, tokenizer.special_tokens)
+    form = {"structured_outputs": {"grammar": grammar}}
+    text = text_through_cuts(behind_4g, QUESTION, extensions=form, temperature=0.8)
+    constraint = pb.Constraint(kind=pb.Constraint.KIND_LARK, text=grammar)
+    tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=0.8, seed=SEED, constraint=constraint)
+    assert tokens.index(marks["</think>"]) <= 150
+    assert text == tokenizer.shown(tokens)
 
 
 async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:

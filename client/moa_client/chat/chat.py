@@ -7,6 +7,7 @@ figures and remarks go to standard error.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import CancelledAnswerError, ConfigError, ConflictError, MoaError
@@ -16,6 +17,7 @@ from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.ask import AnswerFollower, Permit, deny
 from moa_client.chat.files import TextFile, file_words, folded, with_files
+from moa_client.chat.folding import Folding
 from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
@@ -31,11 +33,13 @@ from moa_client.chat.messages import (
     notice_words,
     settled_remark,
     status_line,
+    thought_words,
     unchecked,
     waiting_words,
 )
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import CallEvent, CallWanted, Failed, LinkChanged, LinkState, Notice, NotKept
 from moa_client.conversation.updates import Update
@@ -93,6 +97,7 @@ class Chat:
         self._unverified = unverified
         self._permit = permit
         self._follower = AnswerFollower(conversation, settle_seconds, permit)
+        self._folding = self._new_folding()
         self._wished_offline = settings.offline
         self._told_offline = False
 
@@ -122,7 +127,7 @@ class Chat:
         if self.conversation.is_gone:
             await self._open_again()
         question, self.files = with_files(question, self.files), []
-        text, finished = await self._follower.answer(question, self.settings.options, self._view())
+        text, finished = await self._follower.answer(question, self._options(), self._view())
         return self._ended(text, finished=finished, is_only=is_only)
 
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
@@ -133,6 +138,9 @@ class Chat:
         """
         if words := finish_words(text, is_only=is_only):
             self._err(words)
+        split = self._folding.split(text)
+        if split is not None and split.reasoning and self.settings.thinking == "fold" and not is_only:
+            self._err(thought_words(split.reasoning_tokens))
         if not finished:
             raise CancelledAnswerError("The answer was stopped.")
         return text
@@ -144,6 +152,17 @@ class Chat:
                 self._tell(update)
                 yield
 
+    def _options(self) -> AnswerOptions:
+        """What is asked of the next answer."""
+        options, marks = self.settings.options, self.conversation.facts.thinking
+        can_be_off = marks is not None and "none" in marks.efforts
+        if self.settings.thinking == "off" and can_be_off and options.reasoning_effort is None:
+            return replace(options, reasoning_effort="none")
+        return options
+
+    def _new_folding(self) -> Folding:
+        return Folding(self.conversation.facts.thinking, lambda: self.settings.thinking)
+
     def _view(self) -> View:
         if self.page is not None:
             self.page.renders = self.settings.render
@@ -153,6 +172,7 @@ class Chat:
             self._err,
             json_events=self.settings.json_events,
             unverified=self._unverified,
+            folding=self._folding,
             page=self.page,
             unsettled=lambda: self._follower.unsettled,
         )
@@ -196,6 +216,7 @@ class Chat:
         self._forget(0)
         self.conversation = opened
         self._follower = AnswerFollower(opened, self._settle_seconds, self._permit)
+        self._folding = self._new_folding()
 
     async def _open_again(self) -> None:
         """Opens the conversation again after the process that ran it has gone; says what has become of its answers."""
@@ -203,7 +224,8 @@ class Chat:
         await self.switch(self.conversation.facts.identifier or None)
         for text in self._follower.texts:
             if text.committed != before.get(text.number) and not text.is_unsettled:
-                self._err(f"(The answer to {text.question!r} has been completed meanwhile:)\n{text.committed}")
+                shown = self._folding.shown(text).committed
+                self._err(f"(The answer to {text.question!r} has been completed meanwhile:)\n{shown}")
 
     @property
     def figures(self) -> Figures | None:
@@ -218,7 +240,11 @@ class Chat:
     def _tell(self, update: Update) -> None:
         """Reports an update between questions."""
         about, event = self._follower.take(update), update.event
-        line = event_line(update, None) if about is None else earlier_line(update, about)
+        is_line = self.settings.json_events
+        if about is None or not is_line:
+            line = event_line(update, None) if is_line else ""
+        else:
+            line = earlier_line(update, about, self._folding.split(about))
         if line and self.settings.json_events:
             self._out(line + "\n")
         if isinstance(event, Failed):
@@ -231,8 +257,8 @@ class Chat:
             self._err(call_words(event))
         elif about is not None:
             if self.page is not None:
-                self.page.show_earlier(update, about)
-            elif words := settled_remark(event, about):
+                self.page.show_earlier(update, self._folding.shown(about))
+            elif words := settled_remark(event, self._folding.shown(about)):
                 self._err(words)
         elif isinstance(event, NotKept):
             self._err(not_kept_words(event))
@@ -293,6 +319,23 @@ class Chat:
         return texts[-1] if texts else None
 
     @property
+    def last_text(self) -> str:
+        """What is shown of the newest answer."""
+        if (last := self.last_answer) is None:
+            return ""
+        shown = self._folding.shown(last)
+        return shown.committed + shown.provisional
+
+    @property
+    def last_reasoning(self) -> str:
+        """The reasoning before the newest answer."""
+        last = self.last_answer
+        if last is None or (split := self._folding.split(last)) is None:
+            return ""
+        split.read(last.committed, last.tokens)
+        return split.reasoning + split.ahead(last.provisional)[0]
+
+    @property
     def last_asked(self) -> AnswerText | None:
         """The newest answer to a question of the user, rather than to results of tools; None: nothing was asked."""
         return next((text for text in reversed(self._follower.texts) if not text.options.results), None)
@@ -338,4 +381,5 @@ class Chat:
         """No answer after the first `answers` will be decided any more."""
         dropped = self._follower.forget(answers)
         if self.page is not None:
-            self.page.forget_earlier(dropped)
+            self.page.forget_earlier([self._folding.shown(text) for text in dropped])
+        self._folding.forget(dropped)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from moa_shared.errors import MoaError
@@ -18,20 +20,23 @@ from moa_client.conversation.events import (
     Refused,
     Rewound,
     Settled,
+    SurfaceEvent,
     Titled,
 )
 from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import fields_of
+from moa_client.tools.answer_split import AnswerSplit
 
 SURFACES_ONLY = ("answer", "status", "added")  # a program gets all provisional text instead of what is added to it
 
 
-def event_line(update: Update, text: AnswerText | None) -> str:
+def event_line(update: Update, text: AnswerText | None, split: AnswerSplit | None = None) -> str:
     """The line for one update; empty for what another line tells.
 
     Args:
         text: of the answer that it is about, after it; None: it is about none.
+        split: of that answer before it, which reads it; None: the model marks no reasoning.
     """
     event = update.event
     if isinstance(event, Failed | NotKept | Rewound | Titled):
@@ -41,12 +46,31 @@ def event_line(update: Update, text: AnswerText | None) -> str:
         fields["text"] = text.committed
     elif text is not None and isinstance(event, Committed | Provisional | Corrected | Ended):
         fields["provisional"] = text.provisional
+    if text is not None and split is not None:
+        fields |= _apart(fields, event, text, split)
     return _line(**fields)
 
 
-def earlier_line(update: Update, earlier: AnswerText) -> str:
+def _apart(fields: Mapping[str, Any], event: SurfaceEvent, text: AnswerText, split: AnswerSplit) -> dict[str, str]:
+    """The text of a line with the reasoning in fields of its own."""
+    before = copy(split)
+    split.read(text.committed, text.tokens)
+    is_over = not (text.is_running or text.is_unsettled)
+    reasoning, rest = split.ahead(text.provisional)
+    if isinstance(event, Settled):
+        before = AnswerSplit()
+    apart = {}
+    if "text" in fields:
+        apart["reasoning"] = split.reasoning[len(before.reasoning) :] + (reasoning if is_over else "")
+        apart["text"] = split.text[len(before.text) :] + (rest if is_over else "")
+    if "provisional" in fields:
+        apart |= {"provisional_reasoning": "" if is_over else reasoning, "provisional": "" if is_over else rest}
+    return apart
+
+
+def earlier_line(update: Update, earlier: AnswerText, split: AnswerSplit | None = None) -> str:
     """The same for an earlier answer: empty until it is decided."""
-    return event_line(update, earlier) if isinstance(update.event, Settled | Refused) else ""
+    return event_line(update, earlier, split) if isinstance(update.event, Settled | Refused) else ""
 
 
 def error_line(error: MoaError) -> str:

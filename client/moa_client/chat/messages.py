@@ -157,6 +157,16 @@ def status_line(
     return " | ".join(parts)
 
 
+def thinking_words(tokens: int) -> str:
+    """The line that reasoning is folded into while it comes, before the status; empty: none comes."""
+    return f"thinking ... {tokens} {'token' if tokens == 1 else 'tokens'} | " if tokens else ""
+
+
+def thought_words(tokens: int) -> str:
+    """That an answer came of reasoning that is not shown."""
+    return f"(thought for {tokens} {'token' if tokens == 1 else 'tokens'}: /thinking shows it)"
+
+
 def link_words(event: LinkChanged) -> str:
     """A change of the link in words; empty if it need not be reported."""
     if event.state is LinkState.OFFLINE:

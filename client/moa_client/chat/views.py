@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from moa_shared.text.plain_text import without_controls
 
+from moa_client.chat.folding import UNFOLDED, Folding
 from moa_client.chat.json_events import earlier_line, event_line
 from moa_client.chat.keys import has_keys, typed_ahead
 from moa_client.chat.messages import (
@@ -30,6 +31,7 @@ from moa_client.chat.messages import (
     notice_words,
     settled_remark,
     status_line,
+    thinking_words,
     unchecked,
     unverified_words,
 )
@@ -190,21 +192,44 @@ class PipeView:
         return piece
 
 
-class JsonView:
-    """Writes one line for each update."""
+class FoldingView:
+    """Shows answers in another view, with their reasoning as the user wants it."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, view: View, folding: Folding) -> None:
+        self._view = view
+        self._folding = folding
+        self.begin = view.begin
+
+    def show(self, update: Update, text: AnswerText) -> None:
+        self._view.show(update, self._folding.shown(text))
+
+    def show_earlier(self, update: Update, earlier: AnswerText) -> None:
+        self._view.show_earlier(update, self._folding.shown(earlier))
+
+    def end(self, text: AnswerText) -> None:
+        self._view.end(self._folding.shown(text))
+
+
+class JsonView:
+    """Writes one line for each update.
+
+    Args:
+        folding: tells reasoning from text.
+    """
+
+    def __init__(self, write: Write, folding: Folding = UNFOLDED) -> None:
         self._write = write
+        self._folding = folding
 
     def begin(self) -> None:
         """Writes nothing; the first update says more."""
 
     def show(self, update: Update, text: AnswerText) -> None:
-        if line := event_line(update, text):
+        if line := event_line(update, text, self._folding.split(text)):
             self._write(line + "\n")
 
     def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        if line := earlier_line(update, earlier):
+        if line := earlier_line(update, earlier, self._folding.split(earlier)):
             self._write(line + "\n")
 
     def end(self, text: AnswerText) -> None:
@@ -218,6 +243,7 @@ def make_view(
     *,
     json_events: bool,
     unverified: bool,
+    folding: Folding = UNFOLDED,
     page: TerminalPage | None = None,
     unsettled: Callable[[], Sequence[AnswerText]] = list,
 ) -> View:
@@ -227,18 +253,19 @@ def make_view(
         link_status: the newest one.
         unverified: where text cannot be taken back, write at the end what no server has verified.
         page: a terminal that can move its cursor.
+        folding: how reasoning is shown.
         unsettled: earlier answers that no server has decided.
     """
     if json_events:
-        return JsonView(write)
+        return JsonView(write, folding)
     if page is None:
-        if sys.stdout.isatty():  # it claims no abilities, but may act on escape sequences anyway
-            return PipeView(lambda text: write(without_controls(text)), remark, unverified=unverified)
-        return PipeView(write, remark, unverified=unverified)
+        # It claims no abilities, but may act on escape sequences anyway.
+        shown = (lambda text: write(without_controls(text))) if sys.stdout.isatty() else write
+        return _folded(PipeView(shown, remark, unverified=unverified), folding)
 
     def status(reason: str, provisional: str) -> str:
-        earlier = unsettled()
-        return status_line(
+        earlier = [folding.shown(text) for text in unsettled()]
+        return thinking_words(folding.thinking_tokens) + status_line(
             link_status(),
             unchecked([*(text.provisional for text in earlier), provisional], len(earlier)),
             reason,
@@ -246,7 +273,11 @@ def make_view(
             has_keys=has_keys(),
         )
 
-    return TerminalView(page, status)
+    return _folded(TerminalView(page, status), folding)
+
+
+def _folded(view: View, folding: Folding) -> View:
+    return FoldingView(view, folding) if folding.marks is not None else view
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:

@@ -20,6 +20,7 @@ SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
 _OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, REPEAT_LAST_N)
+_OF_REASONING = ("reasoning_effort", "thinking_budget")  # what the prompt and a constraint are made of
 _ENDS = ("max_tokens", "stop", "loop_guard")  # what ends an answer, rather than chooses its tokens
 OPTION_NAMES = (  # in the order in which people are shown them
     "temperature",
@@ -35,6 +36,8 @@ OPTION_NAMES = (  # in the order in which people are shown them
     "loop_guard",
     "max_tokens",
     "stop",
+    "reasoning_effort",
+    "thinking_budget",
 )
 
 
@@ -54,6 +57,8 @@ class AnswerOptions:
         chances: what the asker wants to know of the chances of its tokens; None: nothing.
         tools: that the conversation offers from here on; only its first answer has some.
         results: of the calls before, in place of a question.
+        reasoning_effort: how much the model is asked to reason, such as "none"; None: as its chat template has it.
+        thinking_budget: the most tokens of reasoning; None: as the answer allows.
     """
 
     temperature: float | None = None
@@ -73,6 +78,8 @@ class AnswerOptions:
     chances: WantedChances | None = None
     tools: tuple[Tool, ...] = ()
     results: tuple[AnsweredCall, ...] = ()
+    reasoning_effort: str | None = None
+    thinking_budget: int | None = None
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open.
@@ -93,7 +100,7 @@ class AnswerOptions:
             ConfigError: a value outside its range.
         """
         decided = self.decided()
-        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS}
+        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS + _OF_REASONING}
         ends = {name: getattr(decided, name) for name in _ENDS}
         return AnswerSettings(Sampling(**sampling, constraint=self.constraint), **ends, chances=self.chances)
 
@@ -102,7 +109,7 @@ class AnswerOptions:
         return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
 
     def fields(self) -> dict[str, Any]:
-        """The same as JSON has it; without a constraint, and without chances, tools and results if there are none."""
+        """The same as JSON has it; without what only some answers have, where there is none."""
         values = asdict(self)
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
         del values["constraint"], values["tools"], values["results"]
@@ -116,6 +123,9 @@ class AnswerOptions:
             ]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
+        for name in _OF_REASONING:
+            if values[name] is None:
+                del values[name]
         return values
 
     def words(self) -> str:
@@ -130,6 +140,7 @@ class AnswerOptions:
         said |= {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(self, name))}
         if self.temperature:
             said["seed"] = self.seed
+        said |= {name: value for name in _OF_REASONING if (value := getattr(self, name)) is not None}
         words = [f"--{name.replace('_', '-')} {value}" for name, value in said.items()]
         return " ".join([*words, *(f"--logit-bias {token}={bias:g}" for token, bias in self.logit_bias)])
 

@@ -14,6 +14,7 @@ OF_SURFACES = (
     "mcp_allow",
     "json_events",
     "render",
+    "thinking",
     "settle_seconds",
     "daemon",
     "daemon_dir",

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from moa_client.tools.answer_reader import AnswerReader
+from moa_client.tools.answer_split import AnswerSplit
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.ids import call_id
 from moa_client.tools.offer import ToolOffer
@@ -26,13 +27,13 @@ class AnswerMarkup:
     """How a model marks the parts of one answer.
 
     Args:
-        form: of calls.
+        form: of calls; None: none are read.
         offer: the tools that it may call.
         thinking: marks reasoning; None: none is known.
         is_thinking: the prompt has opened reasoning.
     """
 
-    form: ToolFormat
+    form: ToolFormat | None
     offer: ToolOffer
     thinking: Thinking | None
     is_thinking: bool
@@ -40,15 +41,21 @@ class AnswerMarkup:
     def has_any(self, special_tokens: Mapping[str, int]) -> bool:
         """Whether some of these tokens, which readers are not shown otherwise, are marks."""
         form, thinking = self.form, self.thinking
-        marks = [*form.openings, *form.likely_openings, *form.first_openings, form.closing]
+        marks: list[str] = []
+        if form is not None:
+            marks += [*form.openings, *form.likely_openings, *form.first_openings, form.closing]
         if thinking is not None:
             marks += [*thinking.openings, *thinking.closings]
         return any(token in mark for token in special_tokens for mark in marks)
 
+    def split(self) -> AnswerSplit | None:
+        """The answer before its first token, to tell its reasoning from all else; None: it has none."""
+        return None if self.thinking is None else AnswerSplit(ThinkingReader(self.thinking, is_open=self.is_thinking))
+
     def reader(self) -> AnswerReader:
         """A reader of the answer."""
         thinking = None if self.thinking is None else ThinkingReader(self.thinking, is_open=self.is_thinking)
-        return AnswerReader(thinking, self.form.reader(self.offer.tools))
+        return AnswerReader(thinking, None if self.form is None else self.form.reader(self.offer.tools))
 
 
 @dataclass(slots=True)
@@ -84,6 +91,8 @@ class AnswerParts:
         self.text = ""
         self.reasoning = ""
         self.calls: list[Call] = []
+        self._markup = markup
+        self._read: list[str] = []  # all text so far
         self._reader = markup.reader()
         self._most_calls = None if markup.offer.is_parallel else 1
         self._identifier = identifier
@@ -91,11 +100,19 @@ class AnswerParts:
 
     def push(self, text: str) -> list[Part]:
         """Reads more text; what has become certain."""
+        self._read.append(text)
         return self._taken(self._reader.push(text))
 
     def finish(self) -> list[Part]:
         """Ends the text; the rest of it."""
         return self._taken(self._reader.finish())
+
+    def ahead(self, text: str) -> tuple[str, str]:
+        """The reasoning and the text that follow if the answer ends with this text after what was read."""
+        whole = AnswerParts(self._markup, self._identifier)  # a reader in the middle of a mark cannot be copied
+        whole.push("".join(self._read) + text)
+        whole.finish()
+        return whole.reasoning[len(self.reasoning) :], whole.text[len(self.text) :]
 
     def reason(self, reason: str) -> str:
         """Why the answer has ended: "tool_calls" where it ends with calls, "length" where one is cut.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,6 +91,15 @@ class ServedModel(Protocol):
 
     def token_bytes(self, token: int) -> bytes:
         """What one token adds to a text, in UTF-8."""
+        ...
+
+    @property
+    def end_of_text(self) -> Set[int]:
+        """The ids of tokens that end an answer."""
+        ...
+
+    def token_id(self, text: str) -> int | None:
+        """The token that is spelled so; None: there is none."""
         ...
 
     def spelled(self, tokens: Sequence[int]) -> str:

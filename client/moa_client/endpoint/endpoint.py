@@ -167,9 +167,10 @@ class Endpoint:
     ) -> tuple[AnswerHeader, AnswerParts | None, Callable[..., Answering]]:
         """What is known of an answer before it begins, its parts, and what begins it."""
         model, prompt, options = question.model, question.prompt, question.options
-        parts = decoder = None
+        parts = decoder = split = None
         if prompt.markup is not None:
             parts = AnswerParts(prompt.markup, question.identifier)
+            split = prompt.markup.split()
             if prompt.markup.has_any(model.special_tokens):
                 decoder = AnswerDecoder(AnswerText(options=options), model.spelled)
         decode = _shown(model) if decoder is None else model.spelled
@@ -180,6 +181,7 @@ class Endpoint:
             stops=StopSearch(options.stop, model.spelled) if options.stop else None,
             told=ToldTokens(model, decode) if options.chances is not None else None,
             echoed=ToldTokens(model, _prompt_text(model, prompt)) if prompt.is_repeated else None,
+            split=split,
         )
 
         async def repeat() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
@@ -58,9 +58,18 @@ class HostModel:
         """What one token adds to a text, in UTF-8."""
         return self._device.tokenizer.token_bytes(token)
 
+    @property
+    def end_of_text(self) -> Set[int]:
+        """The ids of tokens that end an answer."""
+        return self._device.end_of_text
+
+    def token_id(self, text: str) -> int | None:
+        """The token that is spelled so; None: there is none."""
+        return self._device.tokenizer.token_id(text)
+
     def spelled(self, tokens: Sequence[int]) -> str:
         """The text of some tokens with the special ones, but for those that end an answer."""
-        return self._device.tokenizer.decode([token for token in tokens if token not in self._device.end_of_text])
+        return self._device.spelled(tokens)
 
     def render(self, given: TemplateInput) -> list[int]:
         """The tokens of a conversation up to where the answer begins."""
@@ -94,7 +103,7 @@ class HostModel:
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         """Asks for an answer."""
         options.settings()  # refuses now what the conversation would refuse
-        conversation = self._host.converse(is_read=False, lasts=False, verifies=True)
+        conversation = self._host.converse(is_read=False, lasts=False, verifies=True, spells_marks=False)
         local = LocalConversation(conversation, self._host.leave)
         conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return local

@@ -29,6 +29,7 @@ from moa_client.conversation.events import (
 from moa_client.conversation.updates import Update
 from moa_client.endpoint.stop_search import StopSearch
 from moa_client.endpoint.told_tokens import ToldTokens
+from moa_client.tools.answer_split import AnswerSplit
 
 REASONS = {
     Finish.END_OF_TEXT: "stop",
@@ -51,6 +52,7 @@ class AnswerProgress:
         stops: the strings that end it; None: there are none.
         told: takes in the answer's tokens with their chances; None: nobody asks for them.
         echoed: the prompt's, where it is repeated before the answer.
+        split: of the answer before its first token, to count those of its reasoning; None: it has none.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class AnswerProgress:
         stops: StopSearch | None = None,
         told: ToldTokens | None = None,
         echoed: ToldTokens | None = None,
+        split: AnswerSplit | None = None,
     ) -> None:
         self.text = AnswerText() if decoder is None else decoder.text
         self.told = told
         self.echoed = echoed
         self._decoder = decoder
         self._stops = stops
+        self._split = split
         self.withdrawn = 0  # tokens in all that were provisional and were taken back
         self.link = LinkState.GOOD
         self.is_verified = False
@@ -95,6 +99,11 @@ class AnswerProgress:
     def completion_tokens(self) -> int:
         """Of the answer so far."""
         return self.text.tokens + len(self.text.waiting)
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Committed tokens of its reasoning, with those that mark it; None: the model is not known to have any."""
+        return None if self._split is None else self._split.reasoning_tokens
 
     @property
     def deadline(self) -> float | None:
@@ -161,6 +170,8 @@ class AnswerProgress:
             self._decoder.take(event)
         else:
             self.text.apply(event)
+        if self._split is not None:
+            self._split.read(self.text.committed, self.text.tokens)
         if self.told is not None and isinstance(event, Committed) and event.tokens:
             if event.chances:
                 self.told.take(event.tokens, event.chances)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from moa_shared.protocol.finish_rule import Finish
 
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.conversation import ConversationState, Provenance
 from moa_client.conversation.jobs import Job, Turn
 from moa_client.history.records import StoredAnswer, StoredConversation
-from moa_client.tools.tool import AnsweredCall
 
 _PROVENANCE = {ord(each.name[0]): each for each in Provenance}
 
 
-def restored(stored: StoredConversation, turn_of: Callable[[str, Sequence[AnsweredCall]], Turn]) -> ConversationState:
+def restored(stored: StoredConversation, turn_of: Callable[[str, AnswerOptions], Turn]) -> ConversationState:
     """What `HistoryStore.reopen` has given, for `ClientEngine.restore`.
 
     Args:
-        turn_of: makes the tokens of a question, or of the results in its place, after the text before it.
+        turn_of: makes a question's tokens from its text and what was asked of its answer, after the text before it.
     """
     parts = [answer for answer in stored.answers if answer.is_part]
     tokens: list[int] = []
@@ -33,7 +33,7 @@ def restored(stored: StoredConversation, turn_of: Callable[[str, Sequence[Answer
         tokens,
         [_PROVENANCE[code] for answer in parts for code in answer.provenance],
         turns,
-        [_job(answer, turn_of(answer.question, answer.options.results)) for answer in waiting],
+        [_job(answer, turn_of(answer.question, answer.options)) for answer in waiting],
         is_begun=bool(waiting and waiting[0].tokens),
     )
 

@@ -7,7 +7,7 @@ Invariant: all surfaces get the same updates in the same order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
@@ -40,6 +40,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.records import StoredConversation
 from moa_client.host.journal import ConversationJournal
+from moa_client.host.reasoning import answer_decode
 from moa_client.host.reopening import reopened
 from moa_client.link.log import log_link_change
 from moa_client.surface.subscription import Subscription
@@ -52,9 +53,11 @@ class Publisher:
     Args:
         engine: knows the link and what answers cost.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
+        spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
     """
 
-    def __init__(self, engine: ClientEngine, journal: ConversationJournal | None) -> None:
+    def __init__(self, engine: ClientEngine, journal: ConversationJournal | None, *, spells_marks: bool = True) -> None:
+        self._spells_marks = spells_marks
         self.answers: list[AnswerText] = []
         self.link_reason = ""  # why the link is as it is; empty: it is there
         self.subscriptions: list[Subscription] = []
@@ -68,7 +71,7 @@ class Publisher:
     def resume(self, stored: StoredConversation) -> None:
         """Takes in the answers of a conversation that was kept."""
         for number, answer in enumerate(stored.answers, 1):
-            decoder = reopened(answer, number, self._engine.device.decode)
+            decoder = reopened(answer, number, self._decode)
             self.answers.append(decoder.text)
             if not answer.is_part:
                 self._gone.add(number)
@@ -79,12 +82,12 @@ class Publisher:
         """An answer begins."""
         self._keep(lambda journal: journal.begin(question, options))
         self.publish(Asked(question, options), len(self.answers) + 1)
-        return AnswerDecoder(self.answers[-1], self._engine.device.decode)
+        return AnswerDecoder(self.answers[-1], self._decode)
 
     def continue_newest(self, options: AnswerOptions) -> AnswerDecoder:
         """The newest answer goes on from its committed text."""
         text = self.answers[-1]
-        decoder = AnswerDecoder(text, self._engine.device.decode)
+        decoder = AnswerDecoder(text, self._decode)
         decoder.restore(self._engine.conversation.answer)
         self._keep(lambda journal: journal.continue_answer(options))
         self.publish(Continued(options), text.number)
@@ -165,6 +168,11 @@ class Publisher:
         self._tell(update)
 
     # ------------------------------------------------------------ inside
+
+    @property
+    def _decode(self) -> Callable[[Sequence[int]], str]:
+        device = self._engine.device
+        return answer_decode(device) if self._spells_marks else device.decode
 
     def _decide(self, event: Earlier | Settled | Refused) -> None:
         """A server has decided something about the oldest answer that ended without it."""

@@ -30,6 +30,7 @@ from moa_client.history.restoring import restored
 from moa_client.host.call_rounds import CallRounds
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.publisher import Publisher
+from moa_client.host.reasoning import reasoned, reasoning_marks
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_client.tools.tool import Tool
@@ -51,6 +52,7 @@ class TextConversation:
         idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
         box: the tools that a new conversation offers, and that run calls; None: there are none.
+        spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class TextConversation:
         journal: ConversationJournal | None = None,
         idle_seconds: float = 0.0,
         box: ToolBox | None = None,
+        *,
+        spells_marks: bool = True,
     ) -> None:
         self.engine = engine
         self.asked_at = 0.0  # the newest question, by the loop's clock
@@ -69,7 +73,7 @@ class TextConversation:
         self._system = system
         self._turns = self._turns_with(system, box.tools if box is not None else ())
         self._after_answer = after_answer
-        self._publisher = Publisher(engine, journal)
+        self._publisher = Publisher(engine, journal, spells_marks=spells_marks)
         self._rounds = CallRounds(engine, self._publisher, box)
         self._idle_seconds = idle_seconds
         self._is_idle = False
@@ -100,6 +104,7 @@ class TextConversation:
             alone=choice.alone if choice is not None else "",
             system=self._system,
             sampling=AnswerOptions().decided(device.sampling, CHAT_DEFAULTS).sampling(),
+            thinking=reasoning_marks(device.tokenizer),
         )
 
     @property
@@ -145,10 +150,11 @@ class TextConversation:
         """Asks; after the answers that are under way.
 
         Raises:
-            ConfigError: an option out of its range.
+            ConfigError: an option out of its range, or that the model knows nothing of.
             OverloadedError: too many questions wait.
         """
-        self.ask_turn(question, self._turns.of(question), options)
+        options = reasoned(self.engine.device, options)
+        self.ask_turn(question, self._turn_of(question, options), options)
 
     def ask_turn(self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "") -> None:
         """The same for a question whose tokens the caller makes.
@@ -192,7 +198,7 @@ class TextConversation:
         self._publisher.resume(stored)
         if self.answers:
             self._turns = self._turns_with(self._system, self.answers[0].options.tools)
-        self.engine.restore(restored(stored, self._turns.of))
+        self.engine.restore(restored(stored, self._turn_of))
 
     def stop(self) -> None:
         """Ends the running answer where it is, or the next one before it begins; the server is asked first.
@@ -431,7 +437,8 @@ class TextConversation:
                 return
             before, options = len(self.answers), self.answers[-1].options
             self._asked += 1
-            turn, options = self._turns.of("", results), replace(options, tools=(), results=results)
+            options = replace(options, tools=(), results=results)
+            turn = self._turn_of("", options)
             await self._follow(turn, self._publisher.begin("", options), begin_span("question"))
             if len(self.answers) == before:
                 return  # it was stopped before it began, or what the tools say does not fit
@@ -440,6 +447,9 @@ class TextConversation:
     async def _rewind(self, answers: int) -> None:
         self.engine.rewind(self._publisher.parts(answers))
         self._publisher.rewind(answers)
+
+    def _turn_of(self, question: str, options: AnswerOptions) -> Turn:
+        return self._turns.of(question, options.results, options.reasoning_effort)
 
     def _turns_with(self, system: str | None, tools: Sequence[Tool]) -> ConversationTurns:
         device = self.engine.device

@@ -10,6 +10,7 @@ from typing import Any
 
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.grammar import Grammar
+from moa_client.tools.reasoned import Reasoning
 from moa_client.tools.tool import Tool
 
 
@@ -19,7 +20,7 @@ def forced_grammar(
     special_tokens: Mapping[str, int],
     *,
     is_parallel: bool = False,
-    reasoning_end: str = "",
+    reasoning: Reasoning | None = None,
     otherwise: Mapping[str, Any] | None = None,
 ) -> str:
     """The grammar of an answer that calls one of these tools, with arguments of its schema.
@@ -28,18 +29,18 @@ def forced_grammar(
         tools: at least one: those that `ToolChoice.of` gives.
         special_tokens: the model's special tokens by text, with their ids.
         is_parallel: several calls are allowed, where the form knows several.
-        reasoning_end: what ends the reasoning that the prompt has opened; empty: it has opened none.
+        reasoning: that may come first; None: none.
         otherwise: the schema of an answer without a call; None: it must call.
 
     Raises:
-        ConfigError: a schema cannot be enforced in this form.
+        ConfigError: a schema cannot be enforced in this form, or the tokens of reasoning cannot be counted.
     """
     grammar = Grammar(special_tokens)
     call = grammar.choice([form.call_grammar(tool, grammar) for tool in tools])
     before, between, after = (grammar.markup(text) for text in form.around)
     calls = grammar.rule(f"{call} ({between} {call})*" if is_parallel and form.is_parallel else call)
-    reasoning = f"{grammar.text_until(reasoning_end)} /\\n{{0,2}}/" if reasoning_end else ""
+    thought = reasoning.before(grammar) if reasoning is not None else ""
     answer = " ".join(filter(None, [before, calls, after]))
     if otherwise is not None:
         answer = grammar.choice([answer, grammar.json(otherwise)])
-    return grammar.lark(" ".join(filter(None, [reasoning, answer])))
+    return grammar.lark(" ".join(filter(None, [thought, answer])))

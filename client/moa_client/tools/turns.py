@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from moa_shared.text.template import CALL_MARK, ChatTemplate
 
+from moa_client.tools.effort import EFFORTS, effort_arguments
 from moa_client.tools.finished_calls import finished_calls
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.template_input import ChatMessage, template_input
@@ -54,15 +55,25 @@ class ConversationTurns:
         start = [] if system is None else [ChatMessage("system", system)]
         given = template_input(self._form, self._chat_template, start, tools)
         started = given.messages[0]["content"] if given.messages else None
-        self._template = ChatTemplate(tokenizer, started, context_tokens, given.arguments)
+
+        def template(effort: str | None) -> ChatTemplate:
+            arguments = given.arguments | effort_arguments(self._chat_template, effort)
+            return ChatTemplate(tokenizer, started, context_tokens, arguments)
+
+        self._template = lru_cache(len(EFFORTS) + 1)(template)
 
     def check(self) -> None:
         """Raises what the first turn would raise, whatever is asked in it."""
-        self._template.check()
+        self._template(None).check()
 
-    def of(self, question: str, results: Sequence[AnsweredCall] = ()) -> Turn:
-        """The turn of a question, or of the results of the calls before it in its place."""
-        return self._of_results(results) if results else self._of_question(question)
+    def of(self, question: str, results: Sequence[AnsweredCall] = (), effort: str | None = None) -> Turn:
+        """The turn of a question, or of the results of the calls before it in its place.
+
+        Args:
+            effort: how much the model is asked to reason; None: as its template has it.
+        """
+        template = self._template(effort)
+        return self._of_results(results, template) if results else self._of_question(question, template)
 
     def calls(self, before: Sequence[int], answer: Sequence[int], identifier: str) -> tuple[ToolCall, ...]:
         """The calls of an answer that has ended; only the first, where the template takes no more.
@@ -78,23 +89,21 @@ class ConversationTurns:
         calls = finished_calls(self._form, thinking, self.tools, prompt, text, identifier)
         return calls if self._form.is_parallel else calls[:1]
 
-    def _of_question(self, question: str) -> Turn:
-        template = self._template
-
+    def _of_question(self, question: str, template: ChatTemplate) -> Turn:
         def turn(before: Sequence[int]) -> Sequence[int]:
             return template.next_turn(question, before) if before else template.first_turn(question)
 
         return turn
 
-    def _of_results(self, results: Sequence[AnsweredCall]) -> Turn:
+    def _of_results(self, results: Sequence[AnsweredCall], template: ChatTemplate) -> Turn:
         calls = [each.call for each in results]
         calls[-1] = replace(calls[-1], arguments=f'{{"answer": "{CALL_MARK}"}}')
         called = ChatMessage("assistant", "", tuple(calls))
         said: list[ChatMessage | ToolResult] = [called, *(each.result for each in results)]
         messages = template_input(self._form, self._chat_template, said, ()).messages
         if messages[-1]["role"] == "user":  # the template knows no calls
-            return self._of_question(messages[-1]["content"])
-        after = cache(lambda: self._template.after_calls(messages))
+            return self._of_question(messages[-1]["content"], template)
+        after = cache(lambda: template.after_calls(messages))
         return lambda before: self._continued(after(), before)
 
     def _continued(self, after: Sequence[int], before: Sequence[int]) -> Sequence[int]:

@@ -44,6 +44,7 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._arguments = arguments
         self._context_tokens = context_tokens
         self._arguments = arguments or None
         self._first, self._next = lru_cache(1)(self._first_turn), lru_cache(1)(self._next_turn)

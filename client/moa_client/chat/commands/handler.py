@@ -45,6 +45,7 @@ class CommandHandler:
             "online": self._online,
             "alone": self._alone,
             "stats": self._stats,
+            "thinking": self._thinking,
         }
         for name, carry_out in (("list", list_kept), ("load", load_kept), ("save", save_kept), ("title", title_kept)):
             self._handlers[name] = partial(carry_out, chat)
@@ -129,7 +130,7 @@ class CommandHandler:
     async def _copy(self, rest: str) -> None:
         chat = self._chat
         last = chat.last_answer
-        text = last.committed + last.provisional if last is not None else ""
+        text = chat.last_text
         if rest not in ("", "code"):
             chat.say(f"/copy copies the answer, /copy code its last block of code.{nearest(rest, ('code',))}")
             return
@@ -140,6 +141,9 @@ class CommandHandler:
             return
         terminal = sys.stdout.write if chat.page is not None else None
         chat.say(await copy_text(text.strip("\n"), terminal))
+
+    async def _thinking(self, rest: str) -> None:
+        self._chat.say(self._chat.last_reasoning.strip() or "The last answer came without reasoning that is marked.")
 
     # ------------------------------------------------------------ what is set
 

@@ -8,6 +8,8 @@ from moa_shared.programs.config import load_settings
 
 from moa_client.settings import SECTION, ClientSettings
 
+_OPEN = {"system": "the model's own", "reasoning_effort": "the model's own", "thinking_budget": "not limited"}
+
 
 def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
     """The settings with another value.
@@ -40,5 +42,5 @@ def shown(settings: ClientSettings, name: str, sampling: Mapping[str, float]) ->
     if value is None and name in sampling:
         return f"{sampling[name]:g} (the default)"
     if value is None:
-        return "the model's own" if name == "system" else "a new one for each question"
+        return _OPEN.get(name, "a new one for each question")
     return f"{value:g}" if isinstance(value, float) else str(value)

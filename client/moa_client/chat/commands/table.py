@@ -23,7 +23,7 @@ class ChatCommand(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-SETTABLE = (*OPTION_NAMES, "system", "render")
+SETTABLE = (*OPTION_NAMES, "thinking", "system", "render")
 SWITCHES = ("on", "off")
 SWITCHED = ("loop_guard", "render")
 TABLE = (
@@ -35,6 +35,7 @@ TABLE = (
     ChatCommand("edit", "/edit [TEXT]", "edit TEXT, or the last question, in $VISUAL or $EDITOR, and ask it"),
     ChatCommand("file", "/file [PATH]", "have a text file go with the next question; alone: which do, and forget them"),
     ChatCommand("copy", "/copy [code]", "copy the last answer, or the last block of code in it", ("code",)),
+    ChatCommand("thinking", "/thinking", "show the reasoning before the last answer"),
     ChatCommand("set", "/set", "show what can be set"),
     ChatCommand(
         "set",

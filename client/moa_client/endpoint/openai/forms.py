@@ -65,7 +65,7 @@ class OpenAiForm:
 
     def moa(self, progress: AnswerProgress) -> Fields:
         """What only this endpoint says of a whole answer."""
-        return {"seed": self._header.seed, **verification(progress)}
+        return {"seed": self._header.seed, **verification(progress, self._verified(progress))}
 
     def first(self) -> bytes:
         """Begins a stream."""
@@ -73,11 +73,12 @@ class OpenAiForm:
 
     def next(self, progress: AnswerProgress) -> bytes:
         """What is new; empty: nothing that this stream has."""
-        committed, moa = progress.text.committed, self._news(progress)
+        committed = progress.text.committed
         piece, self._sent = committed[self._sent :], len(committed)
         choices = self._repeated(progress) + (self._deltas(piece) if piece else [])
         if piece and choices and (chances := self._chances(progress, self._sent)) is not None:
             choices[-1]["logprobs"] = chances
+        moa = self._news(progress)
         if not choices and not moa:
             return b""
         events = [self._event([choice], {}) for choice in choices[:-1]]
@@ -89,10 +90,11 @@ class OpenAiForm:
 
     def end(self, progress: AnswerProgress) -> bytes:
         """Ends an answer in a stream."""
+        moa = verification(progress, self._verified(progress))
         rest = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
         closing = self._end(self._reason(progress))
         closing["logprobs"] = self._chances(progress)
-        return rest + self._event([closing], verification(progress))
+        return rest + self._event([closing], moa)
 
     def close(self, answers: Sequence[AnswerProgress]) -> bytes:
         """Ends a stream whose answers have ended in it."""
@@ -152,6 +154,14 @@ class OpenAiForm:
     def _reason(self, progress: AnswerProgress) -> str:
         return progress.reason or ""
 
+    def _verified(self, progress: AnswerProgress) -> int:
+        """How many characters of the answer the server has verified, if not all."""
+        return len(progress.text.committed)
+
+    def _ahead(self, text: str) -> Fields:
+        """What provisional text is."""
+        return {"provisional": text}
+
     def _fields(self, kind: str) -> Fields:
         """The first fields of an object."""
         return {
@@ -165,14 +175,18 @@ class OpenAiForm:
     def _usage(self, answers: Sequence[AnswerProgress]) -> Fields:
         """How many tokens there were; those of the question count once."""
         prompt, tokens = self._header.prompt_tokens, sum(answer.completion_tokens for answer in answers)
-        return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        usage: Fields = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        reasoning = [each.reasoning_tokens for each in answers if each.reasoning_tokens is not None]
+        if reasoning:
+            usage["completion_tokens_details"] = {"reasoning_tokens": sum(reasoning)}
+        return usage
 
     def _news(self, progress: AnswerProgress) -> Fields:
         """What this stream says of provisional text, if that has changed."""
         if not self._with_provisional or progress.is_over:
             return {}
         shown = {
-            "provisional": progress.text.provisional,
+            **self._ahead(progress.text.provisional),
             "waiting": len(progress.text.waiting),
             "withdrawn": progress.withdrawn,
             "link": progress.link.value,
@@ -204,17 +218,18 @@ class ChatForm(OpenAiForm):
     def __init__(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0, **stream: bool) -> None:
         super().__init__(header, index=index, **stream)
         self._parts = parts
+        self._verified_characters: int | None = None  # of the answer's own text, once it is over
 
     def _choice(self, progress: AnswerProgress) -> Fields:
-        text = progress.text.committed + progress.text.provisional
         if self._parts is None:
+            text = progress.text.committed + progress.text.provisional
             message: Fields = {"role": "assistant", "content": text, "refusal": None}
         else:
-            self._parts.push(text)
+            self._verified(progress)  # reads what is committed
+            self._parts.push(progress.text.provisional)
             self._parts.finish()
             message = message_fields(self._parts)
-        chances = self._chances(progress)
-        return {"message": message, "logprobs": chances, "finish_reason": self._reason(progress)}
+        return {"message": message, "logprobs": self._chances(progress), "finish_reason": self._reason(progress)}
 
     def _opening(self) -> Fields:
         content = {"content": ""} if self._parts is None else {}  # with calls there may be none
@@ -238,6 +253,21 @@ class ChatForm(OpenAiForm):
 
     def _logprobs(self, progress: AnswerProgress, tokens: Sequence[ToldToken]) -> Fields | None:
         return chat_logprobs(tokens)
+
+    def _verified(self, progress: AnswerProgress) -> int:
+        if self._parts is None:
+            return super()._verified(progress)
+        if self._verified_characters is None:
+            self._parts.push(progress.text.committed[self._sent :])
+            self._sent = len(progress.text.committed)
+            self._verified_characters = len(self._parts.text)
+        return self._verified_characters
+
+    def _ahead(self, text: str) -> Fields:
+        if self._parts is None:
+            return super()._ahead(text)
+        reasoning, answer = self._parts.ahead(text)
+        return {"provisional": answer, "provisional_reasoning": reasoning}
 
     def _of_parts(self, whole: AnswerParts, parts: list[Part]) -> list[Fields]:
         deltas = [delta_fields(part, whole) for part in parts]
@@ -326,8 +356,6 @@ def delta_fields(part: Part, whole: AnswerParts) -> Fields:
             return {}
 
 
-def verification(progress: AnswerProgress) -> Fields:
-    """Whether the server has decided all of an answer, and how much if not."""
-    if progress.is_verified:
-        return {"verified": True}
-    return {"verified": False, "verified_characters": len(progress.text.committed)}
+def verification(progress: AnswerProgress, characters: int) -> Fields:
+    """What is said of it; `characters`: that are verified, if not all."""
+    return {"verified": True} if progress.is_verified else {"verified": False, "verified_characters": characters}

@@ -5,6 +5,7 @@ Every value that cannot be used is refused with the name of its parameter.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -31,11 +32,13 @@ from moa_client.endpoint.openai.parameters import Api, used_parameters
 from moa_client.endpoint.openai.response_format import ResponseFormat, StructuredOutputs, constraint_of
 from moa_client.endpoint.openai.tool_fields import ToolChoiceField, ToolField, tool_offer
 from moa_client.endpoint.prompt import chat_prompt
+from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ToolChoice
 from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
+MOST_ARGUMENTS = 4096  # bytes
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
 MOST_CHOICES = 8  # as many as a daemon answers at once, unless it is told otherwise
 AnyRequest = TypeVar("AnyRequest", bound=RequestFields)
@@ -199,6 +202,11 @@ class ChatRequest(AnswerRequest):
     tools: list[ToolField] = Field(default_factory=list)
     tool_choice: ToolChoiceField = ToolChoice()
     parallel_tool_calls: bool = True
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    enable_thinking: bool | None = None
+    thinking_token_budget: int | None = Field(None, ge=0, lt=1 << 31)
+    thinking_budget: int | None = Field(None, ge=0, lt=1 << 31)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def most_tokens(self) -> int:
@@ -217,10 +225,14 @@ class ChatRequest(AnswerRequest):
         functions = [tool.function for tool in self.tools]
         return tool_offer(functions, self.tool_choice, is_parallel=self.parallel_tool_calls)
 
+    def reasoning(self) -> AskedReasoning:
+        """What is asked of the reasoning before the answer."""
+        budget = self.thinking_budget if self.thinking_token_budget is None else self.thinking_token_budget
+        return AskedReasoning(self.reasoning_effort, self.enable_thinking, budget, self.chat_template_kwargs)
+
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
-        form = constraint_of(self.response_format, None)
-        return chat_prompt(conversation(self.messages), self.offer(), model, form=form)
+        return chat_prompt(conversation(self.messages), self.offer(), model, self.reasoning(), self.constraint())
 
     def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> ChatForm:
         """How the answer is sent."""
@@ -232,6 +244,7 @@ class ChatRequest(AnswerRequest):
             raise refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise refused("top_logprobs", "only a request with logprobs: true may have it")
+        self._check_reasoning()
         if self.messages[-1].role == "assistant":
             raise refused(
                 f"messages[{len(self.messages) - 1}].role",
@@ -241,6 +254,14 @@ class ChatRequest(AnswerRequest):
         conversation(self.messages)
         if self.offer().tools:
             self._check_with_tools()
+
+    def _check_reasoning(self) -> None:
+        if self.reasoning_effort is not None and self.enable_thinking is not None:
+            raise refused("enable_thinking", "reasoning_effort says how much the model reasons: give one of them")
+        if self.thinking_budget is not None and self.thinking_token_budget is not None:
+            raise refused("thinking_budget", "it is another name of thinking_token_budget: give one of them")
+        if len(json.dumps(self.chat_template_kwargs)) > MOST_ARGUMENTS:
+            raise refused("chat_template_kwargs", f"at most {MOST_ARGUMENTS} bytes of JSON are allowed")
 
     def _check_with_tools(self) -> None:
         if self.structured_outputs is not None:

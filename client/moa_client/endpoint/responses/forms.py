@@ -121,7 +121,7 @@ class ResponseForm:
         fields |= {
             "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
             "usage": self._usage(progress),
-            "moa": {"seed": self._header.seed, **verification(progress)},
+            "moa": {"seed": self._header.seed, **verification(progress, len(progress.text.committed))},
         }
         if self._is_kept:
             fields["store"] = self._keep(fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -16,6 +17,7 @@ from moa_client.conversation.events import Asked, Committed, Ended, LinkState
 from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
+from moa_client.tools.answer_split import ReasoningMarks
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -36,6 +38,7 @@ class Conversation:
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         self.asked.append(question)
+        self.options = options
 
     async def updates(self) -> AsyncGenerator[Update, None]:
         number = len(self.asked)
@@ -151,3 +154,28 @@ async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answe
             "Until a server is reachable, the small model on this device answers, much worse than tiny.",
         ]
     )
+
+
+@pytest.mark.parametrize(("efforts", "asked"), [(("none", "high"), "none"), (("low", "high"), None)])
+async def test_a_model_is_asked_not_to_reason_where_it_can_be(efforts: tuple[str, ...], asked: str | None) -> None:
+    conversation = Conversation()
+    marks = ReasoningMarks(("<think>",), ("</think>",), efforts=efforts)
+    conversation.facts = replace(conversation.facts, thinking=marks)
+    said: list[str] = []
+    settings = ClientSettings(thinking="off")
+    chat = Chat(settings, cast("OpenConversation", conversation), said.append, said.append)
+    await chat.ask("Why?")
+    assert conversation.options.reasoning_effort == asked
+
+
+async def test_reasoning_is_shown_when_it_is_asked_for() -> None:
+    conversation = Conversation()
+    conversation.facts = replace(conversation.facts, thinking=ReasoningMarks(("<",), (">",), opened=("",)))
+    said: list[str] = []
+    chat = Chat(ClientSettings(), cast("OpenConversation", conversation), said.append, said.append)
+    commands = CommandHandler(chat)
+    await commands.on_line("/thinking")
+    await commands.on_line("Why?")
+    await commands.on_line("/thinking")
+    assert said[0] == "The last answer came without reasoning that is marked."
+    assert said[-2:] == ["(thought for 1 token: /thinking shows it)", "a"]

@@ -9,3 +9,9 @@ def test_every_option_has_its_place_among_the_names() -> None:
     """But what programs alone set, and tools with their results, which are the conversation's."""
     others = ["constraint", "chances", "tools", "results"]
     assert sorted([*OPTION_NAMES, *others]) == sorted(each.name for each in fields(AnswerOptions))
+
+
+def test_what_was_asked_of_reasoning_is_said() -> None:
+    assert AnswerOptions(0.0, reasoning_effort="low", thinking_budget=0).words() == (
+        "--temperature 0 --reasoning-effort low --thinking-budget 0"
+    )

@@ -192,6 +192,45 @@ class MistralSource(ScriptedSource):
         return "".join(self.words[token] for token in tokens)
 
 
+class Reasoning(ScriptedSource):
+    """Its template marks reasoning."""
+
+    chat_template = "<think>{{ message.content }}"
+
+
+async def test_reasoning_is_apart_whole_and_as_a_stream() -> None:
+    source = Reasoning(saying("<think>", "Hm", "</think>", "Good", " day."))
+    async with serving(source) as server, client_of(server.url) as client:
+        completion = await client.chat.completions.create(model=MODEL, messages=HI)
+        stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+        deltas = [chunk.choices[0].delta.to_dict() async for chunk in stream]
+    message = completion.choices[0].message.to_dict()
+    assert (message["reasoning_content"], message["content"]) == ("Hm", "Good day.")
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens_details is not None
+    assert completion.usage.completion_tokens_details.reasoning_tokens == 3
+    assert "".join(str(delta.get("reasoning_content", "")) for delta in deltas) == "Hm"
+    assert "".join(str(delta.get("content") or "") for delta in deltas) == "Good day."
+
+
+async def test_what_is_provisional_is_apart_too() -> None:
+    async def script(answer: ScriptedAnswer) -> None:
+        answer.commit("<think>", "Hm")
+        answer.write(".", "</think>", "Good")
+        await asyncio.sleep(0.05)
+        answer.commit(".", "</think>", "Good", " day.")
+        answer.end()
+
+    async with serving(Reasoning(script)) as server, client_of(server.url) as client:
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=HI, stream=True, extra_body={"moa": {"provisional": True}}
+        )
+        seen = [moa_of(chunk) async for chunk in stream]
+    assert {"provisional": "Good", "provisional_reasoning": "."}.items() <= next(
+        each for each in seen if each.get("waiting")
+    ).items()
+
+
 async def test_special_tokens_that_mark_calls_are_read() -> None:
     async def script(answer: ScriptedAnswer) -> None:
         answer.commit("", *MistralSource.words[1:])
