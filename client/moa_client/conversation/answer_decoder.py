@@ -24,6 +24,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_runs import TextRun, joined
 
 ENDED_BY_TEXT = (Finish.END_OF_TEXT, Finish.STOP)  # in the others more would follow
 
@@ -72,7 +73,10 @@ class AnswerDecoder:
             case Committed(tokens, confirmed):
                 if confirmed < len(tokens):
                     self._ahead = None
-                return replace(event, text=_push(self._stream, tokens))
+                pieces = [self._stream.push((token,)) for token in tokens]
+                writers = event.writers or (None,) * len(tokens)
+                runs = joined(TextRun(len(piece), writer) for piece, writer in zip(pieces, writers, strict=True))
+                return replace(event, text="".join(pieces), runs=runs)
             case Provisional(tokens):
                 self._ahead = self._ahead or self._stream.fork()
                 return replace(event, added=_push(self._ahead, tokens))

@@ -31,6 +31,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.jobs import Job, Jobs, Turn
+from moa_client.conversation.text_runs import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,12 @@ class AnswerQueue:
 
     # ------------------------------------------------------------ what the server decides
 
-    def on_committed(self, tokens: Sequence[int]) -> None:
-        """Takes in tokens of the front job's answer from a verdict."""
+    def on_committed(self, tokens: Sequence[int], writers: Sequence[Provenance] = ()) -> None:
+        """Takes in tokens of the front job's answer from a verdict.
+
+        Args:
+            writers: of each of them; empty: not known.
+        """
         job = self.front
         if job is None:
             return
@@ -198,10 +203,10 @@ class AnswerQueue:
         if job is not self.current:
             job.verified += tokens
         if confirmed:
-            self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed))
+            self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed, writers=tuple(writers[:confirmed])))
         if confirmed < len(tokens):
             self._correct(job)
-            self._tell(job, Committed(tuple(tokens[confirmed:])))
+            self._tell(job, Committed(tuple(tokens[confirmed:]), writers=tuple(writers[confirmed:])))
 
     def on_finished(self, finish: Finish) -> Ask | None:
         """Ends the front job's answer, now fully decided; the next question to ask, if there is one."""
@@ -231,7 +236,7 @@ class AnswerQueue:
             self.conversation.keep(written, job.finish)
             job.kept += len(written)
             if written:
-                self._tell(job, Committed(written, len(written)))
+                self._tell(job, Committed(written, len(written), writers=(Provenance.ALONE,) * len(written)))
             if job is not self.current:
                 job.verified += written
             if job.finish is Finish.UNFINISHED:

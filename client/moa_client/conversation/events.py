@@ -15,6 +15,7 @@ from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
+from moa_client.conversation.text_runs import Provenance, TextRun
 
 
 class LinkState(Enum):
@@ -34,11 +35,15 @@ class Committed:
     Args:
         confirmed: how many of them, from the first one on, were shown as provisional in the same place.
         text: what they add to the committed text; if confirmed, the provisional text begins with it.
+        writers: of each token; empty: not known.
+        runs: of `text`.
     """
 
     tokens: tuple[int, ...]
     confirmed: int = 0
     text: str = ""
+    writers: tuple[Provenance, ...] = ()
+    runs: tuple[TextRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
