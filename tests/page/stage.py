@@ -23,6 +23,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_runs import Provenance, TextRun, joined
 from moa_client.conversation.updates import Update
 from moa_client.host.frame_tap import Crossing
 from moa_shared.errors import MoaError
@@ -74,10 +75,17 @@ class Stage:
             self.figures.kept += count if confirmed else 0
             self.conversation.cross("down", "verdict", 10 + 2 * count, count, guessed, by_server)
             self.conversation.cross("down", "memory", 216 * count)
-            self.tell(Committed(tuple(range(count)), count if confirmed else 0, piece))
+            writer = Provenance.DRAFT if guessed else Provenance.SERVER if by_server else Provenance.TARGET
+            run = TextRun(len(piece), writer, 1 - chance * chance if self.options.chances is not None else None)
+            self.tell(Committed(tuple(range(count)), count if confirmed else 0, piece, runs=(run,)))
             await self.pause(0.4 * pause)
             self.conversation.cross("up", "draft", 30, 3 + index % 3)
             await self.pause(0.6 * pause)
+
+    def commit_runs(self, *pieces: tuple[str, Provenance, float | None]) -> None:
+        """The server commits a token for each piece: its text, its writer and its chance."""
+        runs = joined(TextRun(len(text), writer, chance) for text, writer, chance in pieces)
+        self.tell(Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
 
     async def write(self, text: str, pause: float = 0.0) -> None:
         """The device writes without the server."""

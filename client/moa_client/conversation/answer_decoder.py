@@ -24,7 +24,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.conversation.text_runs import TextRun, joined
+from moa_client.conversation.text_runs import runs_of
 
 ENDED_BY_TEXT = (Finish.END_OF_TEXT, Finish.STOP)  # in the others more would follow
 
@@ -73,10 +73,10 @@ class AnswerDecoder:
             case Committed(tokens, confirmed):
                 if confirmed < len(tokens):
                     self._ahead = None
-                pieces = [self._stream.push((token,)) for token in tokens]
-                writers = event.writers or (None,) * len(tokens)
-                runs = joined(TextRun(len(piece), writer) for piece, writer in zip(pieces, writers, strict=True))
-                return replace(event, text="".join(pieces), runs=runs)
+                pieces = _pieces(self._stream, tokens)
+                lengths = tuple(map(len, pieces))
+                runs = runs_of(lengths, event.writers, event.chances)
+                return replace(event, text="".join(pieces), lengths=lengths if event.chances else (), runs=runs)
             case Provisional(tokens):
                 self._ahead = self._ahead or self._stream.fork()
                 return replace(event, added=_push(self._ahead, tokens))
@@ -94,5 +94,9 @@ class AnswerDecoder:
 
 
 def _push(stream: TextStream, tokens: Sequence[int]) -> str:
-    """Adds tokens one by one, so that the text does not depend on how they came."""
-    return "".join([stream.push((token,)) for token in tokens])
+    return "".join(_pieces(stream, tokens))
+
+
+def _pieces(stream: TextStream, tokens: Sequence[int]) -> list[str]:
+    """Adds tokens one by one, so that the text does not depend on how they came; the text that comes with each."""
+    return [stream.push((token,)) for token in tokens]

@@ -8,6 +8,7 @@ from typing import Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.chances import WantedChances
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.defaults import SamplingDefaults
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
@@ -48,6 +49,7 @@ class AnswerOptions:
         presence_penalty, frequency_penalty, logit_bias: see `Sampling`.
         loop_guard: an answer that only repeats itself is ended.
         constraint: the form that the answer must have; None: any.
+        chances: what the asker wants to know of the chances of its tokens; None: nothing.
     """
 
     temperature: float | None = None
@@ -64,6 +66,7 @@ class AnswerOptions:
     logit_bias: TokenBias = ()
     loop_guard: bool = True
     constraint: Constraint | None = None
+    chances: WantedChances | None = None
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open.
@@ -86,17 +89,19 @@ class AnswerOptions:
         decided = self.decided()
         sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS}
         ends = {name: getattr(decided, name) for name in _ENDS}
-        return AnswerSettings(Sampling(**sampling, constraint=self.constraint), **ends)
+        return AnswerSettings(Sampling(**sampling, constraint=self.constraint), **ends, chances=self.chances)
 
     def sampling(self) -> dict[str, float]:
         """Those that a model may have a say in, once decided, by name."""
         return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
 
     def fields(self) -> dict[str, Any]:
-        """The same as JSON has it; without a constraint where there is none."""
+        """The same as JSON has it; without a constraint and chances where there are none."""
         values = asdict(self)
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
         del values["constraint"]
+        if self.chances is None:
+            del values["chances"]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
         return values
@@ -131,11 +136,13 @@ def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
     """The options that `AnswerOptions.fields` has made; what is missing is left open.
 
     Raises:
-        ConfigError: a token id that is none, or a constraint that is none.
+        ConfigError: a token id that is none, a constraint that is none, or chances that cannot be told.
     """
     values = dict(fields)
     if (constraint := values.get("constraint")) is not None:
         values["constraint"] = _constraint_from(constraint)
+    if (chances := values.get("chances")) is not None:
+        values["chances"] = _chances_from(chances)
     if "stop" in values:
         values["stop"] = tuple(values["stop"])
     if "logit_bias" in values:
@@ -148,6 +155,13 @@ def _constraint_from(fields: Mapping[str, Any]) -> Constraint:
     if fields.get("kind") not in kinds:
         raise ConfigError(f"A constraint has the kind {fields.get('kind')!r}, expected {', '.join(kinds)}.")
     return Constraint(kinds[fields["kind"]], str(fields.get("text", "")))
+
+
+def _chances_from(fields: Mapping[str, Any]) -> WantedChances:
+    likeliest, processed = fields.get("likeliest", 0), fields.get("processed", False)
+    if type(likeliest) is not int or type(processed) is not bool or fields.keys() - {"likeliest", "processed"}:
+        raise ConfigError(f"chances are {dict(fields)!r}, expected likeliest (0 to 20) and processed (true or false).")
+    return WantedChances(likeliest, processed)
 
 
 def token_bias(bias: Mapping[str, float]) -> TokenBias:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.settings import Sampling
 
 from moa_client.conversation.conversation import Conversation, ConversationState, Phase
@@ -184,10 +185,13 @@ class AnswerQueue:
 
     # ------------------------------------------------------------ what the server decides
 
-    def on_committed(self, tokens: Sequence[int], writers: Sequence[Provenance] = ()) -> None:
+    def on_committed(
+        self, tokens: Sequence[int], chances: Sequence[TokenChances] = (), writers: Sequence[Provenance] = ()
+    ) -> None:
         """Takes in tokens of the front job's answer from a verdict.
 
         Args:
+            chances: of each of them, if the server has told them.
             writers: of each of them; empty: not known.
         """
         job = self.front
@@ -203,10 +207,19 @@ class AnswerQueue:
         if job is not self.current:
             job.verified += tokens
         if confirmed:
-            self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed, writers=tuple(writers[:confirmed])))
+            self._tell(
+                job,
+                Committed(
+                    tuple(tokens[:confirmed]),
+                    confirmed,
+                    chances=tuple(chances[:confirmed]),
+                    writers=tuple(writers[:confirmed]),
+                ),
+            )
         if confirmed < len(tokens):
             self._correct(job)
-            self._tell(job, Committed(tuple(tokens[confirmed:]), writers=tuple(writers[confirmed:])))
+            rest = tuple(tokens[confirmed:])
+            self._tell(job, Committed(rest, chances=tuple(chances[confirmed:]), writers=tuple(writers[confirmed:])))
 
     def on_finished(self, finish: Finish) -> Ask | None:
         """Ends the front job's answer, now fully decided; the next question to ask, if there is one."""

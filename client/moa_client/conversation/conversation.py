@@ -15,6 +15,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT, is_chain
 from moa_shared.tree.draft_tree import DraftTree
@@ -37,16 +38,18 @@ class VerdictEffect:
 
     Args:
         tokens: newly committed tokens (empty for a repeated verdict).
-        writers: of each of them.
         accepted: how many of them the draft in flight had proposed.
         kept_draft: whether the draft in flight still hangs below the newest committed token.
         finish: whether and why the answer ended.
+        chances: of each of the tokens, if the server has told them.
+        writers: of each of the tokens.
     """
 
     tokens: tuple[int, ...]
     accepted: int
     kept_draft: bool
     finish: Finish
+    chances: tuple[TokenChances, ...] = ()
     writers: tuple[Provenance, ...] = ()
 
 
@@ -321,8 +324,8 @@ class Conversation:
         known = min(held - base, len(tokens))
         if list(tokens[:known]) != self.tokens[base : base + known]:
             raise ProtocolError("a verdict that repeats committed tokens unchanged", "other tokens")
-        new = tokens[known:]
-        for token in new:
+        new, chances = tokens[known:], verdict.chances[known:]
+        for token in (*new, *(token for each in chances for token in each.tokens)):
             if not 0 <= token < self.vocab_size:
                 raise ProtocolError(f"tokens 0 to {self.vocab_size - 1}", f"{token}")
         if base + len(tokens) < held:
@@ -345,7 +348,7 @@ class Conversation:
             self.end()
         elif not kept:
             self.drop_draft()
-        return VerdictEffect(tuple(new), len(path), kept, finish, tuple(writers))
+        return VerdictEffect(tuple(new), len(path), kept, finish, tuple(chances[: len(new)]), tuple(writers))
 
     # ------------------------------------------------------------ inside
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
 from moa_client.conversation.text_runs import Provenance, TextRun
@@ -35,6 +36,9 @@ class Committed:
     Args:
         confirmed: how many of them, from the first one on, were shown as provisional in the same place.
         text: what they add to the committed text; if confirmed, the provisional text begins with it.
+        chances: of each token, where the question wants them and the server has told them; else none.
+        lengths: with them, how many characters of `text` came with each token; what is only a part of a character, or
+            may become a stop string, comes with a later one.
         writers: of each token; empty: not known.
         runs: of `text`.
     """
@@ -42,6 +46,8 @@ class Committed:
     tokens: tuple[int, ...]
     confirmed: int = 0
     text: str = ""
+    chances: tuple[TokenChances, ...] = ()
+    lengths: tuple[int, ...] = ()
     writers: tuple[Provenance, ...] = ()
     runs: tuple[TextRun, ...] = ()
 

@@ -6,9 +6,12 @@ counts as that token's: of a character in two tokens, the second one's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+
+from moa_shared.sampling.chances import TokenChances
 
 
 class Provenance(Enum):
@@ -43,6 +46,19 @@ class TextRun:
     characters: int
     writer: Provenance | None = None
     chance: float | None = None
+
+
+def runs_of(
+    lengths: Sequence[int], writers: Sequence[Provenance] = (), chances: Sequence[TokenChances] = ()
+) -> tuple[TextRun, ...]:
+    """The runs of some tokens' text.
+
+    Args:
+        lengths: of the text that comes with each token, in characters.
+        writers, chances: of each token; empty: not known.
+    """
+    known = [math.exp(each.chosen) for each in chances] or [None] * len(lengths)
+    return joined(map(TextRun, lengths, writers or [None] * len(lengths), known))
 
 
 def joined(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:

@@ -151,6 +151,8 @@ def _may_be(name: str, value: object) -> bool:
         return isinstance(value, bool)
     if name == "stop":
         return isinstance(value, list) and all(isinstance(stop, str) for stop in value)
+    if name == "chances":
+        return isinstance(value, dict)
     if name == "logit_bias":
         return isinstance(value, dict) and all(_is_number(bias) for bias in value.values())
     return _is_number(value) and (name not in WHOLE or isinstance(value, int))

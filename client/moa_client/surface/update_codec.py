@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from moa_shared.errors import MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import options_from
@@ -48,11 +49,12 @@ def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
     """The JSON object of an update.
 
     Args:
-        with_runs: also who wrote committed text.
+        with_runs: also who wrote committed text, with its chances instead of `chances` and `lengths`.
     """
     kind = _BY_TYPE[type(update.event)]
     message: Fields = {"event": kind.name, **kind.encode(update.event)}
     if with_runs and isinstance(update.event, Committed):
+        message = {name: value for name, value in message.items() if name not in ("chances", "lengths")}
         message["runs"] = runs_fields(update.event.runs)
     if update.figures is not None:
         message["figures"] = figures_fields(update.figures)
@@ -111,18 +113,44 @@ def _finish_of(fields: Mapping[str, Any]) -> Finish:
     return Finish[str(fields["finish"]).upper()]
 
 
+def _committed_fields(event: Committed) -> Fields:
+    fields: Fields = {"tokens": event.tokens, "confirmed": event.confirmed, "text": event.text}
+    if event.chances:
+        fields["chances"] = [_chances_fields(each) for each in event.chances]
+        fields["lengths"] = event.lengths
+    return fields
+
+
+def _chances_fields(chances: TokenChances) -> Fields:
+    likeliest = zip(chances.tokens, chances.chances, strict=True)
+    return {
+        "chosen": round(chances.chosen, 4),
+        "likeliest": [[token, round(chance, 4)] for token, chance in likeliest],
+    }
+
+
+def _committed_of(fields: Mapping[str, Any]) -> Committed:
+    return Committed(
+        tuple(fields["tokens"]),
+        int(fields["confirmed"]),
+        str(fields["text"]),
+        tuple(_chances_of(each) for each in fields.get("chances", ())),
+        tuple(fields.get("lengths", ())),
+        runs=tuple(map(_run_of, fields.get("runs", ()))),
+    )
+
+
+def _chances_of(fields: Mapping[str, Any]) -> TokenChances:
+    likeliest = fields["likeliest"]
+    return TokenChances(
+        float(fields["chosen"]),
+        tuple(int(token) for token, _ in likeliest),
+        tuple(float(chance) for _, chance in likeliest),
+    )
+
+
 _KINDS: tuple[_EventKind[Any], ...] = (
-    _EventKind(
-        Committed,
-        "committed",
-        lambda event: {"tokens": event.tokens, "confirmed": event.confirmed, "text": event.text},
-        lambda fields: Committed(
-            tuple(fields["tokens"]),
-            int(fields["confirmed"]),
-            str(fields["text"]),
-            runs=tuple(map(_run_of, fields.get("runs", ()))),
-        ),
-    ),
+    _EventKind(Committed, "committed", _committed_fields, _committed_of),
     _EventKind(
         Provisional,
         "provisional",

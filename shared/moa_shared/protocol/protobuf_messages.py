@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
@@ -159,6 +160,7 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
     """Raises ProtocolError for a finish that this version does not know, or chances that do not fit the tokens."""
     if message.chances and len(message.chances) != len(message.tokens):
         raise ProtocolError(f"chances of {len(message.tokens)} tokens", f"of {len(message.chances)}")
+    chances = tuple(_chances_from_proto(each) for each in message.chances)
     return Verdict(
         ask=message.ask,
         base=message.base,
@@ -172,8 +174,16 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
         server_drafted=message.server_drafted,
         server_accepted=message.server_accepted,
         least_chance=min(message.least_percent, 100) / 100,
-        chances=tuple(TokenChances(each.chosen, tuple(each.tokens), tuple(each.chances)) for each in message.chances),
+        chances=chances,
     )
+
+
+def _chances_from_proto(message: pb.TokenChances) -> TokenChances:
+    if len(message.tokens) != len(message.chances):
+        raise ProtocolError(f"chances of {len(message.tokens)} likeliest tokens", f"{len(message.chances)}")
+    if not all(math.isfinite(each) for each in (message.chosen, *message.chances)):
+        raise ProtocolError("chances that are numbers", "others")
+    return TokenChances(message.chosen, tuple(message.tokens), tuple(message.chances))
 
 
 def memory_to_proto(memory: Memory) -> pb.Memory:

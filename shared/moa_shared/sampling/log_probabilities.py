@@ -23,7 +23,7 @@ def chances_of(
     before: TextBefore | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[TokenChances, ...]:
-    """The chances of the token chosen from each row.
+    """The chances of the token chosen from each row; what cannot follow at all is not among the likeliest.
 
     Args:
         logits: [rows, vocab] float32, the target's.
@@ -38,7 +38,8 @@ def chances_of(
     if not wanted.likeliest:
         return tuple(TokenChances(each) for each in own)
     values, tokens = largest(scores, min(wanted.likeliest, scores.shape[-1]))
+    possible = np.isfinite(values).sum(-1).tolist()  # the likeliest come first
     return tuple(
-        TokenChances(each, tuple(of), tuple(theirs))
-        for each, of, theirs in zip(own, tokens.tolist(), values.tolist(), strict=True)
+        TokenChances(each, tuple(of[:count]), tuple(theirs[:count]))
+        for each, of, theirs, count in zip(own, tokens.tolist(), values.tolist(), possible, strict=True)
     )

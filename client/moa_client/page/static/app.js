@@ -1,5 +1,6 @@
 // Puts the page together: one open conversation, the list of all, and the panel of the link.
 
+import { setUpColours, wantedChances } from "./chat/colours.js";
 import { Composer } from "./chat/composer.js";
 import { Conversation } from "./chat/conversation.js";
 import { Notice } from "./chat/notice.js";
@@ -60,6 +61,7 @@ class Page {
       onState: (state, error) => this.setState(state, error),
     });
     setUpScheme(() => this.panel.timeline.recolour());
+    setUpColours(() => this.turns.refresh("all"));
     setUpKeys({ search: () => this.drawers.openSide(), close: () => this.drawers.close(), stop: () => this.stop() });
     byId("new").addEventListener("click", () => this.open(null));
     addEventListener("popstate", () => this.openFromAddress());
@@ -92,7 +94,7 @@ class Page {
 
   /** @param {string} question */
   ask(question, chosen = options()) {
-    if (!this.connection.send({ do: "ask", question, options: chosen })) {
+    if (!this.connection.send({ do: "ask", question, options: { ...chosen, ...wantedChances() } })) {
       this.notice.pass("Not asked: there is no connection. The question stays here until there is one.");
       return false;
     }

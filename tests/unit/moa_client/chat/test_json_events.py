@@ -31,11 +31,24 @@ from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 
 EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
     (
         Committed((1, 2), 1, "é\n"),
         {"event": "committed", "text": "é\n", "provisional": "p", "tokens": [1, 2], "confirmed": 1},
+    ),
+    (
+        Committed((1,), 0, "é\n", (TokenChances(-0.25, (1, 7), (-0.25, -2.5)),), (2,)),
+        {
+            "event": "committed",
+            "text": "é\n",
+            "provisional": "p",
+            "tokens": [1],
+            "confirmed": 0,
+            "chances": [{"chosen": -0.25, "likeliest": [[1, -0.25], [7, -2.5]]}],
+            "lengths": [2],
+        },
     ),
     (
         Provisional((3, 4), (0.5, 1 / 3), "p"),

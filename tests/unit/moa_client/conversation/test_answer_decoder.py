@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -20,7 +21,9 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_runs import TextRun
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.text_stream import TextStream
 
 from tests.support.answer_events import decode_bytes, events_of
@@ -44,6 +47,22 @@ def take(decoder: AnswerDecoder, event: AnswerEvent | Earlier) -> str:
 
 def decode(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def test_chances_come_with_the_characters_of_each_token() -> None:
+    decoder = begun(decode, stop=("cde",))
+    told = [TokenChances(-1.0), TokenChances(-2.0), TokenChances(-3.0)]
+
+    def lengths(*tokens: int) -> tuple[int, ...]:
+        taken = decoder.take(Committed(tokens, chances=tuple(told[: len(tokens)])))
+        assert isinstance(taken, Committed)
+        return taken.lengths
+
+    assert (lengths(0, 1, 2), decoder.text.committed) == ((1, 1, 0), "ab")
+    assert (lengths(5), decoder.text.committed) == ((2,), "abcf")
+    likely, unlikely = math.exp(-1.0), math.exp(-2.0)
+    assert decoder.text.runs == (TextRun(1, None, likely), TextRun(1, None, unlikely), TextRun(2, None, likely))
+    assert decoder.take(Committed((0,))) == Committed((0,), text="a", runs=(TextRun(1),))
 
 
 def test_committed_text_is_before_provisional_text() -> None:

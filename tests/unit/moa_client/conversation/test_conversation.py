@@ -15,6 +15,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -41,15 +42,19 @@ def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject)
     conversation = asked()
     whole = [*PROMPT, *answer]
     committed: list[int] = []
+    chances = [TokenChances(-float(position)) for position in range(len(whole))]
+    told: list[TokenChances] = []
     while len(conversation.tokens) < len(whole):
         base = len(conversation.tokens) - data.draw(st.integers(0, len(conversation.tokens) - len(PROMPT)))
         stop = len(whole) - data.draw(st.integers(0, len(whole) - len(conversation.tokens) - 1))
         progress = conversation.on_verdict(
-            Verdict(conversation.ask_id, base, hash_at(whole, base), whole[base:stop], ON)
+            Verdict(conversation.ask_id, base, hash_at(whole, base), whole[base:stop], ON, chances=chances[base:stop])
         )
         committed += progress.tokens
+        told += progress.chances
         assert conversation.tokens == whole[: len(conversation.tokens)]
     assert committed == answer == list(conversation.answer)
+    assert told == chances[len(PROMPT) :]
 
 
 def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:

@@ -37,6 +37,7 @@ from moa_client.surface.messages import encode_line
 from moa_client.surface.update_codec import fields_of, status_fields, status_of, update_of
 from moa_shared.errors import CATALOGUE, InternalError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances, WantedChances
 
 from tests.support.told import Told
 
@@ -89,11 +90,28 @@ FIGURES = st.builds(
 )
 NUMBER = st.integers(1, 9)
 CHANCES = st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), max_size=5).map(tuple)
+LOGARITHM = st.floats(-100, 0).map(lambda each: round(each, 4))
+LIKELIEST = st.dictionaries(st.integers(0, 2**20), LOGARITHM, max_size=3)
+TOLD_CHANCES = st.builds(
+    lambda chosen, likeliest: TokenChances(chosen, tuple(likeliest), tuple(likeliest.values())), LOGARITHM, LIKELIEST
+)
+
+
+@st.composite
+def told_committed(draw: st.DrawFn) -> Committed:
+    """Tokens with their chances."""
+    chances = draw(st.lists(TOLD_CHANCES, min_size=1, max_size=4))
+    pieces = [draw(TEXT) for _ in chances]
+    lengths = tuple(map(len, pieces))
+    return Committed(tuple(range(len(pieces))), draw(COUNT), "".join(pieces), tuple(chances), lengths)
+
+
 OF_AN_ANSWER = st.one_of(
     st.builds(
         Update,
         st.one_of(
             st.builds(Committed, TOKENS, COUNT, TEXT),
+            told_committed(),
             st.builds(Provisional, TOKENS, CHANCES, TEXT),
             st.builds(Corrected, COUNT),
             st.builds(Settled, TOKENS, st.sampled_from(AnswerOutcome), FINISH, COUNT, COUNT, TEXT),
@@ -102,6 +120,7 @@ OF_AN_ANSWER = st.one_of(
             st.builds(Refused, ERRORS),
             st.builds(Asked, TEXT),
             st.builds(Continued, st.just(AnswerOptions(temperature=0.5, stop=("a",), logit_bias=((3, -1.0),)))),
+            st.builds(Continued, st.just(AnswerOptions(chances=WantedChances(3, processed=True)))),
         ),
         NUMBER,
     ),

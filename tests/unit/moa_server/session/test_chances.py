@@ -86,3 +86,9 @@ def test_a_client_that_comes_back_learns_the_chances_of_what_it_missed() -> None
     backlog = session.on_ask(Ask(1, held, session.hashes.at(held), (), settings, answer_start=len(PROMPT)))
     assert len(backlog.tokens) == 3
     assert backlog.chances == tuple(told[3:])
+
+
+def test_what_cannot_follow_is_not_among_the_likeliest() -> None:
+    settings = AnswerSettings(Sampling(0.7, top_k=2), max_tokens=LENGTH, chances=WantedChances(3, processed=True))
+    _, told = answer(MarkovModel.random(3), settings, random.Random(1))
+    assert {len(chances.tokens) for chances in told} == {2}

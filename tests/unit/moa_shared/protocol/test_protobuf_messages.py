@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +111,17 @@ def test_numbers_of_a_later_version_are_refused() -> None:
         memory_from_proto(pb.Memory.FromString(b"\x18\x63"))
     with pytest.raises(ProtocolError, match="memory of plane 0 or 1, got plane 99"):
         memory_from_proto(pb.Memory.FromString(b"\x18\x01\x28\x63"))
+
+
+@pytest.mark.parametrize(
+    ("chances", "message"),
+    [
+        ([pb.TokenChances(chosen=math.nan)], "chances that are numbers, got others"),
+        ([pb.TokenChances(chosen=-1.0, tokens=[1], chances=[-math.inf])], "chances that are numbers, got others"),
+        ([pb.TokenChances(chosen=-1.0, tokens=[1])], "chances of 1 likeliest tokens, got 0"),
+        ([pb.TokenChances(chosen=-1.0)] * 2, "chances of 1 tokens, got of 2"),
+    ],
+)
+def test_chances_that_are_none_are_refused(chances: list[pb.TokenChances], message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        verdict_from_proto(pb.Verdict(ask=1, base=1, tokens=[3], chances=chances))

@@ -22,6 +22,8 @@ export class Answer {
     this.number = number;
     this.question = question;
     this.committed = "";
+    /** @type {import("../text/paint.js").Run[]} of the committed text */
+    this.runs = [];
     this.provisional = "";
     this.waiting = 0; // provisional tokens
     this.finish = "unfinished";
@@ -50,6 +52,7 @@ export class Answer {
   static of(fields) {
     const answer = new Answer(fields.number, fields.question);
     answer.committed = fields.committed;
+    answer.takeRuns(fields.runs ?? [], fields.committed);
     answer.provisional = answer.expected = fields.provisional;
     answer.waiting = fields.waiting.length;
     answer.finish = fields.finish;
@@ -71,6 +74,7 @@ export class Answer {
         break;
       case "committed":
         this.waiting -= message.confirmed;
+        this.takeRuns(message.runs ?? [], message.text);
         this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", now);
         this.heldBack = "";
         break;
@@ -107,6 +111,23 @@ export class Answer {
         this.failure = { message: message.message, hint: message.hint, kind: "failed" };
         this.end();
         break;
+    }
+  }
+
+  /**
+   * Takes in who wrote a text that is about to be appended to the committed text.
+   * @param {[number, string, number?][]} runs their characters, writers' letters and chances
+   * @param {string} text
+   */
+  takeRuns(runs, text) {
+    const characters = Array.from(text); // counted as the daemon counts them
+    let from = 0;
+    for (const [count, writer, chance = null] of runs) {
+      const { length } = characters.slice(from, from + count).join("");
+      from += count;
+      const last = this.runs[this.runs.length - 1];
+      if (last && last.writer === writer && last.chance === null && chance === null) last.length += length;
+      else this.runs.push({ length, writer, chance });
     }
   }
 

@@ -3,7 +3,9 @@
 import { fromTemplate, setText } from "../core/dom.js";
 import { copyText } from "../text/copy.js";
 import { MarkdownText } from "../text/markdown.js";
+import { stretchesOf } from "../text/paint.js";
 import { sourceOf } from "../text/sections.js";
+import { paintMode } from "./colours.js";
 import { counted, answerWords, costWords } from "./words.js";
 
 /** @typedef {import("./answer.js").Answer} Answer */
@@ -74,7 +76,9 @@ export class Turn {
   show(answer, place) {
     this.answer = answer;
     setText(this.question, answer.question);
-    this.text.show(sourceOf(answer.committed, answer.provisional, answer.corrected), !answer.isRunning && !answer.isUnsettled);
+    const isFinal = !answer.isRunning && !answer.isUnsettled;
+    const source = sourceOf(answer.committed, answer.provisional, answer.corrected);
+    this.text.show(source, isFinal, stretchesOf(paintMode(), answer.runs));
     const said = answerWords(answer, place.linkState);
     this.parts.standing.dataset.kind = said.kind;
     setText(this.parts.words, said.text);
