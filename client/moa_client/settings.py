@@ -160,6 +160,11 @@ class ClientSettings(SettingsBase):
     )
     offline: bool = setting(False, "Start without the server; /online connects.")
     json_events: bool = setting(False, "Print events as lines of JSON (docs/client.md).", flag="--json")
+    thinking: Literal["fold", "show", "off"] = setting(
+        "fold",
+        "What becomes of a model's reasoning: one line that tells of it, all of it, or nothing, and the model is asked "
+        "not to reason where that can be asked. Where the answer goes to a program, fold leaves it out too.",
+    )
     render: bool = setting(False, "On a terminal, show the Markdown of answers as it is meant.")
     # longer chains do not pay off while acceptance is low
     length: int = setting(5, "Tokens of a chain.", ge=1, le=64)
@@ -237,6 +242,19 @@ class ClientSettings(SettingsBase):
     max_tokens: int = setting(2048, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
     stop: tuple[str, ...] = setting(
         (), "Ends the answer before this text; may be repeated.", shown="none", check=_can_stop
+    )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = setting(
+        None,
+        "How much the model reasons, where its chat template can be asked.",
+        shown="the model's own",
+    )
+    thinking_budget: int | None = setting(
+        None,
+        "The most tokens of reasoning; then the model answers.",
+        "TOKENS",
+        shown="none",
+        ge=0,
+        lt=1 << 31,
     )
     system: str | None = setting(None, "System prompt.", "TEXT", shown="the model's own")
     # int4: no loss of acceptance was measured
@@ -324,4 +342,6 @@ class ClientSettings(SettingsBase):
             frequency_penalty=self.frequency_penalty,
             logit_bias=tuple(sorted(map(bias_of, self.logit_bias))),
             loop_guard=self.loop_guard,
+            reasoning_effort=self.reasoning_effort,
+            thinking_budget=self.thinking_budget,
         )

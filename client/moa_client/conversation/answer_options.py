@@ -18,6 +18,7 @@ SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
 _OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, REPEAT_LAST_N)
+_OF_REASONING = ("reasoning_effort", "thinking_budget")  # what the prompt and a constraint are made of
 _ENDS = ("max_tokens", "stop", "loop_guard")  # what ends an answer, rather than chooses its tokens
 OPTION_NAMES = (  # in the order in which people are shown them
     "temperature",
@@ -33,6 +34,8 @@ OPTION_NAMES = (  # in the order in which people are shown them
     "loop_guard",
     "max_tokens",
     "stop",
+    "reasoning_effort",
+    "thinking_budget",
 )
 
 
@@ -50,6 +53,8 @@ class AnswerOptions:
         loop_guard: an answer that only repeats itself is ended.
         constraint: the form that the answer must have; None: any.
         chances: what the asker wants to know of the chances of its tokens; None: nothing.
+        reasoning_effort: how much the model is asked to reason, such as "none"; None: as its chat template has it.
+        thinking_budget: the most tokens of reasoning; None: as the answer allows.
     """
 
     temperature: float | None = None
@@ -67,6 +72,8 @@ class AnswerOptions:
     loop_guard: bool = True
     constraint: Constraint | None = None
     chances: WantedChances | None = None
+    reasoning_effort: str | None = None
+    thinking_budget: int | None = None
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open.
@@ -87,7 +94,7 @@ class AnswerOptions:
             ConfigError: a value outside its range.
         """
         decided = self.decided()
-        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS}
+        sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS + _OF_REASONING}
         ends = {name: getattr(decided, name) for name in _ENDS}
         return AnswerSettings(Sampling(**sampling, constraint=self.constraint), **ends, chances=self.chances)
 
@@ -96,7 +103,7 @@ class AnswerOptions:
         return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
 
     def fields(self) -> dict[str, Any]:
-        """The same as JSON has it; without a constraint and chances where there are none."""
+        """The same as JSON has it; without what only some answers have, where there is none."""
         values = asdict(self)
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
         del values["constraint"]
@@ -104,6 +111,9 @@ class AnswerOptions:
             del values["chances"]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
+        for name in _OF_REASONING:
+            if values[name] is None:
+                del values[name]
         return values
 
     def words(self) -> str:

@@ -13,6 +13,7 @@ OF_SURFACES = (
     "system",
     "json_events",
     "render",
+    "thinking",
     "settle_seconds",
     "daemon",
     "daemon_dir",

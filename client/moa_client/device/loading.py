@@ -135,6 +135,10 @@ class Device:
         """Text of some tokens, for the screen and for stop strings; as the server reads it."""
         return self.tokenizer.shown(tokens)
 
+    def spelled(self, tokens: Sequence[int]) -> str:
+        """Text of some tokens with the special ones, but for those that end an answer."""
+        return self.tokenizer.decode([token for token in tokens if token not in self.end_of_text])
+
 
 def load_device(
     settings: ClientSettings,

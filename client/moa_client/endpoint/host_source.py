@@ -45,7 +45,7 @@ class HostModel:
 
     def spelled(self, tokens: Sequence[int]) -> str:
         """The text of some tokens with the special ones, but for those that end an answer."""
-        return self._device.tokenizer.decode([token for token in tokens if token not in self._device.end_of_text])
+        return self._device.spelled(tokens)
 
     def render(self, given: TemplateInput) -> list[int]:
         """The tokens of a conversation up to where the answer begins."""

@@ -7,7 +7,7 @@ Invariant: all surfaces get the same updates in the same order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
@@ -39,6 +39,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.records import StoredConversation
 from moa_client.host.journal import ConversationJournal
+from moa_client.host.reasoning import answer_decode
 from moa_client.host.reopening import reopened
 from moa_client.link.log import log_link_change
 from moa_client.surface.subscription import Subscription
@@ -67,7 +68,7 @@ class Publisher:
     def resume(self, stored: StoredConversation) -> None:
         """Takes in the answers of a conversation that was kept."""
         for number, answer in enumerate(stored.answers, 1):
-            decoder = reopened(answer, number, self._engine.device.decode)
+            decoder = reopened(answer, number, self._decode)
             self.answers.append(decoder.text)
             if not answer.is_part:
                 self._gone.add(number)
@@ -78,12 +79,12 @@ class Publisher:
         """An answer begins."""
         self._keep(lambda journal: journal.begin(question, options))
         self.publish(Asked(question, options), len(self.answers) + 1)
-        return AnswerDecoder(self.answers[-1], self._engine.device.decode)
+        return AnswerDecoder(self.answers[-1], self._decode)
 
     def continue_newest(self, options: AnswerOptions) -> AnswerDecoder:
         """The newest answer goes on from its committed text."""
         text = self.answers[-1]
-        decoder = AnswerDecoder(text, self._engine.device.decode)
+        decoder = AnswerDecoder(text, self._decode)
         decoder.restore(self._engine.conversation.answer)
         self._keep(lambda journal: journal.continue_answer(options))
         self.publish(Continued(options), text.number)
@@ -164,6 +165,10 @@ class Publisher:
         self._tell(update)
 
     # ------------------------------------------------------------ inside
+
+    @property
+    def _decode(self) -> Callable[[Sequence[int]], str]:
+        return answer_decode(self._engine.device)
 
     def _decide(self, event: Earlier | Settled | Refused) -> None:
         """A server has decided something about the oldest answer that ended without it."""

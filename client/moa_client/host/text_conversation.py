@@ -29,6 +29,7 @@ from moa_client.history.records import StoredConversation
 from moa_client.history.restoring import restored
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.publisher import Publisher
+from moa_client.host.reasoning import reasoning_marks
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 
@@ -92,6 +93,7 @@ class TextConversation:
             alone=choice.alone if choice is not None else "",
             system=self._system,
             sampling=AnswerOptions().decided(device.sampling, CHAT_DEFAULTS).sampling(),
+            thinking=reasoning_marks(device.tokenizer),
         )
 
     @property

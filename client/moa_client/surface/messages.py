@@ -19,6 +19,8 @@ from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import Fields, runs_fields, status_fields, status_of
+from moa_client.tools.answer_split import marks_from
+from moa_client.tools.effort import EFFORTS
 
 LEFT_OPEN = tuple(name for name, each in AnswerOptions.__dataclass_fields__.items() if each.default is None)
 WHOLE = ("top_k", "seed", "max_tokens", "repeat_last_n")
@@ -81,8 +83,9 @@ def opened_fields(
 
 def facts_of(fields: Mapping[str, Any]) -> ConversationFacts:
     """The facts in an `opened` message."""
-    names = [name for name in ConversationFacts.__dataclass_fields__ if name != "identifier"]
-    return ConversationFacts(fields["conversation"], **{name: fields[name] for name in names})
+    names = [name for name in ConversationFacts.__dataclass_fields__ if name not in ("identifier", "thinking")]
+    values = {name: fields[name] for name in names}
+    return ConversationFacts(fields["conversation"], **values, thinking=marks_from(fields["thinking"]))
 
 
 def opened_status_of(fields: Mapping[str, Any]) -> LinkStatus:
@@ -149,6 +152,10 @@ def _may_be(name: str, value: object) -> bool:
         return name in LEFT_OPEN
     if name == "loop_guard":
         return isinstance(value, bool)
+    if name == "reasoning_effort":
+        return value in EFFORTS
+    if name == "thinking_budget":
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if name == "stop":
         return isinstance(value, list) and all(isinstance(stop, str) for stop in value)
     if name == "chances":

@@ -10,6 +10,7 @@ from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.updates import Update
+from moa_client.tools.answer_split import ReasoningMarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class ConversationFacts:
         drafter_reason: why this one; `alone`: the one that writes without a server.
         system: the system prompt; None: the model's own.
         sampling: how answers are chosen where their options say nothing, by name.
+        thinking: how answers mark reasoning; None: they have none that is known.
     """
 
     identifier: str
@@ -42,6 +44,7 @@ class ConversationFacts:
     alone: str = ""
     system: str | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
+    thinking: ReasoningMarks | None = None
 
 
 class OpenConversation(Protocol):

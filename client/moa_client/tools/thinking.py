@@ -1,5 +1,7 @@
 """Reads reasoning out of an answer's text as it comes; what is left may be read for calls. Pure.
 
+Chat, page and endpoint tell reasoning from the answer by this alone; the page's script has the same rules.
+
 White space around reasoning is dropped. Sources: the chat templates of DeepSeek-R1, Qwen3, Magistral and Gemma 4, and
 https://github.com/openai/harmony/blob/main/docs/format.md.
 """
@@ -30,25 +32,33 @@ class Thinking:
         openings, closings: markers around it.
         is_repeated: it may come anywhere; otherwise only where an answer begins, so that an answer may tell of the
             markers.
+        others: markers outside of reasoning that people are not shown.
     """
 
     sign: str
     openings: tuple[str, ...]
     closings: tuple[str, ...]
     is_repeated: bool = False
+    others: tuple[str, ...] = ()
 
     def is_open(self, prompt: str) -> bool:
         """Whether a prompt ends within reasoning, so that the answer begins with it."""
         return prompt.rstrip().endswith(tuple(opening.rstrip() for opening in self.openings))
 
 
+_START = "<|start|>assistant"
 _ANALYSIS = "<|channel|>analysis<|message|>"
 THINKINGS = (
     Thinking(
         "<|channel|>analysis",
-        (_ANALYSIS, f"<|start|>assistant{_ANALYSIS}"),
+        (_ANALYSIS, f"{_START}{_ANALYSIS}"),
         ("<|end|>", "<|return|>"),
         is_repeated=True,
+        others=(
+            *(f"{start}<|channel|>{name}<|message|>" for start in ("", _START) for name in ("final", "commentary")),
+            "<|end|>",
+            "<|return|>",
+        ),
     ),
     Thinking("<|channel>thought", ("<|channel>thought\n",), ("<channel|>",), is_repeated=True),
     Thinking("[THINK]", ("[THINK]",), ("[/THINK]",)),
@@ -66,11 +76,13 @@ class ThinkingReader:
 
     Args:
         is_open: the answer begins with reasoning, which the prompt has opened.
+        drops_others: nothing reads what is left: markers that people are not shown are left out.
     """
 
-    def __init__(self, thinking: Thinking, *, is_open: bool) -> None:
+    def __init__(self, thinking: Thinking, *, is_open: bool, drops_others: bool = False) -> None:
+        self.is_thinking = is_open
         self._thinking = thinking
-        self._is_thinking = is_open
+        self._others = thinking.others if drops_others else ()
         self._drops_space = is_open  # what comes next follows a marker
         self._has_answer = False
         self._space: list[str] = []  # held until something follows it
@@ -89,23 +101,30 @@ class ThinkingReader:
         """Ends the text; the rest of it."""
         for char in self._search.drain():
             self._write(char)
-        if not self._is_thinking and not self._drops_space:
+        if not self.is_thinking and not self._drops_space:
             self._certain.append((False, "".join(self._space)))
         self._space.clear()
         return self._taken()
 
     @property
     def _markers(self) -> tuple[str, ...]:
-        if self._is_thinking:
+        if self.is_thinking:
             return self._thinking.closings
+        return self._openings + self._others
+
+    @property
+    def _openings(self) -> tuple[str, ...]:
         return self._thinking.openings if self._thinking.is_repeated or not self._has_answer else ()
 
     def _take(self, taken: str) -> None:
-        if taken in self._markers:
-            self._is_thinking = not self._is_thinking
+        if not self.is_thinking and taken in self._others:
             self._space.clear()
             self._drops_space = True
-            self._has_answer = self._has_answer or not self._is_thinking
+        elif taken in self._markers:
+            self.is_thinking = not self.is_thinking
+            self._space.clear()
+            self._drops_space = True
+            self._has_answer = self._has_answer or not self.is_thinking
         else:
             self._write(taken)
 
@@ -114,10 +133,10 @@ class ThinkingReader:
             self._space.append(char)
             return
         space = "" if self._drops_space else "".join(self._space)
-        self._certain.append((self._is_thinking, space + char))
+        self._certain.append((self.is_thinking, space + char))
         self._space.clear()
         self._drops_space = False
-        self._has_answer = self._has_answer or not self._is_thinking
+        self._has_answer = self._has_answer or not self.is_thinking
 
     def _taken(self) -> list[ReasoningPiece | TextPiece]:
         pieces: list[ReasoningPiece | TextPiece] = []
