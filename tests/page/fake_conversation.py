@@ -10,7 +10,7 @@ from dataclasses import replace
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, apply_update
-from moa_client.conversation.events import Asked, Continued, Ended, LinkChanged, LinkState, Rewound, Titled
+from moa_client.conversation.events import Asked, Continued, Ended, LinkChanged, LinkState, Permission, Rewound, Titled
 from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
@@ -167,6 +167,9 @@ class FakeSurface:
 
     def go_online(self) -> None:
         self._conversation.wish(False)
+
+    def permit(self, call: str, permission: Permission) -> None:
+        self._conversation.request(f"permit {call} {permission.value}")
 
     def write_alone(self) -> None:
         self._conversation.request("alone")

@@ -51,7 +51,7 @@ def test_an_answer_is_painted_by_its_writers(serve: Serve, open_page: Open) -> N
     reader.page.reload()  # the choice is the browser's, the writers are the daemon's
     check()
     for scheme in ("light", "dark"):
-        reader.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        reader.page.emulate_media(color_scheme=scheme)
         assert reader.violations() == []
     reader.page.get_by_role("radio", name="None").check(force=True)
     expect(reader.answer.locator("[data-paint]")).to_have_count(0)

@@ -54,6 +54,7 @@ class ScriptedEngine:
             is_exact=True,
             choice=None,
             context_tokens=1000,
+            end_of_text=frozenset(),
             sampling=NOTHING_SAID,
         )
         self.figures = Figures()

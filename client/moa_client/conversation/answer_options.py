@@ -13,6 +13,8 @@ from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.defaults import SamplingDefaults
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
 
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
+
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
 # Where neither the user nor the model says anything. Greedy answers of small models repeat themselves for ever.
 CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
@@ -55,6 +57,8 @@ class AnswerOptions:
         chances: what the asker wants to know of the chances of its tokens; None: nothing.
         reasoning_effort: how much the model is asked to reason, such as "none"; None: as its chat template has it.
         thinking_budget: the most tokens of reasoning; None: as the answer allows.
+        tools: that the conversation offers from here on; only its first answer has some.
+        results: of the calls before, in place of a question.
     """
 
     temperature: float | None = None
@@ -74,6 +78,8 @@ class AnswerOptions:
     chances: WantedChances | None = None
     reasoning_effort: str | None = None
     thinking_budget: int | None = None
+    tools: tuple[Tool, ...] = ()
+    results: tuple[AnsweredCall, ...] = ()
 
     def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open.
@@ -106,9 +112,15 @@ class AnswerOptions:
         """The same as JSON has it; without what only some answers have, where there is none."""
         values = asdict(self)
         values |= {"stop": list(self.stop), "logit_bias": {str(token): bias for token, bias in self.logit_bias}}
-        del values["constraint"]
+        del values["constraint"], values["tools"], values["results"]
         if self.chances is None:
             del values["chances"]
+        if self.tools:
+            values["tools"] = [tool.function() for tool in self.tools]
+        if self.results:
+            values["results"] = [
+                {**asdict(each.call), "content": each.content, "is_error": each.is_error} for each in self.results
+            ]
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
         for name in _OF_REASONING:
@@ -153,6 +165,13 @@ def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
         values["constraint"] = _constraint_from(constraint)
     if (chances := values.get("chances")) is not None:
         values["chances"] = _chances_from(chances)
+    if "tools" in values:
+        values["tools"] = tuple(Tool(**tool) for tool in values["tools"])
+    if "results" in values:
+        values["results"] = tuple(
+            AnsweredCall(ToolCall(each["id"], each["name"], each["arguments"]), each["content"], each["is_error"])
+            for each in values["results"]
+        )
     if "stop" in values:
         values["stop"] = tuple(values["stop"])
     if "logit_bias" in values:

@@ -109,12 +109,15 @@ class Ended:
     Args:
         provisional: it ended without the server and will be verified at the next contact.
         text: the rest of the committed text; `added`: of the provisional text, if it is provisional.
+        calls: of tools, with which it ends; a `CallWanted` follows for each, then `Asked` with their results, or
+            `CallsLeft`.
     """
 
     finish: Finish
     provisional: bool = False
     text: str = ""
     added: str = ""
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,76 @@ class Continued:
     options: AnswerOptions
 
 
+class Permission(Enum):
+    """Whether a call of a tool may be run."""
+
+    ONCE = "once"
+    ALWAYS = "always"  # and so may all calls of this tool in this conversation
+    DENIED = "denied"
+
+
+@dataclass(frozen=True, slots=True)
+class CallWanted:
+    """The newest answer calls a tool; `CallDecided` and `CallAnswered` follow.
+
+    Args:
+        call: names it.
+        arguments: a JSON object.
+        server: that has the tool; empty: none has.
+        waits: for a surface to say whether it may be run.
+    """
+
+    call: str
+    tool: str
+    arguments: str
+    server: str
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CallDecided:
+    """Whether a call that waited is run."""
+
+    call: str
+    permission: Permission
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswered:
+    """A call has an answer.
+
+    Args:
+        content: what the model is told.
+        is_error: the tool has failed, or was not run.
+    """
+
+    call: str
+    content: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallsLeft:
+    """Calls of the newest answer stay without an answer, unless it is continued: then they are wanted again.
+
+    Args:
+        reason: for a person, one sentence; empty: the user stopped them.
+    """
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsChanged:
+    """Something has happened to the programs that have tools.
+
+    Args:
+        message: for a person, one sentence.
+    """
+
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The answer ends here with what is committed of it; no `Ended` follows.
@@ -271,7 +344,8 @@ class Titled:
     title: str
 
 
-Notice = ExecutionChanged | ServerChanged | DrafterChanged  # concerns the conversation, not one answer
+Notice = ExecutionChanged | ServerChanged | DrafterChanged | ToolsChanged  # concerns the conversation, not one answer
 AnswerEvent = Committed | Provisional | HeldBack | Corrected | Ended | Settled | Refused
 Event = AnswerEvent | Earlier | LinkChanged | Notice  # of an engine
-SurfaceEvent = AnswerEvent | LinkChanged | Notice | Asked | Continued | Failed | NotKept | Rewound | Titled
+CallEvent = CallWanted | CallDecided | CallAnswered | CallsLeft
+SurfaceEvent = AnswerEvent | CallEvent | LinkChanged | Notice | Asked | Continued | Failed | NotKept | Rewound | Titled

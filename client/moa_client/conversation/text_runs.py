@@ -51,14 +51,17 @@ class TextRun:
 def runs_of(
     lengths: Sequence[int], writers: Sequence[Provenance] = (), chances: Sequence[TokenChances] = ()
 ) -> tuple[TextRun, ...]:
-    """The runs of some tokens' text.
+    """The runs of some tokens' text; none where neither writers nor chances are known.
 
     Args:
         lengths: of the text that comes with each token, in characters.
         writers, chances: of each token; empty: not known.
     """
-    known = [math.exp(each.chosen) for each in chances] or [None] * len(lengths)
-    return joined(map(TextRun, lengths, writers or [None] * len(lengths), known))
+    if not writers and not chances:
+        return ()
+    unknown = (None,) * len(lengths)
+    known = tuple(math.exp(each.chosen) for each in chances)
+    return joined(map(TextRun, lengths, writers or unknown, known or unknown))
 
 
 def joined(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:

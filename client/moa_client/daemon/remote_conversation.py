@@ -18,7 +18,7 @@ from moa_shared.errors import MoaError, UnavailableError, error_from_code
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Failed, LinkState, Titled
+from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Failed, LinkState, Permission, Titled
 from moa_client.conversation.updates import Update
 from moa_client.failures import told
 from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
@@ -71,6 +71,9 @@ class RemoteConversation:
 
     def abandon(self) -> None:
         self._send(do="abandon")
+
+    def permit(self, call: str, permission: Permission) -> None:
+        self._send(do="permit", call=call, permission=permission.value)
 
     def go_offline(self) -> None:
         self._send(do="offline")

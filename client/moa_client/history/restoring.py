@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moa_shared.protocol.finish_rule import Finish
@@ -11,13 +11,14 @@ from moa_client.conversation.conversation import ConversationState
 from moa_client.conversation.jobs import Job, Turn
 from moa_client.conversation.text_runs import BY_LETTER
 from moa_client.history.records import StoredAnswer, StoredConversation
+from moa_client.tools.tool import AnsweredCall
 
 
-def restored(stored: StoredConversation, turn_of: Callable[[str], Turn]) -> ConversationState:
+def restored(stored: StoredConversation, turn_of: Callable[[str, Sequence[AnsweredCall]], Turn]) -> ConversationState:
     """What `HistoryStore.reopen` has given, for `ClientEngine.restore`.
 
     Args:
-        turn_of: makes a question's tokens from its text, after the text before it.
+        turn_of: makes the tokens of a question, or of the results in its place, after the text before it.
     """
     parts = [answer for answer in stored.answers if answer.is_part]
     tokens: list[int] = []
@@ -31,7 +32,7 @@ def restored(stored: StoredConversation, turn_of: Callable[[str], Turn]) -> Conv
         tokens,
         [BY_LETTER[letter] for answer in parts for letter in answer.provenance.decode()],
         turns,
-        [_job(answer, turn_of(answer.question)) for answer in waiting],
+        [_job(answer, turn_of(answer.question, answer.options.results)) for answer in waiting],
         is_begun=bool(waiting and waiting[0].tokens),
     )
 

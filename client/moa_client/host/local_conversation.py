@@ -32,6 +32,7 @@ class LocalConversation:
         self.continue_answer = conversation.continue_answer
         self.stop = conversation.stop
         self.abandon = conversation.abandon
+        self.permit = conversation.permit
         self.go_offline = conversation.go_offline
         self.go_online = conversation.go_online
         self.write_alone = conversation.write_alone

@@ -14,26 +14,31 @@ from dataclasses import replace
 
 from moa_shared.errors import ConfigError, ConflictError, MoaError, OverloadedError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.text.template import ChatTemplate
 from moa_shared.tracing.spans import Span, begin_span
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions, draw_seed
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept
+from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Permission
 from moa_client.conversation.jobs import Turn
+from moa_client.conversation.updates import Update
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
 from moa_client.history.records import StoredConversation
 from moa_client.history.restoring import restored
+from moa_client.host.call_rounds import CallRounds
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.publisher import Publisher
 from moa_client.host.reasoning import reasoning_marks
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
+from moa_client.tools.tool import Tool
+from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.turns import ConversationTurns
 
 MOST_WAITING = 16  # questions behind the one that is answered
+MOST_ROUNDS = 16  # of calls after one question: a small model may call for ever
 
 
 class TextConversation:
@@ -46,6 +51,7 @@ class TextConversation:
         after_answer: called when an answer is over.
         idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
+        box: the tools that a new conversation offers, and that run calls; None: there are none.
     """
 
     def __init__(
@@ -56,14 +62,16 @@ class TextConversation:
         after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
         journal: ConversationJournal | None = None,
         idle_seconds: float = 0.0,
+        box: ToolBox | None = None,
     ) -> None:
         self.engine = engine
         self.asked_at = 0.0  # the newest question, by the loop's clock
         self._facts = facts
         self._system = system
-        self._template = self._template_with(system)
+        self._turns = self._turns_with(system, box.tools if box is not None else ())
         self._after_answer = after_answer
         self._publisher = Publisher(engine, journal)
+        self._rounds = CallRounds(engine, self._publisher, box)
         self._idle_seconds = idle_seconds
         self._is_idle = False
         self._todo: deque[Callable[[], Awaitable[None]]] = deque()
@@ -114,11 +122,13 @@ class TextConversation:
     @property
     def is_answering(self) -> bool:
         """Whether an answer is under way or waits for its turn."""
-        return self._asked > 0 or bool(self._todo)
+        return self._asked > 0 or bool(self._todo) or self._rounds.is_calling
 
     def subscribe(self) -> Subscription:
-        """All updates from now on."""
+        """All updates from now on, after the calls that wait for permission."""
         subscription = Subscription()
+        for event in self._rounds.open_events:
+            subscription.push(Update(event, len(self.answers)))
         self._publisher.subscriptions.append(subscription)
         return subscription
 
@@ -140,7 +150,7 @@ class TextConversation:
             ConfigError: an option out of its range.
             OverloadedError: too many questions wait.
         """
-        self.ask_turn(question, self._turn_of(question), options)
+        self.ask_turn(question, self._turns.of(question), options)
 
     def ask_turn(self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "") -> None:
         """The same for a question whose tokens the caller makes.
@@ -177,19 +187,32 @@ class TextConversation:
         What of it no server has verified is verified at the next contact.
         """
         self._publisher.resume(stored)
-        self.engine.restore(restored(stored, self._turn_of))
+        if self.answers:
+            self._turns = self._turns_with(self._system, self.answers[0].options.tools)
+        self.engine.restore(restored(stored, self._turns.of))
 
     def stop(self) -> None:
-        """Ends the running answer where it is, or the next one before it begins; the server is asked first."""
+        """Ends the running answer where it is, or the next one before it begins; the server is asked first.
+
+        A call of a tool that waits or runs is cancelled.
+        """
+        if self._rounds.cancel():
+            return
         self._is_stopped = self._asked > 0
         if self._answering is not None:
             self.engine.stop()
 
     def abandon(self) -> None:
         """Ends the running answer, or the next one, without waiting for the server."""
+        if self._rounds.cancel():
+            return
         self._is_stopped = self._asked > 0
         if self._answering is not None:
             self._answering.cancel()
+
+    def permit(self, call: str, permission: Permission) -> None:
+        """Says whether a call that waits may be run; nothing happens where none of this name waits."""
+        self._rounds.permit(call, permission)
 
     def go_offline(self) -> None:
         """Continues without the server."""
@@ -216,9 +239,9 @@ class TextConversation:
         """
         if self.answers or self.is_answering:
             raise ConflictError("The conversation has begun.", hint="Begin another one for another system prompt.")
-        template = self._template_with(system)
-        template.check()
-        self._system, self._template = system, template
+        turns = self._turns_with(system, self._turns.tools)
+        turns.check()
+        self._system, self._turns = system, turns
 
     def set_title(self, title: str) -> None:
         """Names the conversation."""
@@ -317,10 +340,22 @@ class TextConversation:
         self._asked += 1
 
     async def _answer(self, question: str, turn: Turn, options: AnswerOptions, span: Span) -> None:
+        if not self.answers:
+            options = replace(options, tools=self._turns.tools)
         await self._follow(turn, self._publisher.begin(question, options), span)
+        await self._answer_calls()
 
     async def _continue(self, max_tokens: int, span: Span) -> None:
-        """Continues the newest answer: its text is what is committed, its question and its settings are the same."""
+        """Continues the newest answer: its text is what is committed, its question and its settings are the same.
+
+        Where it has ended with calls that have no answer, these are answered.
+        """
+        if self._rounds.newest(self._turns):
+            self._asked -= 1
+            span.end()
+            self._rounds.begin_again(self._turns)
+            await self._answer_calls()
+            return
         if (problem := self._why_not_continued()) is not None:
             self._asked -= 1
             self._is_stopped = False
@@ -330,6 +365,7 @@ class TextConversation:
         most = max_tokens and len(self.engine.conversation.answer) + max_tokens
         options = replace(self.answers[-1].options, max_tokens=most)
         await self._follow(None, self._publisher.continue_newest(options), span)
+        await self._answer_calls()
 
     def _why_not_continued(self) -> ConflictError | None:
         """Why the newest answer cannot go on; None: it can."""
@@ -379,20 +415,27 @@ class TextConversation:
         settings = answer.text.options.settings()
         async with aclosing(self.engine.ask(turn, settings, traceparent=traceparent)) as events:
             async for event in events:
-                self._publisher.on_event(event, answer)
+                self._publisher.on_event(self._rounds.counted(event, answer.text, self._turns), answer)
+
+    # ------------------------------------------------------------ calls of tools
+
+    async def _answer_calls(self) -> None:
+        """Answers the calls of the newest answer, and has the next one begin with that, until one calls nothing."""
+        for _ in range(MOST_ROUNDS):
+            if not (results := await self._rounds.answer(self._turns)):
+                return
+            before, options = len(self.answers), self.answers[-1].options
+            self._asked += 1
+            turn, options = self._turns.of("", results), replace(options, tools=(), results=results)
+            await self._follow(turn, self._publisher.begin("", options), begin_span("question"))
+            if len(self.answers) == before:
+                return  # it was stopped before it began, or what the tools say does not fit
+        self._rounds.leave(self._turns, f"The model has called tools {MOST_ROUNDS} times in a row.")
 
     async def _rewind(self, answers: int) -> None:
         self.engine.rewind(self._publisher.parts(answers))
         self._publisher.rewind(answers)
 
-    def _template_with(self, system: str | None) -> ChatTemplate:
+    def _turns_with(self, system: str | None, tools: Sequence[Tool]) -> ConversationTurns:
         device = self.engine.device
-        return ChatTemplate(device.tokenizer, system, device.context_tokens)
-
-    def _turn_of(self, question: str) -> Turn:
-        template = self._template
-
-        def turn(before: Sequence[int]) -> Sequence[int]:
-            return template.next_turn(question, before) if before else template.first_turn(question)
-
-        return turn
+        return ConversationTurns(device.tokenizer, system, device.context_tokens, device.end_of_text, tools)

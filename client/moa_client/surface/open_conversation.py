@@ -9,6 +9,7 @@ from typing import Protocol
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import Permission
 from moa_client.conversation.updates import Update
 from moa_client.tools.answer_split import ReasoningMarks
 
@@ -91,6 +92,10 @@ class OpenConversation(Protocol):
 
     def abandon(self) -> None:
         """Ends the running answer without waiting for the server."""
+        ...
+
+    def permit(self, call: str, permission: Permission) -> None:
+        """Says whether a call that waits may be run; nothing happens where none of this name waits."""
         ...
 
     def go_offline(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from moa_shared.errors import DataError, OverloadedError
 
+from moa_client.conversation.events import Permission
 from moa_client.failures import told
 from moa_client.surface.messages import error_fields, opened_fields, options_of, shortened
 from moa_client.surface.open_conversation import OpenConversation
@@ -96,6 +97,14 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             conversation.stop()
         case "abandon":
             conversation.abandon()
+        case "permit":
+            call, word = message.get("call"), message.get("permission")
+            if not isinstance(call, str) or word not in (each.value for each in Permission):
+                raise DataError(
+                    "`permit` needs the text `call`, and as `permission` one of once, always and denied.",
+                    hint="docs/device.md has the messages.",
+                )
+            conversation.permit(call, Permission(word))
         case "offline":
             conversation.go_offline()
         case "online":

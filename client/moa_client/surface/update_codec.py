@@ -19,6 +19,10 @@ from moa_client.conversation.answer_options import options_from
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
+    CallAnswered,
+    CallDecided,
+    CallsLeft,
+    CallWanted,
     Committed,
     Continued,
     Corrected,
@@ -30,6 +34,7 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     NotKept,
+    Permission,
     Provisional,
     Refused,
     Rewound,
@@ -37,6 +42,7 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
     Titled,
+    ToolsChanged,
 )
 from moa_client.conversation.text_runs import BY_LETTER, TextRun
 from moa_client.conversation.updates import Update
@@ -171,12 +177,14 @@ _KINDS: tuple[_EventKind[Any], ...] = (
             "added": event.added,
             "finish": event.finish.name.lower(),
             "verified": not event.provisional,
+            **({"calls": event.calls} if event.calls else {}),
         },
         lambda fields: Ended(
             _finish_of(fields),
             provisional=not fields["verified"],
             text=str(fields["text"]),
             added=str(fields["added"]),
+            calls=int(fields.get("calls", 0)),
         ),
     ),
     _EventKind(
@@ -242,6 +250,16 @@ _KINDS: tuple[_EventKind[Any], ...] = (
     _EventKind(
         NotKept, "not_kept", lambda event: _error_fields(event.error), lambda fields: NotKept(_error_of(fields))
     ),
+    _plain(CallWanted, "call_wanted"),
+    _EventKind(
+        CallDecided,
+        "call_decided",
+        lambda event: {"call": event.call, "permission": event.permission.value},
+        lambda fields: CallDecided(str(fields["call"]), Permission(fields["permission"])),
+    ),
+    _plain(CallAnswered, "call_answered"),
+    _plain(CallsLeft, "calls_left"),
+    _plain(ToolsChanged, "tools"),
     _plain(Rewound, "rewound"),
     _plain(Titled, "titled"),
 )

@@ -130,6 +130,25 @@ class ToolResult:
     content: str
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """A call, and what came of it.
+
+    Args:
+        content: what the model is told.
+        is_error: the tool has failed, or was not run.
+    """
+
+    call: ToolCall
+    content: str
+    is_error: bool = False
+
+    @property
+    def result(self) -> ToolResult:
+        """What came of it, as a message."""
+        return ToolResult(self.call.id, self.call.name, self.content)
+
+
 class ChoiceMode(Enum):
     """Whether a model may, must or must not call tools."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from moa_shared.sandbox.chat_template import Messages
 
 MARK = "\x02answer\x03"  # takes an answer's place while the template around it is looked up
+CALL_MARK = "moa~answer~moa"  # the same within the arguments of a call, which JSON leaves as it is
 
 
 class ChatTemplate:
@@ -30,19 +31,27 @@ class ChatTemplate:
         tokenizer: of the target; one without a chat template can be asked for raw text, and renders nothing.
         system: the system prompt; None: the template's own default.
         context_tokens: the most that the target takes; what is far longer is refused.
+        arguments: what else the template is given for turns, by name, such as tools.
 
     Rendering raises ModelSourceError if there is no template or it refuses, and ContextLengthError for what cannot fit.
     """
 
-    def __init__(self, tokenizer: Tokenizer, system: str | None = None, context_tokens: int = 1 << 31) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        system: str | None = None,
+        context_tokens: int = 1 << 31,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
+        self._arguments = arguments or None
         self._first, self._next = lru_cache(1)(self._first_turn), lru_cache(1)(self._next_turn)
         self._start = [] if system is None else [{"role": "system", "content": system}]
 
     def check(self) -> None:
         """Raises what the first turn would raise, whatever is asked in it."""
-        self._render([*self._start, {"role": "user", "content": "?"}], answer=True)
+        self._render_turn([{"role": "user", "content": "?"}])
 
     def first_turn(self, text: str) -> list[int]:
         """Tokens of a new conversation up to where the answer begins."""
@@ -54,17 +63,31 @@ class ChatTemplate:
         # An answer that ended by itself holds the end-of-turn token; one that was cut is closed here.
         return list(after[1:] if after and committed and committed[-1] == after[0] else after)
 
+    def after_calls(self, messages: Messages) -> list[int]:
+        """Tokens after an answer of calls, from within its last one to where the next answer begins.
+
+        Args:
+            messages: the calls, the last with CALL_MARK among its arguments, and what came of them.
+        """
+        return self._after(messages, CALL_MARK)
+
     def _first_turn(self, text: str) -> list[int]:
-        return self._encode(self._render([*self._start, {"role": "user", "content": text}], answer=True))
+        return self._encode(self._render_turn([{"role": "user", "content": text}]))
 
     def _next_turn(self, text: str) -> list[int]:
-        before = [*self._start, {"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
-        whole = self._render([*before, {"role": "user", "content": text}], answer=True)
-        if MARK not in whole:
+        return self._after([{"role": "assistant", "content": MARK}, {"role": "user", "content": text}], MARK)
+
+    def _after(self, messages: Messages, mark: str) -> list[int]:
+        """Tokens after a mark in an answer that one question came before."""
+        whole = self._render_turn([{"role": "user", "content": "?"}, *messages])
+        if mark not in whole:
             raise ModelSourceError(
                 "The target's chat template does not repeat earlier answers.", hint="Start a new conversation: /reset."
             )
-        return self._encode(whole.split(MARK, 1)[1])
+        return self._encode(whole.split(mark, 1)[1])
+
+    def _render_turn(self, messages: Messages) -> str:
+        return self._render([*self._start, *messages], arguments=self._arguments, answer=True)
 
     def whole(self, messages: Messages, arguments: Mapping[str, Any] | None = None) -> list[int]:
         """Tokens of a whole conversation up to where its next answer begins.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Committed, Ended
+from moa_client.conversation.events import AnswerEvent, Committed, Ended
 from moa_client.conversation.text_runs import Provenance, TextRun, joined
 from moa_client.surface.update_codec import fields_of, update_of
 from moa_shared.protocol.finish_rule import Finish
@@ -32,7 +32,7 @@ def test_neighbours_of_one_writer_are_one_run_unless_their_chances_are_known() -
 def test_a_surface_that_wants_runs_holds_those_of_the_conversation() -> None:
     told, shown = Told(decode_bytes, "why?", 1), AnswerText("why?", 1)
     start, snow, held = b"ab", "☃".encode(), "☃".encode()[:2]
-    events = [
+    events: list[AnswerEvent] = [
         Committed(tuple(start), writers=(DRAFT, SERVER)),
         Committed(tuple(snow), writers=(SERVER, SERVER, TARGET)),  # the last byte makes the character
         Committed(tuple(held), writers=(DRAFT, DRAFT)),

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.events import LinkState, Titled
+from moa_client.conversation.events import LinkState, Permission, Titled
 from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
@@ -32,6 +32,9 @@ class Conversation:
 
     def set_title(self, title: str) -> None:
         self.subscription.push(Update(Titled(title)))
+
+    def permit(self, call: str, permission: Permission) -> None:
+        self.set_title(f"{call} {permission.value}")
 
     async def close(self) -> None:
         self.is_closed = True
@@ -76,6 +79,17 @@ async def test_a_defect_in_what_was_asked_for_is_told_and_the_next_message_follo
             "hint": "This is a defect of moa: please report it with the log.",
         }
     )
+
+
+async def test_a_permission_is_taken_from_a_message_that_gives_one() -> None:
+    bad = {"do": "permit", "call": "call_1", "permission": "yes"}
+    surface = Surface(bad, {**bad, "call": None}, {**bad, "permission": "always"})
+    await surface.be_served(Conversation())
+    assert [each["event"] for each in surface.sent] == ["opened", "error", "error", "titled"]
+    assert surface.sent[1]["message"] == snapshot(
+        "`permit` needs the text `call`, and as `permission` one of once, always and denied."
+    )
+    assert surface.sent[3]["title"] == "call_1 always"
 
 
 async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:

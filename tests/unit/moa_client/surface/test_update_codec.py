@@ -13,6 +13,10 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
+    CallAnswered,
+    CallDecided,
+    CallsLeft,
+    CallWanted,
     Committed,
     Continued,
     Corrected,
@@ -24,6 +28,7 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     NotKept,
+    Permission,
     Provisional,
     Refused,
     Rewound,
@@ -31,15 +36,18 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
     Titled,
+    ToolsChanged,
 )
 from moa_client.conversation.updates import Update
 from moa_client.surface.messages import encode_line
 from moa_client.surface.update_codec import fields_of, status_fields, status_of, update_of
+from moa_client.tools.tool import AnsweredCall
 from moa_shared.errors import CATALOGUE, InternalError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.chances import TokenChances, WantedChances
 
 from tests.support.told import Told
+from tests.support.tool_calls import NOW, WEATHER, call
 
 COUNT = st.integers(0, 2**40)
 TEXT = st.text(max_size=8)
@@ -106,6 +114,7 @@ def told_committed(draw: st.DrawFn) -> Committed:
     return Committed(tuple(range(len(pieces))), draw(COUNT), "".join(pieces), tuple(chances), lengths)
 
 
+WITH_TOOLS = AnswerOptions(tools=(WEATHER, NOW), results=(AnsweredCall(call("now"), "12:00", is_error=True),))
 OF_AN_ANSWER = st.one_of(
     st.builds(
         Update,
@@ -119,6 +128,11 @@ OF_AN_ANSWER = st.one_of(
             st.builds(HeldBack, st.booleans()),
             st.builds(Refused, ERRORS),
             st.builds(Asked, TEXT),
+            st.builds(Asked, st.just(""), st.just(WITH_TOOLS)),
+            st.builds(CallWanted, TEXT, TEXT, TEXT, TEXT, st.booleans()),
+            st.builds(CallDecided, TEXT, st.sampled_from(Permission)),
+            st.builds(CallAnswered, TEXT, TEXT, st.booleans()),
+            st.builds(CallsLeft, TEXT),
             st.builds(Continued, st.just(AnswerOptions(temperature=0.5, stop=("a",), logit_bias=((3, -1.0),)))),
             st.builds(Continued, st.just(AnswerOptions(chances=WantedChances(3, processed=True)))),
         ),
@@ -126,7 +140,7 @@ OF_AN_ANSWER = st.one_of(
     ),
     st.builds(
         lambda event, figures, answer: Update(event, answer, figures=replace(figures, finish=event.finish)),
-        st.builds(Ended, FINISH, st.booleans(), TEXT, TEXT),
+        st.builds(Ended, FINISH, st.booleans(), TEXT, TEXT, st.integers(0, 3)),
         FIGURES,
         NUMBER,
     ),
@@ -140,6 +154,7 @@ OF_NONE = st.builds(
         st.builds(DrafterChanged, NAME, TEXT, NAME),
         st.builds(Failed, ERRORS, st.booleans()),
         st.builds(NotKept, ERRORS),
+        st.builds(ToolsChanged, TEXT),
         st.builds(Rewound, COUNT),
         st.builds(Titled, TEXT),
     ),

@@ -1,0 +1,138 @@
+"""Calls of tools in one conversation: found where the newest answer ends, answered while its link is maintained.
+
+State: the calls under way. Invariant: only calls that a server has verified are run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from moa_shared.protocol.finish_rule import Finish
+
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import (
+    CallsLeft,
+    Continued,
+    Ended,
+    Event,
+    Failed,
+    Permission,
+    SurfaceEvent,
+    ToolsChanged,
+)
+from moa_client.engine.engine import ClientEngine
+from moa_client.failures import told
+from moa_client.host.call_runner import CallRunner
+from moa_client.host.publisher import Publisher
+from moa_client.tools.tool import AnsweredCall, ToolCall
+from moa_client.tools.tool_box import ToolBox
+from moa_client.tools.turns import ConversationTurns
+
+
+class CallRounds:
+    """The calls of one conversation.
+
+    Args:
+        engine, publisher: of the conversation.
+        box: the tools; None: no call is one.
+    """
+
+    def __init__(self, engine: ClientEngine, publisher: Publisher, box: ToolBox | None) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._box = box
+        self._runner = None if box is None else CallRunner(box, self._publish)
+        self._calling: asyncio.Task[tuple[AnsweredCall, ...]] | None = None
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether calls wait or run."""
+        return self._calling is not None
+
+    @property
+    def open_events(self) -> Sequence[SurfaceEvent]:
+        """What a surface that comes now must know: what is wrong with the tools, and which calls wait."""
+        if self._box is None or self._runner is None:
+            return []
+        return [*map(ToolsChanged, self._box.remarks), *self._runner.waiting]
+
+    def permit(self, call: str, permission: Permission) -> None:
+        """Says whether a call that waits may be run."""
+        if self._runner is not None:
+            self._runner.permit(call, permission)
+
+    def cancel(self) -> bool:
+        """Cancels the calls that wait or run; False: there are none."""
+        if self._calling is not None:
+            self._calling.cancel()
+        return self._calling is not None
+
+    def newest(self, turns: ConversationTurns) -> tuple[ToolCall, ...]:
+        """The calls of the newest answer that can be answered now.
+
+        Args:
+            turns: of the conversation.
+        """
+        text = self._publisher.answers[-1] if self._publisher.answers else None
+        if text is None or text.is_unsettled or not self._publisher.is_part(text):
+            return ()
+        return self._calls(text, text.finish, turns)
+
+    def counted(self, event: Event, text: AnswerText, turns: ConversationTurns) -> Event:
+        """An event of an answer; its end with the number of calls that follow."""
+        if not isinstance(event, Ended) or event.provisional:
+            return event
+        return replace(event, calls=len(self._calls(text, event.finish, turns)))
+
+    def begin_again(self, turns: ConversationTurns) -> None:
+        """Tells that the newest answer goes on with its calls, which have stayed without an answer."""
+        self._publish(Continued(self._publisher.answers[-1].options))
+        self._publish(Ended(Finish.END_OF_TEXT, calls=len(self.newest(turns))))
+
+    def leave(self, turns: ConversationTurns, reason: str) -> None:
+        """Tells that calls of the newest answer, if it has some, stay without an answer."""
+        if self.newest(turns):
+            self._publish(CallsLeft(reason))
+
+    async def answer(self, turns: ConversationTurns) -> tuple[AnsweredCall, ...]:
+        """The calls of the newest answer, answered; none: it has none, or the user has stopped them."""
+        calls = self.newest(turns)
+        if self._runner is None or not calls:
+            return ()
+        self._calling = calling = asyncio.create_task(self._runner.answer(calls))
+        calling.add_done_callback(lambda _: self._engine.wake())
+        try:
+            await self._attend(calling)
+            return await calling
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # the conversation is closed
+            self._publish(CallsLeft())
+            return ()
+        finally:
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+            self._calling = None
+
+    async def _attend(self, calling: asyncio.Task[tuple[AnsweredCall, ...]]) -> None:
+        """Maintains the link while calls wait or run."""
+        try:
+            async with aclosing(self._engine.attend(calling.done)) as events:
+                async for event in events:
+                    self._publisher.on_event(event)
+        except Exception as error:  # noqa: BLE001 (the next answer opens the link again)
+            self._publisher.publish(Failed(told(error)))
+
+    def _calls(self, text: AnswerText, finish: Finish, turns: ConversationTurns) -> tuple[ToolCall, ...]:
+        """The calls of the newest answer."""
+        if self._box is None or finish is not Finish.END_OF_TEXT:
+            return ()
+        conversation = self._engine.conversation
+        before = conversation.tokens[: len(conversation.tokens) - len(conversation.answer)]
+        return turns.calls(before, conversation.answer, f"{text.options.seed}/{len(before)}/{text.number}")
+
+    def _publish(self, event: SurfaceEvent) -> None:
+        self._publisher.publish(event, len(self._publisher.answers))

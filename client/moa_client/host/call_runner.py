@@ -1,0 +1,71 @@
+"""Runs the calls of a conversation's answers: each is asked for, run if it may be, and answered.
+
+State: which tools may always be run here, and the calls that wait for a surface to say whether they may be. Invariant:
+nothing is run that was not permitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from moa_client.conversation.events import CallAnswered, CallDecided, CallWanted, Permission, SurfaceEvent
+from moa_client.tools.tool import AnsweredCall, ToolCall
+from moa_client.tools.tool_box import ToolBox
+
+DENIED_WORDS = "The user did not allow this call."
+
+
+class CallRunner:
+    """Runs the calls of one conversation.
+
+    Args:
+        box: the tools.
+        publish: tells an event about the answer that calls.
+    """
+
+    def __init__(self, box: ToolBox, publish: Callable[[SurfaceEvent], None]) -> None:
+        self.box = box
+        self._publish = publish
+        self._allowed: set[str] = set()
+        self._waiting: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}
+
+    @property
+    def waiting(self) -> Sequence[CallWanted]:
+        """The calls that wait for permission."""
+        return [wanted for wanted, _ in self._waiting.values()]
+
+    def permit(self, call: str, permission: Permission) -> None:
+        """Says whether a call that waits may be run."""
+        if call in self._waiting and not (decided := self._waiting[call][1]).done():
+            decided.set_result(permission)
+
+    async def answer(self, calls: Sequence[ToolCall]) -> tuple[AnsweredCall, ...]:
+        """The calls with their answers, one after another; cancelling this cancels the call under way."""
+        return tuple([await self._answer(call) for call in calls])
+
+    async def _answer(self, call: ToolCall) -> AnsweredCall:
+        server = self.box.server_of(call.name)
+        waits = bool(server) and call.name not in self._allowed
+        wanted = CallWanted(call.id, call.name, call.arguments, server, waits)
+        self._publish(wanted)
+        permission = await self._permission(wanted) if waits else Permission.ONCE
+        if permission is Permission.ALWAYS:
+            self._allowed.add(call.name)
+        if permission is Permission.DENIED:
+            answered = AnsweredCall(call, DENIED_WORDS, is_error=True)
+        else:
+            answered = await self.box.run(call)
+        self._publish(CallAnswered(call.id, answered.content, answered.is_error))
+        return answered
+
+    async def _permission(self, wanted: CallWanted) -> Permission:
+        """What a surface says of a call."""
+        decided: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+        self._waiting[wanted.call] = wanted, decided
+        try:
+            permission = await decided
+        finally:
+            del self._waiting[wanted.call]
+        self._publish(CallDecided(wanted.call, permission))
+        return permission

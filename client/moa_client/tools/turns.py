@@ -1,0 +1,107 @@
+"""The turns of one conversation as its model's template has them: questions, and the results of calls. Pure.
+
+What the answers before a turn say is in their tokens and never made again, so a turn holds only what comes after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from moa_shared.text.template import CALL_MARK, ChatTemplate
+
+from moa_client.tools.finished_calls import finished_calls
+from moa_client.tools.formats.families import find_format
+from moa_client.tools.template_input import ChatMessage, template_input
+from moa_client.tools.thinking import find_thinking
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
+
+if TYPE_CHECKING:
+    from moa_shared.models.tokenizer.tokenizer import Tokenizer
+
+PROMPT_END = 32  # tokens: enough to hold what opens reasoning
+Turn = Callable[[Sequence[int]], Sequence[int]]  # the tokens to append to those of the conversation
+
+
+class ConversationTurns:
+    """Makes turns.
+
+    Args:
+        tokenizer: of the target.
+        system: the system prompt; None: the model's own.
+        context_tokens: the most that the target takes.
+        ends: the tokens that end an answer.
+        tools: that the conversation offers.
+
+    What renders raises ModelSourceError where the template refuses, and ContextLengthError for what cannot fit.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        system: str | None,
+        context_tokens: int,
+        ends: Container[int],
+        tools: Sequence[Tool] = (),
+    ) -> None:
+        self.tools = tuple(tools)
+        self._tokenizer = tokenizer
+        self._ends = ends
+        self._chat_template = tokenizer.chat_template or ""
+        self._form = find_format(self._chat_template)
+        start = [] if system is None else [ChatMessage("system", system)]
+        given = template_input(self._form, self._chat_template, start, tools)
+        started = given.messages[0]["content"] if given.messages else None
+        self._template = ChatTemplate(tokenizer, started, context_tokens, given.arguments)
+
+    def check(self) -> None:
+        """Raises what the first turn would raise, whatever is asked in it."""
+        self._template.check()
+
+    def of(self, question: str, results: Sequence[AnsweredCall] = ()) -> Turn:
+        """The turn of a question, or of the results of the calls before it in its place."""
+        return self._of_results(results) if results else self._of_question(question)
+
+    def calls(self, before: Sequence[int], answer: Sequence[int], identifier: str) -> tuple[ToolCall, ...]:
+        """The calls of an answer that has ended.
+
+        Args:
+            before: the tokens before it.
+            identifier: tells the answer from all others.
+        """
+        if not self.tools:
+            return ()
+        thinking = find_thinking(self._chat_template)
+        prompt, text = self._spelled(before[-PROMPT_END:]), self._spelled(answer)
+        return finished_calls(self._form, thinking, self.tools, prompt, text, identifier)
+
+    def _of_question(self, question: str) -> Turn:
+        template = self._template
+
+        def turn(before: Sequence[int]) -> Sequence[int]:
+            return template.next_turn(question, before) if before else template.first_turn(question)
+
+        return turn
+
+    def _of_results(self, results: Sequence[AnsweredCall]) -> Turn:
+        calls = [each.call for each in results]
+        calls[-1] = replace(calls[-1], arguments=f'{{"answer": "{CALL_MARK}"}}')
+        said = [ChatMessage("assistant", "", tuple(calls)), *(each.result for each in results)]
+        messages = template_input(self._form, self._chat_template, said, ()).messages
+        if messages[-1]["role"] == "user":  # the template knows no calls
+            return self._of_question(messages[-1]["content"])
+        after = cache(lambda: self._template.after_calls(messages))
+        return lambda before: self._continued(after(), before)
+
+    def _continued(self, after: Sequence[int], before: Sequence[int]) -> Sequence[int]:
+        """What follows an answer of calls, which ends with the token that ends it, or was cut before it."""
+        last = before[-1]
+        if last in self._ends and last in after:
+            return after[after.index(last) + 1 :]
+        end = next((index for index, token in enumerate(after) if token in self._ends), 0)
+        return after[end + 1 :] if last in self._ends else after[end:]
+
+    def _spelled(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode([token for token in tokens if token not in self._ends])
