@@ -1,5 +1,7 @@
 // One answer: committed text, which only grows, then provisional text, which may be withdrawn.
 
+import { AnswerSplit } from "../text/reasoning.js";
+
 const CUT = ["max_tokens", "cancelled", "unfinished"];
 const MARKED_MS = 1500; // long enough to be seen, short enough not to be in the way
 
@@ -17,10 +19,16 @@ export class Answer {
   /**
    * @param {number} number in its conversation, from 1
    * @param {string} question
+   * @param {any} options how it is chosen
+   * @param {import("../text/reasoning.js").Marks | null} marks of reasoning
    */
-  constructor(number, question) {
+  constructor(number, question, options = null, marks = null) {
     this.number = number;
     this.question = question;
+    this.options = options;
+    this.split = new AnswerSplit(marks, options?.reasoning_effort ?? "");
+    this.isCounted = true; // the tokens of its reasoning came one by one
+    this.spoken = 0; // characters of its text
     this.committed = "";
     /** @type {import("../text/paint.js").Run[]} of the committed text */
     this.runs = [];
@@ -37,8 +45,6 @@ export class Answer {
     this.failure = null;
     /** @type {any} what it cost */
     this.figures = null;
-    /** @type {any} how it is chosen */
-    this.options = null;
     /** @type {number | null} where in the committed text a correction begins, while it is marked */
     this.corrected = null;
     this.markedUntil = 0;
@@ -48,9 +54,13 @@ export class Answer {
   /**
    * An answer of an `opened` message.
    * @param {any} fields
+   * @param {import("../text/reasoning.js").Marks | null} marks of reasoning
    */
-  static of(fields) {
-    const answer = new Answer(fields.number, fields.question);
+  static of(fields, marks) {
+    const answer = new Answer(fields.number, fields.question, fields.options, marks);
+    answer.split.read(fields.committed, fields.tokens);
+    answer.isCounted = fields.tokens === 0;
+    answer.spoken = answer.split.text.length;
     answer.committed = fields.committed;
     answer.takeRuns(fields.runs ?? [], fields.committed);
     answer.provisional = answer.expected = fields.provisional;
@@ -58,7 +68,6 @@ export class Answer {
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
     answer.isUnsettled = fields.unsettled;
-    answer.options = fields.options;
     return answer;
   }
 
@@ -75,7 +84,7 @@ export class Answer {
       case "committed":
         this.waiting -= message.confirmed;
         this.takeRuns(message.runs ?? [], message.text);
-        this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", now);
+        this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", now, message.tokens.length);
         this.heldBack = "";
         break;
       case "provisional":
@@ -150,8 +159,10 @@ export class Answer {
    * @param {string} piece is appended to the committed text
    * @param {string} provisional replaces the provisional text
    * @param {number} now in milliseconds
+   * @param {number} tokens of the piece
    */
-  update(piece, provisional, now) {
+  update(piece, provisional, now, tokens = 0) {
+    this.split.read(piece, tokens);
     const whole = piece + provisional;
     const { expected } = this;
     const same = common(whole, expected);
@@ -174,6 +185,19 @@ export class Answer {
     if (this.corrected === null || now < this.markedUntil) return false;
     this.corrected = null;
     return true;
+  }
+
+  /** Committed text, without reasoning, that was not read aloud yet. */
+  takeSpoken() {
+    const { text } = this.split;
+    const piece = text.slice(this.spoken);
+    this.spoken = text.length;
+    return piece;
+  }
+
+  /** Its reasoning and its text. */
+  get shown() {
+    return this.split.shown(this.provisional, !this.isRunning);
   }
 
   /** Whether its end was none of its own: a limit, the user, or an error. */

@@ -88,11 +88,11 @@ export class Conversation {
  */
 const CHANGES = {
   continued: () => ({ facts: true }),
-  committed: (message) => ({ spoken: message.text }),
+  committed: (_message, answer) => ({ spoken: answer.takeSpoken() }),
   provisional: () => ({}),
   corrected: () => ({}),
   held_back: () => ({ facts: true }),
-  ended: (message, answer) => ({ facts: true, spoken: message.text, ended: answer, list: true }),
+  ended: (_message, answer) => ({ facts: true, spoken: answer.takeSpoken(), ended: answer, list: true }),
   settled: (_message, answer) => ({ facts: true, ended: answer, list: true }),
   refused: (_message, answer) => ({ facts: true, ended: answer, list: true }),
   failed: (_message, answer) => ({ facts: true, ended: answer, list: true }),
@@ -104,15 +104,14 @@ const HANDLERS = {
     all.id = message.conversation;
     all.title = message.title;
     all.facts = message;
-    all.answers = message.answers.map(Answer.of);
+    all.answers = message.answers.map((/** @type {any} */ fields) => Answer.of(fields, message.thinking ?? null));
     all.reason = message.absent ?? "";
     return { answers: "all", facts: true, list: true };
   },
   asked(all, message) {
-    const answer = new Answer(message.answer, message.question);
+    const answer = new Answer(message.answer, message.question, message.options, all.facts.thinking ?? null);
     const mine = all.waiting.findIndex((each) => each.question === message.question);
     if (mine >= 0) all.waiting.splice(mine, 1);
-    answer.options = message.options;
     all.answers[message.answer - 1] = answer;
     all.failure = null;
     return { answers: "all", facts: true, list: true };

@@ -3,10 +3,11 @@
 import { fromTemplate, setText } from "../core/dom.js";
 import { copyText } from "../text/copy.js";
 import { MarkdownText } from "../text/markdown.js";
-import { stretchesOf } from "../text/paint.js";
+import { runsOf, stretchesOf } from "../text/paint.js";
+import { before } from "../text/reasoning.js";
 import { sourceOf } from "../text/sections.js";
 import { paintMode } from "./colours.js";
-import { counted, answerWords, costWords } from "./words.js";
+import { counted, answerWords, costWords, thoughtWords } from "./words.js";
 
 /** @typedef {import("./answer.js").Answer} Answer */
 
@@ -25,15 +26,20 @@ export class Turn {
     this.actions = actions;
     /** @type {Answer | null} */
     this.answer = null;
+    /** @type {{isLast: boolean, later: number, linkState: string} | null} */
+    this.place = null;
     this.element = fromTemplate("turn-template");
     const part = (/** @type {string} */ selector) => this.element.querySelector(selector);
     this.question = part(".question");
     this.edit = part(".edit");
     this.field = part(".edit textarea");
     this.text = new MarkdownText(part(".answer"));
+    this.reasoning = new MarkdownText(part(".reasoning"));
     this.parts = {
       asked: part(".asked"),
       hint: part(".edit-hint"),
+      thinking: part(".thinking"),
+      thought: part(".thinking summary"),
       writing: part(".writing"),
       standing: part(".standing"),
       words: part(".standing-words"),
@@ -48,12 +54,13 @@ export class Turn {
 
   wire() {
     const { buttons } = this;
-    buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.text.trim(), buttons.copy));
+    buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.shown.text.text.trim(), buttons.copy));
     buttons.again.addEventListener("click", () => this.answer && this.actions.again(this.answer));
     buttons.alone.addEventListener("click", () => this.answer && this.actions.alone(this.answer));
     buttons.continue.addEventListener("click", () => this.actions.goOn());
     buttons.edit.addEventListener("click", () => this.startEdit());
     buttons.cancel.addEventListener("click", () => this.endEdit());
+    this.parts.thinking.addEventListener("toggle", () => this.answer && this.place && this.show(this.answer, this.place));
     this.edit.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       this.submitEdit();
@@ -75,24 +82,42 @@ export class Turn {
    */
   show(answer, place) {
     this.answer = answer;
+    this.place = place;
     setText(this.question, answer.question);
     const isFinal = !answer.isRunning && !answer.isUnsettled;
-    const source = sourceOf(answer.committed, answer.provisional, answer.corrected);
-    this.text.show(source, isFinal, stretchesOf(paintMode(), answer.runs));
+    const { reasoning, text, isThinking } = answer.shown;
+    this.showPart(this.text, text, isFinal);
+    this.parts.thinking.hidden = !reasoning.text;
+    setText(this.parts.thought, thoughtWords(answer, reasoning.text, isThinking));
+    if (this.parts.thinking.open) this.showPart(this.reasoning, reasoning, isFinal);
     const said = answerWords(answer, place.linkState);
     this.parts.standing.dataset.kind = said.kind;
     setText(this.parts.words, said.text);
     this.buttons.alone.hidden = !said.offer || !(answer.isRunning || place.isLast);
     setText(this.buttons.alone, said.offer ?? "");
     this.buttons.continue.hidden = !(place.isLast && answer.mayContinue);
-    this.parts.writing.hidden = !(answer.isRunning && !answer.text && !said.text);
+    this.parts.writing.hidden = !(answer.isRunning && !text.text && !reasoning.text && !said.text);
     this.parts.after.hidden = answer.isRunning;
     setText(this.parts.cost, costWords(answer));
-    this.buttons.copy.hidden = !answer.text;
+    this.buttons.copy.hidden = !text.text;
     this.buttons.again.hidden = !place.isLast;
     this.element.dataset.last = place.isLast;
     this.element.ariaBusy = String(answer.isRunning);
     setText(this.parts.hint, place.later ? `${counted(place.later, "answer")} after this one will go.` : "");
+  }
+
+  /**
+   * @param {MarkdownText} shown
+   * @param {import("../text/reasoning.js").Part} part of the answer
+   * @param {boolean} isFinal
+   */
+  showPart(shown, part, isFinal) {
+    if (!this.answer) return;
+    const { committed, corrected, runs } = this.answer;
+    const end = before(part, committed.length);
+    const mark = corrected === null || before(part, corrected) === end ? null : before(part, corrected);
+    const source = sourceOf(part.text.slice(0, end), part.text.slice(end), mark);
+    shown.show(source, isFinal, stretchesOf(paintMode(), runsOf(runs, part)));
   }
 
   startEdit() {

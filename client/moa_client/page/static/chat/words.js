@@ -88,6 +88,18 @@ export function draftedWords(byServer, byDevice) {
 }
 
 /**
+ * What is said of an answer's reasoning, which is folded away.
+ * @param {Answer} answer
+ * @param {string} reasoning
+ * @param {boolean} isThinking it goes on
+ */
+export function thoughtWords(answer, reasoning, isThinking) {
+  const words = reasoning.match(/\S+/g)?.length ?? 0;
+  const much = answer.isCounted && answer.split.tokens ? counted(answer.split.tokens, "token") : counted(words, "word");
+  return isThinking && answer.isRunning ? `Thinking … ${much}` : `Thought, ${much}`;
+}
+
+/**
  * What an answer has cost.
  * @param {Answer} answer
  */

@@ -1,5 +1,7 @@
 // Which colour each stretch of an answer's committed text has: by who wrote it, or by how likely it was.
 
+import { before } from "./reasoning.js";
+
 /** @typedef {"" | "writer" | "chance"} PaintMode */
 /** @typedef {{length: number, writer: string, chance: number | null}} Run of committed text; in UTF-16 units */
 /** @typedef {{end: number, kind: string, title: string}} Stretch up to a place of the committed text */
@@ -25,6 +27,24 @@ function look(mode, { writer, chance }) {
   if (chance === null) return { kind: "", title: "" };
   const kind = `p${LEAST.findIndex((least) => chance >= least)}`;
   return { kind, title: `p = ${chance.toFixed(chance < 0.01 ? 3 : 2)}${who && `, ${who}`}` };
+}
+
+/**
+ * The runs of a part of the answer.
+ * @param {Run[]} runs
+ * @param {import("./reasoning.js").Part} part
+ * @returns {Run[]}
+ */
+export function runsOf(runs, part) {
+  if (!part.places) return runs;
+  let [start, from] = [0, 0];
+  return runs.map((run) => {
+    start += run.length;
+    const to = before(part, start);
+    const length = to - from;
+    from = to;
+    return { ...run, length };
+  });
 }
 
 /**
