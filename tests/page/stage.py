@@ -13,6 +13,10 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
+    Asked,
+    CallAnswered,
+    CallDecided,
+    CallWanted,
     Committed,
     Corrected,
     Ended,
@@ -20,12 +24,14 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     LinkState,
+    Permission,
     Provisional,
     Settled,
 )
 from moa_client.conversation.text_runs import Provenance, TextRun, joined
 from moa_client.conversation.updates import Update
 from moa_client.host.frame_tap import Crossing
+from moa_client.tools.tool import AnsweredCall, ToolCall
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -104,12 +110,24 @@ class Stage:
         self.conversation.set_link(state, reason)
         self.conversation.publish(Update(LinkChanged(state, reason, wait_seconds)))
 
-    def end(self, finish: Finish = Finish.END_OF_TEXT, *, verified: bool = True) -> None:
+    async def call(self, call: ToolCall, server: str, content: str) -> None:
+        """The answer, which is over, calls a tool; the next one begins with what this says."""
+        conversation = self.conversation
+        permission = await conversation.permission(CallWanted(call.id, call.name, call.arguments, server))
+        conversation.publish(Update(CallDecided(call.id, permission), self.number))
+        await self.gate("called")
+        is_denied = permission is Permission.DENIED
+        answered = AnsweredCall(call, "The user did not allow this call." if is_denied else content, is_denied)
+        conversation.publish(Update(CallAnswered(call.id, answered.content, is_denied), self.number))
+        self.number += 1
+        conversation.publish(Update(Asked("", replace(self.options, results=(answered,))), self.number))
+
+    def end(self, finish: Finish = Finish.END_OF_TEXT, *, verified: bool = True, calls: int = 0) -> None:
         """The answer is over."""
         if verified:
             self.waiting = ""
         self.figures.undecided = len(self.waiting.split())
-        self.tell(Ended(finish, provisional=not verified))
+        self.tell(Ended(finish, provisional=not verified, calls=calls))
 
     def settle(self, text: str, outcome: AnswerOutcome, written: int, kept: int) -> None:
         """An answer that ended without the server has been decided."""

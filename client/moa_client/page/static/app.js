@@ -35,6 +35,7 @@ class Page {
         change: (answer, question) => this.askInstead(answer.number, question, options()),
         alone: (answer) => this.writeAlone(answer),
         goOn: () => this.goOn(),
+        permit: (call, permission) => this.permit(call, permission),
         leave: () => this.composer.focus(),
       },
       this.scrolling,
@@ -116,6 +117,12 @@ class Page {
   goOn() {
     const isSent = this.connection.send({ do: "continue", max_tokens: options().max_tokens });
     if (!isSent) this.notice.pass("There is no connection. Try it again when there is one.");
+  }
+
+  /** @param {string} call of a tool @param {string} permission once, always or denied */
+  permit(call, permission) {
+    const isSent = this.connection.send({ do: "permit", call, permission });
+    if (!isSent) this.notice.pass("There is no connection. The call waits until there is one.");
   }
 
   /** Has this device write, right or not. @param {import("./chat/answer.js").Answer} answer that waits for the server */

@@ -1,6 +1,7 @@
 // One answer: committed text, which only grows, then provisional text, which may be withdrawn.
 
 import { AnswerSplit } from "../text/reasoning.js";
+import { Call } from "./call.js";
 
 const CUT = ["max_tokens", "cancelled", "unfinished"];
 const MARKED_MS = 1500; // long enough to be seen, short enough not to be in the way
@@ -43,6 +44,11 @@ export class Answer {
     this.settled = null;
     /** @type {{message: string, hint: string, kind: "failed" | "refused"} | null} */
     this.failure = null;
+    /** @type {Call[]} of tools, with which it has ended */
+    this.calls = [];
+    this.isCalling = false; // they wait or run
+    /** @type {string | null} why they have no answers: one sentence, or nothing */
+    this.callsLeft = null;
     /** @type {any} what it cost */
     this.figures = null;
     /** @type {number | null} where in the committed text a correction begins, while it is marked */
@@ -80,6 +86,7 @@ export class Answer {
     switch (message.event) {
       case "continued":
         Object.assign(this, { options: message.options, finish: "unfinished", isRunning: true, settled: null, failure: null });
+        Object.assign(this, { calls: [], callsLeft: null });
         break;
       case "committed":
         this.waiting -= message.confirmed;
@@ -103,7 +110,22 @@ export class Answer {
         if (message.verified) this.decide(message.text, now);
         else this.update("", this.provisional + message.added, now);
         Object.assign(this, { finish: message.finish, figures: message.figures, isUnsettled: !message.verified });
+        this.isCalling = message.calls > 0;
         this.end();
+        break;
+      case "call_wanted":
+        this.isCalling = true;
+        this.takeCall(new Call(message.call, message.tool, message.arguments, message.server)).waits = message.waits;
+        break;
+      case "call_decided":
+        Object.assign(this.call(message.call) ?? {}, { waits: false, isDenied: message.permission === "denied" });
+        break;
+      case "call_answered":
+        this.call(message.call)?.answer(message);
+        break;
+      case "calls_left":
+        Object.assign(this, { isCalling: false, callsLeft: message.reason });
+        this.calls = this.calls.filter((call) => call.isOver);
         break;
       case "settled":
         this.decide(message.text, now);
@@ -148,6 +170,35 @@ export class Answer {
   decide(text, now) {
     this.waiting = 0;
     this.update(text, "", now);
+  }
+
+  /** @param {string} id */
+  call(id) {
+    return this.calls.find((call) => call.id === id);
+  }
+
+  /**
+   * Takes in a call, in place of what was known of it.
+   * @param {Call} call
+   */
+  takeCall(call) {
+    const index = this.calls.findIndex(({ id }) => id === call.id);
+    if (index < 0) this.calls.push(call);
+    else this.calls[index] = call;
+    return call;
+  }
+
+  /**
+   * The next answer begins.
+   * @param {any[]} results of calls, with which it does
+   */
+  takeResults(results) {
+    this.isCalling = false;
+    for (const fields of results) {
+      const known = this.call(fields.id);
+      if (known) known.answer(fields);
+      else this.takeCall(Call.of(fields));
+    }
   }
 
   end() {
@@ -203,7 +254,7 @@ export class Answer {
   /** Whether its end was none of its own: a limit, the user, or an error. */
   get mayContinue() {
     const isOver = !this.isRunning && !this.isUnsettled && this.failure?.kind !== "refused";
-    return isOver && this.committed !== "" && CUT.includes(this.finish);
+    return isOver && this.committed !== "" && (CUT.includes(this.finish) || this.callsLeft !== null);
   }
 
   /** All its text. */

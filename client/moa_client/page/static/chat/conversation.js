@@ -41,7 +41,7 @@ export class Conversation {
   }
 
   get isBusy() {
-    return this.running !== null || this.waiting.length > 0;
+    return this.running !== null || this.waiting.length > 0 || this.answers.some((answer) => answer.isCalling);
   }
 
   /** What the list and the top of the page call it. */
@@ -93,6 +93,10 @@ const CHANGES = {
   corrected: () => ({}),
   held_back: () => ({ facts: true }),
   ended: (_message, answer) => ({ facts: true, spoken: answer.takeSpoken(), ended: answer, list: true }),
+  call_wanted: (message) => ({ facts: true, spoken: message.waits ? `The model wants to call ${message.tool}. ` : "" }),
+  call_decided: () => ({ facts: true }),
+  call_answered: () => ({}),
+  calls_left: (_message, answer) => ({ facts: true, ended: answer }),
   settled: (_message, answer) => ({ facts: true, ended: answer, list: true }),
   refused: (_message, answer) => ({ facts: true, ended: answer, list: true }),
   failed: (_message, answer) => ({ facts: true, ended: answer, list: true }),
@@ -105,6 +109,7 @@ const HANDLERS = {
     all.title = message.title;
     all.facts = message;
     all.answers = message.answers.map((/** @type {any} */ fields) => Answer.of(fields, message.thinking ?? null));
+    for (const answer of all.answers) all.answers[answer.number - 2]?.takeResults(answer.options.results ?? []);
     all.reason = message.absent ?? "";
     return { answers: "all", facts: true, list: true };
   },
@@ -113,6 +118,7 @@ const HANDLERS = {
     const mine = all.waiting.findIndex((each) => each.question === message.question);
     if (mine >= 0) all.waiting.splice(mine, 1);
     all.answers[message.answer - 1] = answer;
+    all.answers[message.answer - 2]?.takeResults(message.options.results ?? []);
     all.failure = null;
     return { answers: "all", facts: true, list: true };
   },
@@ -142,6 +148,11 @@ const HANDLERS = {
   },
   not_kept(all, message) {
     all.remark(`From here on the conversation is not kept: ${message.message} ${message.hint}`);
+    return { answers: "all" };
+  },
+  tools(all, message) {
+    if (all.remarks.some(({ text }) => text === message.message)) return {}; // told again to each tab that opens
+    all.remark(message.message);
     return { answers: "all" };
   },
   rewound(all, message) {

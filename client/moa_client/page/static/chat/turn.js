@@ -7,6 +7,7 @@ import { runsOf, stretchesOf } from "../text/paint.js";
 import { before } from "../text/reasoning.js";
 import { sourceOf } from "../text/sections.js";
 import { paintMode } from "./colours.js";
+import { CallCard } from "./call_card.js";
 import { counted, answerWords, costWords, thoughtWords } from "./words.js";
 
 /** @typedef {import("./answer.js").Answer} Answer */
@@ -17,6 +18,7 @@ import { counted, answerWords, costWords, thoughtWords } from "./words.js";
  * @property {(answer: Answer, question: string) => void} change asks another question in its place
  * @property {(answer: Answer) => void} alone has the device write, right or not
  * @property {() => void} goOn continues the newest answer
+ * @property {(call: string, permission: string) => void} permit says whether a call of a tool may be run
  * @property {() => void} leave gives the focus back
  */
 
@@ -40,6 +42,7 @@ export class Turn {
       hint: part(".edit-hint"),
       thinking: part(".thinking"),
       thought: part(".thinking summary"),
+      calls: part(".calls"),
       writing: part(".writing"),
       standing: part(".standing"),
       words: part(".standing-words"),
@@ -49,6 +52,8 @@ export class Turn {
     this.buttons = Object.fromEntries(
       [...this.element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]),
     );
+    /** @type {Map<string, CallCard>} */
+    this.cards = new Map();
     this.wire();
   }
 
@@ -90,6 +95,8 @@ export class Turn {
     this.parts.thinking.hidden = !reasoning.text;
     setText(this.parts.thought, thoughtWords(answer, reasoning.text, isThinking));
     if (this.parts.thinking.open) this.showPart(this.reasoning, reasoning, isFinal);
+    this.showCalls(answer);
+    this.parts.asked.hidden = !answer.question; // the results of calls stand there instead
     const said = answerWords(answer, place.linkState);
     this.parts.standing.dataset.kind = said.kind;
     setText(this.parts.words, said.text);
@@ -100,7 +107,7 @@ export class Turn {
     this.parts.after.hidden = answer.isRunning;
     setText(this.parts.cost, costWords(answer));
     this.buttons.copy.hidden = !text.text;
-    this.buttons.again.hidden = !place.isLast;
+    this.buttons.again.hidden = !place.isLast || !answer.question;
     this.element.dataset.last = place.isLast;
     this.element.ariaBusy = String(answer.isRunning);
     setText(this.parts.hint, place.later ? `${counted(place.later, "answer")} after this one will go.` : "");
@@ -118,6 +125,19 @@ export class Turn {
     const mark = corrected === null || before(part, corrected) === end ? null : before(part, corrected);
     const source = sourceOf(part.text.slice(0, end), part.text.slice(end), mark);
     shown.show(source, isFinal, stretchesOf(paintMode(), runsOf(runs, part)));
+  }
+
+  /** @param {Answer} answer */
+  showCalls(answer) {
+    const cards = answer.calls.map((call) => {
+      const card = this.cards.get(call.id) ?? new CallCard((permission) => this.actions.permit(call.id, permission));
+      this.cards.set(call.id, card);
+      card.show(call);
+      return card.element;
+    });
+    const { calls } = this.parts;
+    calls.hidden = cards.length === 0;
+    if (calls.childElementCount !== cards.length || cards.some((card, index) => calls.children[index] !== card)) calls.replaceChildren(...cards);
   }
 
   startEdit() {

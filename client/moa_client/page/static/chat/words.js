@@ -33,6 +33,7 @@ export function answerWords(answer, linkState) {
     const what = words ? counted(words, "word") : "This answer";
     return away(`${what} not checked yet: the server does so when it is back.`);
   }
+  if (answer.callsLeft !== null) return calm(answer.callsLeft || "Stopped before its calls were answered.");
   if (settled) return calm(SETTLED[settled.outcome]?.(settled) ?? "");
   return FINISHES[answer.finish] ? calm(FINISHES[answer.finish]) : { kind: "none", text: "" };
 }
