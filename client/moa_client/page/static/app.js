@@ -40,7 +40,7 @@ class Page {
       },
       this.scrolling,
     );
-    this.composer = new Composer((question) => this.ask(question), () => this.stop());
+    this.composer = new Composer((question) => this.ask(question), () => this.stop(), (text) => this.notice.pass(text));
     this.options = new OptionsDialog((system) => this.changeSystem(system));
     this.notice = new Notice({
       hurry: () => this.connection.hurry(),
@@ -167,7 +167,10 @@ class Page {
     if (change.ended || ["asked", "continued"].includes(message.event)) this.isStopping = false;
     if (change.list) this.list.refreshSoon();
     if (message.event === "failed" && message.taken_back && change.ended) this.composer.putBack(change.ended.question);
-    if (message.event === "asked") history.replaceState(null, "", this.address);
+    if (message.event === "asked") {
+      history.replaceState(null, "", this.address);
+      this.composer.rename(this.conversation.id);
+    }
     if (change.facts || message.event === "provisional" || message.event === "corrected") this.showState();
     this.panel.refresh();
     return undefined;
@@ -191,7 +194,8 @@ class Page {
     this.conversation.apply(message, performance.now());
     if (before.id === this.conversation.id) this.conversation.remarks = before.remarks;
     this.turns.begin(this.conversation);
-    this.composer.bind(this.conversation.id);
+    if (this.composer.conversation) this.composer.bind(this.conversation.id);
+    else if (this.conversation.answers.length) this.composer.rename(this.conversation.id);
     if (lost.length) this.composer.putBack(lost.map(({ question }) => question).join("\n"));
     this.list.setCurrent(this.conversation.id);
     this.list.refreshSoon();

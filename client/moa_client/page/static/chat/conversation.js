@@ -1,6 +1,7 @@
 // The open conversation, as the messages of the daemon tell it (docs/device.md). It shows nothing.
 
 import { Answer } from "./answer.js";
+import { unframed } from "./files.js";
 
 /**
  * What a message has changed.
@@ -46,7 +47,8 @@ export class Conversation {
 
   /** What the list and the top of the page call it. */
   get name() {
-    return this.title || this.answers[0]?.question.split("\n")[0] || "New conversation";
+    const { question, files } = unframed(this.answers[0]?.question ?? "");
+    return this.title || question.split("\n")[0] || files[0]?.name || "New conversation";
   }
 
   get uncheckedWords() {

@@ -8,6 +8,7 @@ import { before } from "../text/reasoning.js";
 import { sourceOf } from "../text/sections.js";
 import { paintMode } from "./colours.js";
 import { CallCard } from "./call_card.js";
+import { framed, sizeWords, unframed } from "./files.js";
 import { counted, answerWords, costWords, thoughtWords } from "./words.js";
 
 /** @typedef {import("./answer.js").Answer} Answer */
@@ -32,13 +33,15 @@ export class Turn {
     this.place = null;
     this.element = fromTemplate("turn-template");
     const part = (/** @type {string} */ selector) => this.element.querySelector(selector);
-    this.question = part(".question");
+    this.asked = ""; // what the question shows
     this.edit = part(".edit");
     this.field = part(".edit textarea");
     this.text = new MarkdownText(part(".answer"));
     this.reasoning = new MarkdownText(part(".reasoning"));
     this.parts = {
       asked: part(".asked"),
+      askedText: part(".asked-text"),
+      askedFiles: part(".asked-files"),
       hint: part(".edit-hint"),
       thinking: part(".thinking"),
       thought: part(".thinking summary"),
@@ -88,7 +91,7 @@ export class Turn {
   show(answer, place) {
     this.answer = answer;
     this.place = place;
-    setText(this.question, answer.question);
+    this.showQuestion(answer.question);
     const isFinal = !answer.isRunning && !answer.isUnsettled;
     const { reasoning, text, isThinking } = answer.shown;
     this.showPart(this.text, text, isFinal);
@@ -127,6 +130,20 @@ export class Turn {
     shown.show(source, isFinal, stretchesOf(paintMode(), runsOf(runs, part)));
   }
 
+  /** @param {string} asked */
+  showQuestion(asked) {
+    if (asked === this.asked) return;
+    this.asked = asked;
+    const { question, files } = unframed(asked);
+    setText(this.parts.askedText, question);
+    this.parts.askedFiles.replaceChildren(...files.map(({ name, text }) => {
+      const file = fromTemplate("asked-file-template");
+      setText(file.querySelector("summary"), `${name}, ${sizeWords(text)}`);
+      setText(file.querySelector("pre"), text);
+      return file;
+    }));
+  }
+
   /** @param {Answer} answer */
   showCalls(answer) {
     const cards = answer.calls.map((call) => {
@@ -141,7 +158,7 @@ export class Turn {
   }
 
   startEdit() {
-    this.field.value = this.answer?.question ?? "";
+    this.field.value = unframed(this.answer?.question ?? "").question;
     this.edit.hidden = false;
     this.parts.asked.dataset.editing = "yes";
     this.field.rows = Math.min(12, this.field.value.split("\n").length + 1);
@@ -156,8 +173,9 @@ export class Turn {
   }
 
   submitEdit() {
-    const question = this.field.value.trim();
-    if (!question || !this.answer) return;
+    if (!this.answer) return;
+    const question = framed(this.field.value.trim(), unframed(this.answer.question).files);
+    if (!question) return;
     this.endEdit();
     this.actions.change(this.answer, question);
     this.actions.leave();
