@@ -18,6 +18,7 @@ from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import quiet_keys
 from moa_client.chat.messages import offline_words, worth_words
+from moa_client.chat.permission import KeyPermission, unasked
 from moa_client.chat.question import read_question
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import terminal_size
@@ -123,15 +124,19 @@ def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Ope
         from moa_client.chat.display.page import make_page
 
         page = make_page(lambda: terminal_size(sys.stdout), write_output)
+    say = page.say if page is not None and sys.stderr.isatty() else remark
+    keys = None if single else KeyPermission(sys.stdin.fileno(), settings.mcp_allow, say)
     return Chat(
         settings,
         conversation,
         write_output,
-        page.say if page is not None and sys.stderr.isatty() else remark,
+        say,
         open_it=open_it,
         unverified=settings.offline or settings.alone == "always" or not single,
         settle_seconds=settings.settle_seconds if waits else 0.0,
         page=page,
+        permit=keys or unasked(settings.mcp_allow, say),
+        take_typed=keys.take_typed if keys is not None else str,
     )
 
 

@@ -18,6 +18,7 @@ from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
+from moa_client.mcp.opening import open_tools
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
@@ -53,10 +54,14 @@ async def begin(
         line.show("Loading the drafter ...")
         started = load(settings, reached, sources, progress)
     line.clear()
+    if settings.mcp is not None:
+        line.show("Starting the tools ...")
+    box = await open_tools(settings.mcp, stack)
+    line.clear()
     host = Host(settings, fleet, started)
     stack.push_async_callback(host.close)
     store = HistoryStore(settings.history_dir) if settings.history and not single else None
-    library = Library(host, store)
+    library = Library(host, store, box=box)
     stack.push_async_callback(library.close)
 
     async def open_it(identifier: str | None, system: str | None) -> OpenConversation:

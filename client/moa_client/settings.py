@@ -257,6 +257,15 @@ class ClientSettings(SettingsBase):
         lt=1 << 31,
     )
     system: str | None = setting(None, "System prompt.", "TEXT", shown="the model's own")
+    mcp: Path | None = setting(
+        None,
+        "Chats may call the tools of the MCP servers that this file names (docs/tools.md); each call is asked for.",
+        "FILE",
+        shown="none",
+    )
+    mcp_allow: tuple[str, ...] = setting(
+        (), "A tool that is run without being asked for, or all; may be repeated.", "TOOL|all", shown="none"
+    )
     # int4: no loss of acceptance was measured
     codec: Literal["bf16", "int8", "int4"] = setting("int4", "The finest precision that memory is sent in.")
     # int8: a fifth to a quarter of the time of float32 a draft step (docs/adr/0009-drafting.md)

@@ -77,3 +77,7 @@ def test_a_daemon_that_is_killed_and_started_again_completes_the_answer(tmp_path
         reader.expect_connection("open")
         expect(reader.answer).to_have_text(expected)
         reader.expect_end()
+        reader.page.get_by_role("radio", name="Writer").check(force=True)
+        painted = reader.answer.locator("[data-paint]")
+        expect(painted.first).to_be_visible()
+        assert "".join(painted.all_text_contents()) == expected  # each token has a writer, also those of before

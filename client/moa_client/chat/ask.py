@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, cast
 
@@ -17,17 +17,29 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, apply_update
 from moa_client.conversation.events import (
     Asked,
+    CallAnswered,
+    CallDecided,
+    CallsLeft,
+    CallWanted,
     Continued,
     Ended,
     Failed,
     LinkChanged,
     LinkState,
+    Permission,
     Refused,
     Settled,
     SurfaceEvent,
 )
 from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import OpenConversation
+
+Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call may be run
+
+
+async def deny(_: CallWanted) -> Permission:
+    """Has no call run."""
+    return Permission.DENIED
 
 
 class AnswerFollower:
@@ -37,10 +49,12 @@ class AnswerFollower:
         conversation: with the answers that it has.
         settle_seconds: how long an answer waits for the server that is away before it ends without it; 0: it is decided
             later.
+        permit: asks about calls of tools.
     """
 
-    def __init__(self, conversation: OpenConversation, settle_seconds: float = 0.0) -> None:
+    def __init__(self, conversation: OpenConversation, settle_seconds: float = 0.0, permit: Permit = deny) -> None:
         self._conversation = conversation
+        self._permit = permit
         self._settle_seconds = settle_seconds
         self.figures: Figures | None = None  # of the newest answer that has ended
         self._texts = list(conversation.answers)
@@ -87,21 +101,28 @@ class AnswerFollower:
             is_beginning: whether an event, and the answer that it is about, say so.
         """
         waiting: asyncio.Timeout | None = None
+        is_shown = True
 
         async def stream() -> None:
-            nonlocal waiting, text
+            nonlocal waiting, text, is_shown
             try:
                 view.begin()
                 begin()
                 async with self.updates() as updates:
                     text = await self._begun(is_beginning, updates, text, view)
-                    await self._show_until(Ended, text, updates, view)
+                    while await self._show_until(Ended, text, updates, view):
+                        view.end(text)
+                        is_shown = False
+                        if (after := await self._after_calls(text, updates, view)) is None:
+                            return
+                        text, is_shown = after, True
                 if self._settle_seconds and text.is_unsettled:
                     with suppress(TimeoutError):
                         async with asyncio.timeout_at(self._give_up_at()) as waiting, self.updates() as updates:
                             await self._show_until(Settled, text, updates, view, waiting)
             finally:
-                view.end(text)
+                if is_shown:
+                    view.end(text)
 
         def stop() -> None:
             if waiting is None:
@@ -167,8 +188,8 @@ class AnswerFollower:
         updates: AsyncIterator[Update],
         view: View,
         waiting: asyncio.Timeout | None = None,
-    ) -> None:
-        """Shows updates up to one of this kind about an answer.
+    ) -> int:
+        """Shows updates up to one of this kind about an answer; how many calls of tools follow.
 
         Args:
             waiting: runs while the server is unavailable.
@@ -184,9 +205,41 @@ class AnswerFollower:
                 raise event.error  # nothing more will come, or no verdict
             self._show(update, about, text, view)
             if about is text and isinstance(event, last):
-                return
+                return event.calls if isinstance(event, Ended) else 0
             if waiting is not None and isinstance(event, LinkChanged):
                 waiting.reschedule(None if self._lost_at is None else self._give_up_at())
+        return 0
+
+    async def _after_calls(self, text: AnswerText, updates: AsyncIterator[Update], view: View) -> AnswerText | None:
+        """Shows what becomes of an answer's calls, and asks about them; the next answer, or None: they are left.
+
+        Raises:
+            MoaError: the process that runs the conversation has gone.
+        """
+        asking: asyncio.Task[None] | None = None
+        try:
+            async for update in updates:
+                about, event = self.take(update), update.event
+                if isinstance(event, CallDecided | CallAnswered | CallsLeft) and asking is not None:
+                    asking.cancel()  # this surface has said it, or another one
+                if isinstance(event, Failed) and self._conversation.is_gone:
+                    raise event.error
+                if isinstance(event, Asked) and about is not None:
+                    view.begin()
+                    view.show(update, about)
+                    return about
+                self._show(update, about, text, view)
+                if isinstance(event, CallsLeft):
+                    return None
+                if isinstance(event, CallWanted) and event.waits:
+                    asking = asyncio.create_task(self._ask_about(event))
+        finally:
+            if asking is not None:
+                asking.cancel()
+        return None
+
+    async def _ask_about(self, wanted: CallWanted) -> None:
+        self._conversation.permit(wanted.call, await self._permit(wanted))
 
     def _on_link(self, event: LinkChanged) -> None:
         if event.state is not LinkState.OFFLINE:

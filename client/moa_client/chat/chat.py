@@ -14,13 +14,14 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
-from moa_client.chat.ask import AnswerFollower
+from moa_client.chat.ask import AnswerFollower, Permit, deny
 from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
     LEFT_WORDS,
     UNREAD_WORDS,
     WAITS_OFFLINE_WORDS,
+    answered_words,
     error_words,
     finish_words,
     link_words,
@@ -59,6 +60,8 @@ class Chat:
         unverified: also write text that no server has verified where it cannot be taken back.
         settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
         page: the terminal, if it can move its cursor; it shows the answers.
+        permit: asks about calls of tools.
+        take_typed: what was typed for the next line before a question about a call.
     """
 
     def __init__(
@@ -72,8 +75,11 @@ class Chat:
         unverified: bool = True,
         settle_seconds: float = 0.0,
         page: TerminalPage | None = None,
+        permit: Permit = deny,
+        take_typed: Callable[[], str] = str,
     ) -> None:
         self.settings = settings
+        self.take_typed = take_typed
         self.conversation = conversation
         self.page = page
         self._open = open_it
@@ -81,7 +87,8 @@ class Chat:
         self._out = out
         self._err = err
         self._unverified = unverified
-        self._follower = AnswerFollower(conversation, settle_seconds)
+        self._permit = permit
+        self._follower = AnswerFollower(conversation, settle_seconds, permit)
         self._wished_offline = settings.offline
         self._told_offline = False
 
@@ -162,7 +169,10 @@ class Chat:
             self._err(f"({hidden} earlier questions: moa-client history show {identifier})")
         for answer in self._follower.texts[hidden:]:
             view = self._view()
-            self._err(f"> {without_controls(answer.question)}")
+            for answered in answer.options.results:
+                self._err(answered_words(answered))
+            if not answer.options.results:
+                self._err(f"> {without_controls(answer.question)}")
             view.begin()
             view.end(answer)
 
@@ -178,7 +188,7 @@ class Chat:
         await self.conversation.close()
         self._forget(0)
         self.conversation = opened
-        self._follower = AnswerFollower(opened, self._settle_seconds)
+        self._follower = AnswerFollower(opened, self._settle_seconds, self._permit)
 
     async def _open_again(self) -> None:
         """Opens the conversation again after the process that ran it has gone; says what has become of its answers."""
@@ -272,10 +282,17 @@ class Chat:
         return texts[-1] if texts else None
 
     @property
+    def last_asked(self) -> AnswerText | None:
+        """The newest answer to a question of the user, rather than to results of tools; None: nothing was asked."""
+        return next((text for text in reversed(self._follower.texts) if not text.options.results), None)
+
+    @property
     def waiting_question(self) -> AnswerText | None:
         """The newest question, if it waits for a server that has not read it."""
         last = self.last_answer
-        if last is None or not last.is_unsettled or last.finish is not Finish.UNFINISHED:
+        if last is None or last is not self.last_asked or not last.is_unsettled:
+            return None
+        if last.finish is not Finish.UNFINISHED:
             return None
         return None if last.committed or last.provisional else last
 

@@ -15,12 +15,17 @@ from rich.filesize import decimal
 from moa_client.conversation.answer_figures import alone_words, drafted_words
 from moa_client.conversation.events import (
     AnswerOutcome,
+    CallAnswered,
+    CallDecided,
+    CallEvent,
+    CallWanted,
     DrafterChanged,
     ExecutionChanged,
     LinkChanged,
     LinkState,
     Notice,
     NotKept,
+    Permission,
     Refused,
     Settled,
     SurfaceEvent,
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.conversation.answer_text import AnswerText
     from moa_client.surface.open_conversation import ConversationFacts
+    from moa_client.tools.tool import AnsweredCall
 
 HELD_BACK_WORDS = (
     "(What this device would write next is unlikely to be right. It waits for the server; "
@@ -42,6 +48,10 @@ UNREAD_WORDS = "(No server has read this question: it is answered when one is ba
 WAITS_OFFLINE_WORDS = "(You are offline: the question waits for the server. /online connects.)"
 LEFT_WORDS = "(The answer goes on when the server is back. You can ask the next question meanwhile.)"
 SENTENCE_END = re.compile(r"[.!?:](?:[\"')\]*]*)\s+|[\u3002\uff01\uff1f]|\n+")
+MOST_ARGUMENTS = 2000  # characters of a call: the user is to see what is run
+MOST_RESULT = 600  # characters: the model gets all
+ASK_WORDS = "  Run it? y: yes, n: no, a: always in this chat"
+DECIDED_WORDS = {Permission.ONCE: "  yes", Permission.ALWAYS: "  always", Permission.DENIED: "  no"}
 SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
 MARKS = {
     LinkState.GOOD: "good",
@@ -175,6 +185,39 @@ def notice_words(event: Notice) -> str:
         level = plain_line(event.level)
         return f"(the server computes in {level} now: the text may continue differently from how it began)"
     return f"({event.message})"
+
+
+def call_words(event: CallEvent) -> str:
+    """What happens to a call of a tool."""
+    match event:
+        case CallWanted():
+            where = f"a tool of {plain_line(event.server)}" if event.server else "no tool that is here"
+            return f"* {plain_line(event.tool)} {_shortened(event.arguments, MOST_ARGUMENTS)} ({where})"
+        case CallDecided():
+            return DECIDED_WORDS[event.permission]
+        case CallAnswered():
+            return f"{'!' if event.is_error else '='} {_shortened(event.content, MOST_RESULT)}"
+        case _:
+            reason = plain_line(event.reason) or "The call is left without an answer."
+            return f"({reason} /continue takes it up again.)"
+
+
+def answered_words(answered: AnsweredCall) -> str:
+    """A call of before, with its answer."""
+    call = answered.call
+    said = CallAnswered(call.id, answered.content, answered.is_error)
+    return f"* {plain_line(call.name)} {_shortened(call.arguments, MOST_ARGUMENTS)}\n{call_words(said)}"
+
+
+def not_run_words(tool: str) -> str:
+    """That a tool was not run where nobody can be asked."""
+    return f"({plain_line(tool)} was not run, as nobody can be asked: --mcp-allow {plain_line(tool)} lets it.)"
+
+
+def _shortened(text: str, most: int) -> str:
+    """A text for a person, who sees how much of it is left out."""
+    shown = without_controls(text[:most])
+    return shown if len(text) <= most else f"{shown} ... ({len(text) - most:,} characters more)"
 
 
 def not_kept_words(event: NotKept) -> str:

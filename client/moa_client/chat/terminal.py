@@ -195,6 +195,7 @@ async def converse(chat: Chat) -> None:
         with quiet_keys(chat.conversation.write_alone):
             if not await commands.on_line(question):
                 return
+        begun_line = chat.take_typed()
 
 
 def text_to_edit(line: str, chat: Chat) -> str | None:
@@ -202,7 +203,7 @@ def text_to_edit(line: str, chat: Chat) -> str | None:
     typed, _, text = line.strip().partition(" ")
     if typed != "/edit":
         return None
-    last = chat.last_answer
+    last = chat.last_asked
     return text.strip() or (last.question if last is not None else "")
 
 

@@ -22,6 +22,7 @@ from moa_client.chat.messages import (
     HELD_BACK_WORDS,
     NOT_SERVED,
     UNREAD_WORDS,
+    call_words,
     countdown_words,
     error_words,
     link_words,
@@ -33,6 +34,7 @@ from moa_client.chat.messages import (
     unverified_words,
 )
 from moa_client.conversation.events import (
+    CallEvent,
     Failed,
     HeldBack,
     LinkChanged,
@@ -92,6 +94,9 @@ class TerminalView:
 
     def show(self, update: Update, text: AnswerText) -> None:
         event = update.event
+        if isinstance(event, CallEvent):
+            self._page.say(call_words(event))
+            return
         if isinstance(event, LinkChanged):
             self._reason = event.reason if event.state in NOT_SERVED else ""
             self._waits_until = self._clock() + event.wait_seconds if event.state is LinkState.WAITING else 0.0
@@ -127,6 +132,7 @@ class TerminalView:
         self._page.end(text, is_open=text.is_unsettled)
         if self._remarks:
             self._page.say(self._remarks.rstrip("\n"))
+            self._remarks = ""
 
 
 class PipeView:
@@ -145,10 +151,13 @@ class PipeView:
         self._has_waited = False
 
     def begin(self) -> None:
-        """Nothing to show yet."""
+        self._written = 0
 
     def show(self, update: Update, text: AnswerText) -> None:
         event = update.event
+        if isinstance(event, CallEvent):
+            self._remark(call_words(event))
+            return
         if piece := self._piece(text):
             self._write(piece)
         if isinstance(event, LinkChanged) and (words := link_words(event)):

@@ -6,7 +6,7 @@ Invariants: committed text only grows; its runs are as long as it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moa_shared.protocol.finish_rule import Finish
 
@@ -24,7 +24,7 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.conversation.text_runs import TextRun, joined
+from moa_client.conversation.text_runs import TextRun, fitted, joined
 from moa_client.conversation.updates import Update
 
 
@@ -58,6 +58,10 @@ class AnswerText:
     runs: tuple[TextRun, ...] = ()
     is_running: bool = True
     is_unsettled: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            self.runs = joined((TextRun(len(self.committed)),))
 
     @property
     def unseen(self) -> str:
@@ -105,9 +109,8 @@ class AnswerText:
         self.tokens += tokens
         self.decided += tokens
         self.committed += text
-        if not tokens and self.runs:  # the rest of the text is the last token's
-            last = self.runs[-1]
-            self.runs = (*self.runs[:-1], replace(last, characters=last.characters + len(text)))
+        if not tokens:
+            self.runs = fitted(self.runs, len(self.committed))
         else:
             self.runs = self.runs[:-1] + joined((*self.runs[-1:], *(runs or (TextRun(len(text)),))))
 

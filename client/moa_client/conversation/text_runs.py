@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from moa_shared.sampling.chances import TokenChances
@@ -62,6 +62,15 @@ def runs_of(
     unknown = (None,) * len(lengths)
     known = tuple(math.exp(each.chosen) for each in chances)
     return joined(map(TextRun, lengths, writers or unknown, known or unknown))
+
+
+def fitted(runs: tuple[TextRun, ...], characters: int) -> tuple[TextRun, ...]:
+    """The runs of a text of so many characters: what is beyond them is the last token's."""
+    if not runs:
+        return joined((TextRun(characters),))
+    *others, last = runs
+    length = characters - sum(run.characters for run in others)
+    return fitted(tuple(others), characters) if length <= 0 and others else (*others, replace(last, characters=length))
 
 
 def joined(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.programs.progress import SilentProgress
@@ -22,9 +22,11 @@ from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
 from moa_client.link.backoff import Backoff
 from moa_client.link.fleet import Fleet
+from moa_client.mcp.opening import open_tools
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 from moa_client.surface.update_codec import Fields
+from moa_client.tools.tool_box import ToolBox
 
 START_SECONDS = 30.0  # that a surface waits for the start: a device that fetches nothing has begun in one
 UNWATCHED_SECONDS = 60.0  # a page that is loaded again finds its conversation as it was
@@ -52,6 +54,8 @@ class Hub:
         self._store: HistoryStore | None = None
         self._failure: MoaError | None = None  # of the newest attempt to start
         self._attempted = asyncio.Event()
+        self._stack = AsyncExitStack()  # ends the tools
+        self._box: ToolBox | None = None
         self._starting = asyncio.create_task(self._start())
 
     async def library(self) -> Library:
@@ -136,6 +140,7 @@ class Hub:
             await self._library.host.close()
         elif self._store is not None:
             self._store.close()
+        await self._stack.aclose()
 
     # ------------------------------------------------------------ the start
 
@@ -163,7 +168,10 @@ class Hub:
         sources = await find(settings, self.link, reached, progress)
         self._proceed("loading the drafter")
         started = await asyncio.to_thread(load, settings, reached, sources, progress)
-        library = Library(Host(settings, self.link, started), self.store(), UNWATCHED_SECONDS)
+        if self._box is None:
+            self._proceed("starting the tools")
+            self._box = await open_tools(settings.mcp, self._stack)
+        library = Library(Host(settings, self.link, started), self.store(), UNWATCHED_SECONDS, self._box)
         library.reopen_unverified()
         return library
 

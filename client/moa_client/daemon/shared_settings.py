@@ -11,6 +11,7 @@ from moa_client.settings import ClientSettings
 OF_SURFACES = (
     *OPTION_NAMES,
     "system",
+    "mcp_allow",
     "json_events",
     "render",
     "thinking",
@@ -38,5 +39,5 @@ def shared_settings(settings: ClientSettings) -> dict[str, Any]:
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """The names of settings that differ."""
-    return [name for name in mine if mine[name] != theirs.get(name)]
+    """The names of settings that differ; a chat that names no tools takes those of its daemon."""
+    return [name for name in mine if mine[name] != theirs.get(name) and (name != "mcp" or mine[name] is not None)]

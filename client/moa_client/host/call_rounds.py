@@ -44,7 +44,7 @@ class CallRounds:
         self._engine = engine
         self._publisher = publisher
         self._box = box
-        self._runner = None if box is None else CallRunner(box, self._publish)
+        self._runner = None if box is None else CallRunner(box, self._publish, engine.device.context_tokens)
         self._calling: asyncio.Task[tuple[AnsweredCall, ...]] | None = None
 
     @property
@@ -89,8 +89,9 @@ class CallRounds:
 
     def begin_again(self, turns: ConversationTurns) -> None:
         """Tells that the newest answer goes on with its calls, which have stayed without an answer."""
+        calls = len(self.newest(turns))
         self._publish(Continued(self._publisher.answers[-1].options))
-        self._publish(Ended(Finish.END_OF_TEXT, calls=len(self.newest(turns))))
+        self._publish(Ended(Finish.END_OF_TEXT, calls=calls))
 
     def leave(self, turns: ConversationTurns, reason: str) -> None:
         """Tells that calls of the newest answer, if it has some, stay without an answer."""
@@ -110,12 +111,12 @@ class CallRounds:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # the conversation is closed
-            self._publish(CallsLeft())
-            return ()
         finally:
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
             self._calling = None
+        self._publish(CallsLeft())
+        return ()
 
     async def _attend(self, calling: asyncio.Task[tuple[AnsweredCall, ...]]) -> None:
         """Maintains the link while calls wait or run."""

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from moa_shared.text.unicode_text import marked_text
 
 from moa_client.conversation.events import CallAnswered, CallDecided, CallWanted, Permission, SurfaceEvent
 from moa_client.tools.tool import AnsweredCall, ToolCall
 from moa_client.tools.tool_box import ToolBox
 
 DENIED_WORDS = "The user did not allow this call."
+MOST_RESULT = 1 << 16  # characters that the model is told, and no more than the context has tokens: a third of it
+
+
+def shortened_result(content: str, most: int) -> str:
+    """What a model is told of a result, all of which is text.
+
+    Args:
+        most: characters; a word says how many more there were.
+    """
+    left_out = len(content) - most
+    return marked_text(content if left_out <= 0 else f"{content[:most]}\n[Cut: {left_out:,} characters more.]")
 
 
 class CallRunner:
@@ -22,10 +36,12 @@ class CallRunner:
     Args:
         box: the tools.
         publish: tells an event about the answer that calls.
+        context_tokens: the most that the model takes.
     """
 
-    def __init__(self, box: ToolBox, publish: Callable[[SurfaceEvent], None]) -> None:
-        self.box = box
+    def __init__(self, box: ToolBox, publish: Callable[[SurfaceEvent], None], context_tokens: int) -> None:
+        self._box = box
+        self._most = min(MOST_RESULT, context_tokens)
         self._publish = publish
         self._allowed: set[str] = set()
         self._waiting: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}
@@ -45,7 +61,7 @@ class CallRunner:
         return tuple([await self._answer(call) for call in calls])
 
     async def _answer(self, call: ToolCall) -> AnsweredCall:
-        server = self.box.server_of(call.name)
+        server = self._box.server_of(call.name)
         waits = bool(server) and call.name not in self._allowed
         wanted = CallWanted(call.id, call.name, call.arguments, server, waits)
         self._publish(wanted)
@@ -55,7 +71,8 @@ class CallRunner:
         if permission is Permission.DENIED:
             answered = AnsweredCall(call, DENIED_WORDS, is_error=True)
         else:
-            answered = await self.box.run(call)
+            answered = await self._box.run(call)
+            answered = replace(answered, content=shortened_result(answered.content, self._most))
         self._publish(CallAnswered(call.id, answered.content, answered.is_error))
         return answered
 

@@ -30,6 +30,7 @@ from moa_client.host.text_conversation import TextConversation
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.tools.tool_box import ToolBox
 
 
 class Host:
@@ -62,6 +63,7 @@ class Host:
         system: str | None = None,
         verifies: bool = False,
         make_journal: Callable[[Conversation], ConversationJournal] | None = None,
+        box: ToolBox | None = None,
     ) -> TextConversation:
         """Begins a conversation.
 
@@ -72,6 +74,7 @@ class Host:
             system: the system prompt; None: the model's own.
             verifies: even where the user's settings keep unverified text as it is.
             make_journal: makes what keeps it; None: nothing is kept.
+            box: the tools that it offers; None: none.
         """
         device, settings, reached = self.device, self.settings, self._reached
         if verifies:
@@ -100,6 +103,7 @@ class Host:
             self._reconsider,
             journal,
             settings.idle_seconds if lasts else 0.0,
+            box,
         )
         self.conversations.append(conversation)
         return conversation

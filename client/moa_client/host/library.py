@@ -24,6 +24,7 @@ from moa_client.host.host import Host
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.tools.tool_box import ToolBox
 
 LOOK_SECONDS = 15.0  # between looks for unused conversations
 log = logging.getLogger(__name__)
@@ -36,12 +37,16 @@ class Library:
         host: of all of them.
         store: the history; None: nothing is kept.
         unwatched_seconds: how long an unwatched conversation stays open, for a user who comes back.
+        box: the tools that conversations offer; None: none.
     """
 
-    def __init__(self, host: Host, store: HistoryStore | None, unwatched_seconds: float = 0.0) -> None:
+    def __init__(
+        self, host: Host, store: HistoryStore | None, unwatched_seconds: float = 0.0, box: ToolBox | None = None
+    ) -> None:
         self.host = host
         self.store = store
         self._unwatched_seconds = unwatched_seconds
+        self._box = box
         self._open: dict[str, TextConversation] = {}
         self._unwatched: dict[str, float] = {}  # since when
         self._leaving: list[asyncio.Task[None]] = []
@@ -70,7 +75,7 @@ class Library:
         """
         if self.store is None or (single and identifier is None):
             return LocalConversation(
-                self.host.converse(is_read=is_read, system=system, lasts=not single), self.host.leave
+                self.host.converse(is_read=is_read, system=system, lasts=not single, box=self._box), self.host.leave
             )
         if identifier is not None and identifier in self._open:
             return self._local(identifier)
@@ -78,7 +83,8 @@ class Library:
             try:
                 identifier = self.store.create(self._origin(system))
             except (DiskFullError, HistoryError) as error:
-                local = LocalConversation(self.host.converse(is_read=is_read, system=system), self.host.leave)
+                unkept = self.host.converse(is_read=is_read, system=system, box=self._box)
+                local = LocalConversation(unkept, self.host.leave)
                 local.conversation.say_not_kept(error)
                 return local
             self._open[identifier] = self._make(identifier, system, is_read=is_read)
@@ -155,6 +161,7 @@ class Library:
             facts=ConversationFacts(identifier, title, "", "", online=False),
             system=system,
             make_journal=lambda tokens: HistoryRecorder(store, identifier, tokens, stored),
+            box=self._box,
         )
 
     def _local(self, identifier: str) -> LocalConversation:

@@ -12,6 +12,7 @@ EXTRAS = {
     "zstandard": "train",
     "ray": "train-cluster",
     "matplotlib": "report",
+    "mcp": "mcp",
     "grpc": "bench",
     "structlog": "bench",
     "prompt_toolkit": "bench",

@@ -84,7 +84,7 @@ class CommandHandler:
 
     async def _retry(self, rest: str) -> None:
         chat = self._chat
-        if (last := chat.last_answer) is None:
+        if (last := chat.last_asked) is None:
             chat.say(NOTHING_ASKED)
             return
         settings, sampling = chat.settings, chat.conversation.facts.sampling
@@ -103,7 +103,7 @@ class CommandHandler:
         await self._chat.continue_answer()
 
     async def _undo(self, rest: str) -> None:
-        if (last := self._chat.last_answer) is None:
+        if (last := self._chat.last_asked) is None:
             self._chat.say(NOTHING_ASKED)
             return
         await self._chat.rewind(last.number - 1)

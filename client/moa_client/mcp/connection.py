@@ -1,0 +1,144 @@
+"""One MCP server while it is used: started, listed, called, and started again where it has ended.
+
+State: the task that holds the connection, which anyio wants opened and closed by the same task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp.types import CONNECTION_CLOSED, CallToolResult
+from moa_shared.errors import UnavailableError
+from moa_shared.text.plain_text import plain_line
+
+from moa_client.mcp.offered import ListedTool
+from moa_client.mcp.server_file import ServerEntry
+from moa_client.mcp.stderr_tail import StderrTail
+
+START_SECONDS = 30.0  # npx and uvx fetch a program before they run it
+MOST_PAGES = 100  # of a list of tools
+MOST_REASON = 200  # characters
+
+
+class ServerConnection:
+    """The connection to one server.
+
+    Args:
+        start_seconds: how long it may take to start.
+    """
+
+    def __init__(self, entry: ServerEntry, start_seconds: float = START_SECONDS) -> None:
+        self.entry = entry
+        self._start_seconds = start_seconds
+        self._client: Client | None = None
+        self._is_ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> list[ListedTool]:
+        """Starts it; its tools.
+
+        Raises:
+            UnavailableError: it does not start, or does not list its tools.
+        """
+        tail, started = StderrTail(), asyncio.get_running_loop().create_future()
+        self._is_ending = asyncio.Event()
+        self._task = asyncio.create_task(self._hold(started, tail))
+        try:
+            async with asyncio.timeout(self._start_seconds):
+                tools: list[ListedTool] = await started
+                return tools
+        except TimeoutError:
+            reason = f"it has not answered within {self._start_seconds:g} s"
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever a program or a network does)
+            reason = _reason(error)
+        await self.close()
+        said = f" ({plain_line(tail.last_line, MOST_REASON)})" if tail.last_line else ""
+        raise UnavailableError(f"The MCP server {self.entry.name} does not start: {reason}{said}.", hint="")
+
+    async def call(self, tool: str, arguments: dict[str, object]) -> CallToolResult:
+        """Calls a tool, as long as it takes; a server that has ended is started again.
+
+        Raises:
+            UnavailableError: it does not start, or ends during the call.
+        """
+        if self._client is None:
+            await self.start()
+        client = self._client
+        if client is None:
+            raise UnavailableError(f"The MCP server {self.entry.name} has ended.", hint="")
+        try:
+            return await client.call_tool(tool, arguments)
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                await self.close()
+                reason = "has ended during the call"
+            else:
+                reason = f"refuses the call: {_reason(error)}"
+        except Exception as error:  # noqa: BLE001 (a network, or a result against the protocol)
+            await self.close()
+            reason = f"has not answered the call: {_reason(error)}"
+        raise UnavailableError(f"The MCP server {self.entry.name} {reason}.", hint="")
+
+    async def close(self) -> None:
+        """Ends it."""
+        self._client = None
+        self._is_ending.set()
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        try:
+            async with asyncio.timeout(1.0):
+                await asyncio.shield(asyncio.gather(task, return_exceptions=True))
+        except TimeoutError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _hold(self, started: asyncio.Future[list[ListedTool]], tail: StderrTail) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                client = await self._connect(stack, tail)
+                tools = await _list_tools(client)
+                if not started.done():
+                    self._client = client
+                    started.set_result(tools)
+                await self._is_ending.wait()
+        except Exception as error:  # noqa: BLE001
+            if not started.done():
+                started.set_exception(error)
+
+    async def _connect(self, stack: AsyncExitStack, tail: StderrTail) -> Client:
+        entry = self.entry
+        if entry.url:
+            http_client = await stack.enter_async_context(create_mcp_http_client(headers=dict(entry.headers)))
+            return await stack.enter_async_context(Client(streamable_http_client(entry.url, http_client=http_client)))
+        program = StdioServerParameters(
+            command=entry.command, args=list(entry.arguments), env=dict(entry.environment), cwd=entry.folder
+        )
+        return await stack.enter_async_context(Client(stdio_client(program, stack.enter_context(tail.opened()))))
+
+
+async def _list_tools(client: Client) -> list[ListedTool]:
+    tools, cursor = [], None
+    for _ in range(MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools
+
+
+def _reason(error: BaseException) -> str:
+    """Why something has failed, as part of a sentence."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.strerror:
+        return plain_line(f"{error.strerror}: {error.filename}" if error.filename else error.strerror)
+    return plain_line(str(error).rstrip("."), MOST_REASON) or type(error).__name__

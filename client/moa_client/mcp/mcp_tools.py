@@ -1,0 +1,75 @@
+"""The tools of all MCP servers that a file names; implements `ToolBox`.
+
+State: the connections. Invariant: a server that fails costs its own tools, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from moa_shared.errors import UnavailableError
+from moa_shared.text.plain_text import plain_line
+
+from moa_client.mcp.connection import START_SECONDS, ServerConnection
+from moa_client.mcp.offered import ListedTool, OfferedTool, offered_tools
+from moa_client.mcp.result_text import result_text
+from moa_client.mcp.server_file import ServerEntry
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
+
+CALL_SECONDS = 300.0  # as long as the HTTP transport waits for a server
+
+
+class McpTools:
+    """The tools of some servers.
+
+    Args:
+        call_seconds: how long a call may take; `start_seconds`: a server to start.
+    """
+
+    def __init__(
+        self, entries: Sequence[ServerEntry], call_seconds: float = CALL_SECONDS, start_seconds: float = START_SECONDS
+    ) -> None:
+        self._servers = {entry.name: ServerConnection(entry, start_seconds) for entry in entries}
+        self._call_seconds = call_seconds
+        self._offered: dict[str, OfferedTool] = {}
+        self.remarks: Sequence[str] = ()
+
+    async def start(self) -> None:
+        """Starts all servers at once; what cannot be had is among the remarks."""
+        found = await asyncio.gather(*(self._start(server) for server in self._servers.values()))
+        listed = {name: tools for name, tools in zip(self._servers, found, strict=True) if not isinstance(tools, str)}
+        offered, problems = offered_tools(listed)
+        self._offered = {each.tool.name: each for each in offered}
+        self.remarks = [*(why for why in found if isinstance(why, str)), *map(plain_line, problems)]
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return [each.tool for each in self._offered.values()]
+
+    def server_of(self, tool: str) -> str:
+        return self._offered[tool].server if tool in self._offered else ""
+
+    async def run(self, call: ToolCall) -> AnsweredCall:
+        if call.name not in self._offered:
+            return AnsweredCall(call, f"There is no tool {call.name} now.", is_error=True)
+        offered = self._offered[call.name]
+        try:
+            async with asyncio.timeout(self._call_seconds):
+                result = await self._servers[offered.server].call(offered.listed, call.values)
+        except TimeoutError:
+            return AnsweredCall(call, f"The tool has not answered within {self._call_seconds:g} s.", is_error=True)
+        except UnavailableError as error:
+            return AnsweredCall(call, error.message, is_error=True)
+        return AnsweredCall(call, result_text(result), is_error=bool(result.is_error))
+
+    async def close(self) -> None:
+        """Ends all servers."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+    @staticmethod
+    async def _start(server: ServerConnection) -> list[ListedTool] | str:
+        try:
+            return await server.start()
+        except UnavailableError as error:
+            return error.message

@@ -1,0 +1,33 @@
+"""Opens the tools that a user's settings name. The package `mcp` is imported only then."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from moa_shared.programs.missing_packages import missing_extra
+
+from moa_client.mcp.server_file import read_server_file
+from moa_client.tools.tool_box import ToolBox
+
+
+async def open_tools(path: Path | None, stack: AsyncExitStack) -> ToolBox | None:
+    """The tools of the servers that a file names, started; None: no file is named.
+
+    Args:
+        stack: ends them.
+
+    Raises:
+        ConfigError: the file cannot be used, or `mcp` is not installed.
+    """
+    if path is None:
+        return None
+    entries = read_server_file(path)
+    try:
+        from moa_client.mcp.mcp_tools import McpTools
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from None
+    tools = McpTools(entries)
+    stack.push_async_callback(tools.close)
+    await tools.start()
+    return tools

@@ -1,0 +1,110 @@
+"""The file that names MCP servers, in the form that other programs use. Pure but for reading it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import ConfigError
+from moa_shared.text.json_text import parse_request
+from pydantic import BaseModel, ValidationError
+
+SHAPE = '{"mcpServers": {"NAME": {"command": "PROGRAM", "args": []}}}, or "url" in place of "command"'
+MOST_BYTES = 1 << 20
+HTTP_TYPES = ("", "http", "streamable-http", "streamable_http", "streamableHttp")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    """One server: a program that is started here, or an address.
+
+    Args:
+        command: the program; empty: it is at `url`.
+        environment: for the program, besides what every one gets.
+        folder: that the program runs in.
+        headers: of requests to the address.
+    """
+
+    name: str
+    command: str = ""
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path()
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Entry(BaseModel, extra="ignore"):  # each program writes keys of its own
+    command: str = ""
+    args: list[str] = []
+    env: dict[str, str] = {}
+    cwd: Path = Path()
+    url: str = ""
+    headers: dict[str, str] = {}
+    type: str = ""
+    disabled: bool = False
+
+
+class _File(BaseModel, extra="ignore"):
+    mcpServers: dict[str, _Entry]
+
+
+def read_server_file(path: Path) -> tuple[ServerEntry, ...]:
+    """The servers that a file names, but those that it disables.
+
+    Raises:
+        ConfigError: it cannot be read, or says something that cannot be used.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"The file of MCP servers {path} cannot be read: {error.strerror}.", hint=f"Write one: {SHAPE}."
+        ) from None
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"The file of MCP servers {path} has more than {MOST_BYTES:,} bytes.", hint="Shorten it.")
+    try:
+        return parse_servers(parse_request(text), path.parent)
+    except ValueError as error:
+        raise ConfigError(
+            f"The file of MCP servers {path} cannot be used: {error}.", hint=f"Its form is {SHAPE}."
+        ) from None
+
+
+def parse_servers(value: Any, folder: Path) -> tuple[ServerEntry, ...]:
+    """The servers that the value of such a file names.
+
+    Args:
+        folder: of the file, in which programs run that are given no `cwd`.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    try:
+        entries = _File.model_validate(value).mcpServers
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole file"
+        raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+    return tuple(_server(name, entry, folder) for name, entry in entries.items() if not entry.disabled)
+
+
+def _server(name: str, entry: _Entry, folder: Path) -> ServerEntry:
+    if bool(entry.command) == bool(entry.url):
+        raise ValueError(f"the server {name!r} needs a command or a url, and not both")
+    if entry.url and entry.type not in HTTP_TYPES:
+        raise ValueError(f"the server {name!r} is of the type {entry.type!r}; an address is of the type 'http'")
+    if entry.url and not entry.url.startswith(("http://", "https://")):
+        raise ValueError(f"the url of the server {name!r} does not begin with http:// or https://")
+    return ServerEntry(
+        name,
+        entry.command,
+        tuple(entry.args),
+        entry.env,
+        folder / entry.cwd.expanduser(),
+        entry.url,
+        entry.headers,
+    )

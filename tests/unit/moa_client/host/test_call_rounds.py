@@ -1,0 +1,205 @@
+"""A conversation with tools, over an engine that writes what a test says, and tools that a test answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, cast
+
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.events import (
+    Asked,
+    CallAnswered,
+    CallDecided,
+    CallsLeft,
+    CallWanted,
+    Committed,
+    Continued,
+    Ended,
+    Failed,
+    Permission,
+    SurfaceEvent,
+    ToolsChanged,
+)
+from moa_client.host.call_runner import DENIED_WORDS, MOST_RESULT
+from moa_client.host.local_conversation import LocalConversation
+from moa_client.host.text_conversation import MOST_ROUNDS, TextConversation
+from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
+from moa_shared.protocol.finish_rule import Finish
+
+from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
+from tests.support.tool_calls import NOW, WEATHER
+
+OPTIONS = AnswerOptions(max_tokens=9, seed=3)
+CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+OTHER = '<tool_call>{"name": "tomorrow", "arguments": {}}</tool_call>'
+END = Ended(Finish.END_OF_TEXT)
+
+
+class Characters(PlainTokenizer):
+    """One that also knows which text its tokens are."""
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(map(chr, tokens))
+
+
+class Box:
+    """Tools of which `now` answers when a test says so; implements `ToolBox`."""
+
+    def __init__(self) -> None:
+        self.tools: tuple[Tool, ...] = (NOW, WEATHER)
+        self.remarks = ("One server is missing.",)
+        self.answers: asyncio.Queue[str] = asyncio.Queue()
+        self.called = asyncio.Event()
+
+    def server_of(self, tool: str) -> str:
+        return "clock" if tool in ("now", "get_weather") else ""
+
+    async def run(self, call: ToolCall) -> AnsweredCall:
+        if not self.server_of(call.name):
+            return AnsweredCall(call, "There is none.", is_error=True)
+        self.called.set()
+        return AnsweredCall(call, await self.answers.get())
+
+
+class Talk:
+    def __init__(self) -> None:
+        self.engine = ScriptedEngine()
+        self.engine.device.tokenizer = Characters()
+        self.engine.device.decode = Characters().decode
+        self.engine.device.context_tokens = MOST_RESULT
+        self.box = Box()
+        facts = ConversationFacts("id", "", "", "", online=False)
+        self.conversation = TextConversation(cast("Any", self.engine), facts, box=self.box)
+        self.open = LocalConversation(self.conversation)
+        self.events: list[SurfaceEvent] = []
+
+    async def until(self, kind: type[SurfaceEvent]) -> Any:
+        async with aclosing(cast("Any", self.open.updates())) as updates:
+            async for update in updates:
+                self.events.append(update.event)
+                if isinstance(update.event, kind):
+                    return update.event
+        raise AssertionError
+
+    async def ask(self, *answer: str) -> Any:
+        """Asks; the first call that is wanted."""
+        self.open.ask("When?", OPTIONS)
+        await self.until(Asked)
+        return await self.write("".join(answer))
+
+    async def write(self, answer: str) -> Any:
+        self.engine.tell(Committed(tuple(map(ord, answer))), END)
+        return await self.until(CallWanted)
+
+
+@asynccontextmanager
+async def talking() -> AsyncIterator[Talk]:
+    talk = Talk()
+    try:
+        yield talk
+    finally:
+        await talk.conversation.close()
+
+
+async def test_an_allowed_call_is_run_and_the_answer_goes_on_with_its_result() -> None:
+    async with talking() as talk:
+        wanted = await talk.ask("Let me see. ", CALL)
+        assert talk.events[0] == ToolsChanged("One server is missing.")
+        assert talk.events[-2] == Ended(Finish.END_OF_TEXT, calls=1)
+        assert wanted == CallWanted(wanted.call, "now", "{}", "clock")
+        assert talk.conversation.is_answering
+        again = LocalConversation(talk.conversation)  # a page that is loaded again is asked, too
+        async with aclosing(cast("Any", again.updates())) as updates:
+            assert [(await anext(updates)).event for _ in range(2)][1] == wanted
+        talk.open.permit("another", Permission.DENIED)
+        talk.open.permit(wanted.call, Permission.ALWAYS)
+        talk.box.answers.put_nowait("12:00")
+        asked = await talk.until(Asked)
+        assert talk.events[-3:-1] == [
+            CallDecided(wanted.call, Permission.ALWAYS),
+            CallAnswered(wanted.call, "12:00"),
+        ]
+        assert asked.options.results == (AnsweredCall(ToolCall(wanted.call, "now", "{}"), "12:00"),)
+        assert (asked.question, asked.options.tools) == ("", ())
+        assert (asked.options.seed, asked.options.max_tokens) == (3, 9)
+        assert talk.conversation.answers[0].options.tools == talk.box.tools
+
+        second = await talk.write(CALL)
+        assert (second.waits, second.call != wanted.call) == (False, True)
+        talk.box.answers.put_nowait("12:01")
+        await talk.until(Asked)
+        talk.engine.tell(Committed(tuple(map(ord, "Noon."))), END)
+        assert (await talk.until(Ended)).calls == 0
+        assert talk.engine.turns[0].startswith("[system]# Tools")
+        assert talk.engine.turns[1:] == [
+            f"[user]<tool_response>\n{time}\n</tool_response>" for time in ("12:00", "12:01")
+        ]
+
+
+async def test_the_model_learns_that_a_call_was_denied_or_that_there_is_no_such_tool() -> None:
+    async with talking() as talk:
+        wanted = await talk.ask(OTHER, CALL)
+        assert (wanted.tool, wanted.waits, wanted.server) == ("tomorrow", False, "")
+        wanted = await talk.until(CallWanted)
+        talk.open.permit(wanted.call, Permission.DENIED)
+        asked = await talk.until(Asked)
+        assert [(each.content, each.is_error) for each in asked.options.results] == [
+            ("There is none.", True),
+            (DENIED_WORDS, True),
+        ]
+        assert not talk.box.called.is_set()
+
+
+async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_is_continued() -> None:
+    async with talking() as talk:
+        first = await talk.ask(CALL)
+        talk.open.permit(first.call, Permission.ONCE)
+        await talk.box.called.wait()
+        talk.open.stop()
+        await talk.until(CallsLeft)
+        assert not talk.conversation.is_answering
+        talk.open.continue_answer(0)
+        wanted = await talk.until(CallWanted)
+        assert talk.events[-3:-1] == [Continued(talk.conversation.answers[0].options), Ended(END.finish, calls=1)]
+        assert wanted == first
+        talk.open.stop()
+        await talk.until(CallsLeft)
+        talk.open.ask("Never mind?", OPTIONS)
+        assert (await talk.until(Asked)).question == "Never mind?"
+
+
+async def test_a_long_result_is_cut_with_a_word_and_one_that_is_no_text_is_marked() -> None:
+    async with talking() as talk:
+        wanted = await talk.ask(CALL)
+        talk.open.permit(wanted.call, Permission.ONCE)
+        talk.box.answers.put_nowait("\ud800" + "x" * (1 << 20))
+        content = (await talk.until(Asked)).options.results[0].content
+        assert content.startswith("\ufffdxxx")
+        assert content.endswith(f"x\n[Cut: {(1 << 20) + 1 - MOST_RESULT:,} characters more.]")
+
+
+async def test_a_model_that_calls_for_ever_is_stopped() -> None:
+    async with talking() as talk:
+        talk.open.permit((await talk.ask(CALL)).call, Permission.ALWAYS)
+        for _ in range(MOST_ROUNDS - 1):
+            talk.box.answers.put_nowait("12:00")
+            await talk.until(Asked)
+            await talk.write(CALL)
+        talk.box.answers.put_nowait("12:00")
+        await talk.until(Asked)
+        talk.engine.tell(Committed(tuple(map(ord, CALL))), END)
+        assert f"{MOST_ROUNDS} times in a row" in (await talk.until(CallsLeft)).reason
+
+
+async def test_results_that_cannot_be_put_end_the_round() -> None:
+    async with talking() as talk:
+        talk.open.permit((await talk.ask(CALL)).call, Permission.ONCE)
+        talk.box.answers.put_nowait("12:00")
+        await talk.until(Asked)
+        talk.engine.tell(ValueError("the context"))
+        assert (await talk.until(Failed)).taken_back
+        await asyncio.sleep(0)
+        assert (len(talk.conversation.answers), talk.conversation.is_answering) == (1, False)

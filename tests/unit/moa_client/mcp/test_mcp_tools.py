@@ -1,0 +1,102 @@
+"""The tools of real MCP servers: programs over stdio, and one over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from inline_snapshot import snapshot
+from moa_client.mcp.mcp_tools import McpTools
+from moa_client.mcp.server_file import ServerEntry
+from moa_client.tools.tool import AnsweredCall
+
+from tests.support import mcp_server
+from tests.support.tool_calls import call
+
+PROGRAM = ServerEntry("test", sys.executable, (mcp_server.__file__,))
+
+
+@asynccontextmanager
+async def running(
+    *entries: ServerEntry, call_seconds: float = 60.0, start_seconds: float = 60.0
+) -> AsyncIterator[McpTools]:
+    tools = McpTools(entries, call_seconds, start_seconds)
+    try:
+        await tools.start()
+        yield tools
+    finally:
+        await tools.close()
+
+
+def said(answered: AnsweredCall) -> tuple[str, bool]:
+    return answered.content, answered.is_error
+
+
+async def test_tools_of_a_program_are_listed_and_called_and_it_is_started_again_where_it_has_ended() -> None:
+    async with running(PROGRAM) as tools:
+        assert [tool.name for tool in tools.tools] == ["add", "fail", "end", "hang", "long", "picture"]
+        assert (tools.remarks, tools.server_of("add"), tools.server_of("sub")) == ([], "test", "")
+        assert said(await tools.run(call("add", a=2, b=3))) == ("5", False)
+        assert said(await tools.run(call("picture"))) == (
+            "See:\n[image content, which models here cannot read]",
+            False,
+        )
+        assert len((await tools.run(call("long", characters=1 << 20))).content) == 1 << 20
+        assert said(await tools.run(call("fail"))) == ("Error executing tool fail", True)
+        assert "Input should be a valid integer" in (await tools.run(call("add", a="two", b=1))).content
+        assert said(await tools.run(call("sub"))) == ("There is no tool sub now.", True)
+        assert said(await tools.run(call("end"))) == ("The MCP server test has ended during the call.", True)
+        assert said(await tools.run(call("add", a=4, b=3))) == ("7", False)
+
+
+async def test_a_call_that_hangs_is_ended_by_its_time_or_by_the_user_and_the_next_is_answered() -> None:
+    async with running(PROGRAM, call_seconds=0.2) as tools:
+        assert said(await tools.run(call("hang"))) == ("The tool has not answered within 0.2 s.", True)
+        hanging = asyncio.create_task(tools.run(call("hang")))
+        await asyncio.sleep(0)
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+    async with running(PROGRAM) as tools:
+        assert said(await tools.run(call("add", a=1, b=1))) == ("2", False)
+
+
+async def test_a_server_that_does_not_start_costs_its_own_tools_alone(tmp_path: Path) -> None:
+    missing = ServerEntry("missing", str(tmp_path / "none"))
+    ends = ServerEntry("ends", PROGRAM.command, (*PROGRAM.arguments, "end"))
+    away = ServerEntry("away", url="http://127.0.0.1:9/mcp")
+    async with running(missing, ends, away, PROGRAM) as tools:
+        assert len(tools.tools) == 6
+        assert [each.replace(str(tmp_path), "FOLDER") for each in tools.remarks] == snapshot(
+            [
+                "The MCP server missing does not start: No such file or directory: FOLDER/none.",
+                "The MCP server ends does not start: Connection closed (There is no key.).",
+                "The MCP server away does not start: All connection attempts failed.",
+            ]
+        )
+
+
+async def test_a_server_that_is_silent_is_left_after_a_while() -> None:
+    async with running(
+        ServerEntry("silent", PROGRAM.command, (*PROGRAM.arguments, "silent")), start_seconds=0.2
+    ) as tools:
+        assert tools.remarks == ["The MCP server silent does not start: it has not answered within 0.2 s."]
+
+
+async def test_tools_are_called_over_http() -> None:
+    app = mcp_server.server.streamable_http_app()
+    web = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    listening = socket.create_server(("127.0.0.1", 0))  # whoever connects waits until it serves
+    serving = asyncio.create_task(web.serve([listening]))
+    try:
+        async with running(ServerEntry("web", url=f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")) as tools:
+            assert said(await tools.run(call("add", a=2, b=3))) == ("5", False)
+    finally:
+        web.should_exit = True
+        await serving

@@ -1,0 +1,136 @@
+"""A conversation with calls, made a turn at a time, is the text that the template makes of it as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.history.stored_values import pack_options, unpack_options
+from moa_client.tools.tool import AnsweredCall, Tool
+from moa_client.tools.turns import ConversationTurns
+from moa_shared.sandbox.chat_template import render
+
+from tests.support.tool_calls import NOW, WEATHER, call
+
+CHATML = """\
+{%- if tools %}<|im_start|>system
+{{ messages[0].content + '\n' if messages[0].role == 'system' }}<tools>
+{%- for tool in tools %}{{ tool | tojson }}{% endfor %}</tools><|im_end|>
+{% elif messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% endif %}
+{%- for m in messages if m.role != 'system' %}
+{%- if m.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ m.content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for c in m.tool_calls %}{{ '\n<tool_call>\n' }}{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+PLAIN = """\
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+END = 0xE000
+CALLED = """\
+Let me see.
+<tool_call>
+{"name": "get_weather", "arguments": {"city": "Rome"}}
+</tool_call>
+<tool_call>
+{"name": "now", "arguments": {}}
+</tool_call>"""
+WEATHER_CALL, NOW_CALL = call("get_weather", city="Rome"), call("now", 1)
+RESULTS = (AnsweredCall(WEATHER_CALL, "rain"), AnsweredCall(NOW_CALL, "12:00"))
+TOOLS = (WEATHER, NOW)
+
+
+class Characters:
+    """Tokens are characters, but for the one that ends an answer."""
+
+    def __init__(self, chat_template: str) -> None:
+        self.chat_template = chat_template
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text.replace("<|im_end|>", chr(END))]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens)).replace(chr(END), "<|im_end|>")
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, arguments: Mapping[str, Any] | None
+    ) -> str:
+        return render(
+            self.chat_template, {}, messages, add_generation_prompt=add_generation_prompt, arguments=arguments or {}
+        )
+
+
+def turns_of(chat_template: str, tools: Sequence[Tool] = TOOLS, system: str | None = None) -> ConversationTurns:
+    tokenizer: Any = Characters(chat_template)
+    return ConversationTurns(tokenizer, system, 1 << 20, frozenset([END]), tools)
+
+
+def talk(turns: ConversationTurns, chat_template: str, *, is_cut: bool = False) -> str:
+    """A question, an answer of calls, and their results."""
+    tokenizer = Characters(chat_template)
+    tokens = list(turns.of("Rome?")([]))
+    tokens += tokenizer.encode(CALLED if is_cut else f"{CALLED}<|im_end|>")
+    tokens += turns.of("", RESULTS)(tokens)
+    return tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_results_follow_their_calls_as_the_template_has_them(is_cut: bool) -> None:
+    turns = turns_of(CHATML, system="Be brief.")
+    functions = [{"type": "function", "function": tool.function()} for tool in TOOLS]
+    calls = [{"function": {"name": each.call.name, "arguments": each.call.values}} for each in RESULTS]
+    whole = render(
+        CHATML,
+        {},
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Rome?"},
+            {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
+            *({"role": "tool", "content": each.content} for each in RESULTS),
+        ],
+        add_generation_prompt=True,
+        arguments={"tools": functions},
+    )
+    assert talk(turns, CHATML, is_cut=is_cut) == whole
+
+
+def test_a_template_that_knows_no_calls_gets_them_as_text() -> None:
+    text = talk(turns_of(PLAIN), PLAIN)
+    assert text.startswith("<|im_start|>system\n# Tools")
+    assert text.endswith(
+        f"{CALLED}<|im_end|>\n<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n"
+        "<tool_response>\n12:00\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_calls_are_read_where_tools_are_offered_but_not_in_reasoning() -> None:
+    answer = [ord(character) for character in CALLED]
+    calls = turns_of(CHATML).calls([], answer, "id")
+    assert [(each.name, each.values) for each in calls] == [("get_weather", {"city": "Rome"}), ("now", {})]
+    assert calls == turns_of(CHATML).calls([], [*answer, END], "id")
+    assert turns_of(CHATML, ()).calls([], answer, "id") == ()
+    assert turns_of(CHATML).calls([], answer[: -len("</tool_call>") - 4], "id") == calls[:1]
+    thinks = CHATML + "{# <think> #}"
+    assert turns_of(thinks).calls([], [*map(ord, "<think>"), *answer], "id") == ()
+
+
+def test_a_kept_conversation_has_the_same_turns() -> None:
+    asked, answered = AnswerOptions(tools=TOOLS), AnswerOptions(results=RESULTS)
+    kept = unpack_options(pack_options(asked)), unpack_options(pack_options(answered))
+    assert (kept[0].tools, kept[1].results) == (TOOLS, RESULTS)
+    assert talk(turns_of(CHATML, kept[0].tools), CHATML) == talk(turns_of(CHATML), CHATML)
