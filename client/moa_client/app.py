@@ -7,7 +7,9 @@ no server has verified is an error unless the user asked for it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from moa_shared.errors import CancelledAnswerError, MoaError, UnavailableError
 from moa_shared.programs.output import write_output
@@ -15,6 +17,7 @@ from moa_shared.programs.start_line import StartLine
 
 from moa_client.attach import attach
 from moa_client.chat.chat import Chat, Opener
+from moa_client.chat.files import TextFile, read_text_file
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import quiet_keys
 from moa_client.chat.messages import offline_words, worth_words
@@ -41,6 +44,7 @@ async def run(
     line: StartLine,
     *,
     identifier: str | None = None,
+    files: Sequence[Path] = (),
     may_start: bool = False,
 ) -> None:
     """Gives one answer (to standard input if it is not a terminal, and `prompt`) or opens a chat.
@@ -48,6 +52,7 @@ async def run(
     Args:
         line: reports progress until the program is ready.
         identifier: of the conversation to continue; None: a new one.
+        files: that go with the first question.
         may_start: start the daemon for a chat if none runs.
 
     Raises:
@@ -55,8 +60,9 @@ async def run(
     """
     try:
         with interruptible_work():
+            texts = [read_text_file(path) for path in files]
             question = read_question(prompt, sys.stdin, remark)
-        await _run(settings, question, line, identifier, may_start=may_start)
+        await _run(settings, question, line, identifier, texts, may_start=may_start)
     except MoaError as error:
         line.clear()
         if settings.json_events:
@@ -65,7 +71,13 @@ async def run(
 
 
 async def _run(
-    settings: ClientSettings, question: str | None, line: StartLine, identifier: str | None, *, may_start: bool
+    settings: ClientSettings,
+    question: str | None,
+    line: StartLine,
+    identifier: str | None,
+    files: Sequence[TextFile],
+    *,
+    may_start: bool,
 ) -> None:
     single = question is not None
     async with AsyncExitStack() as stack:
@@ -79,6 +91,7 @@ async def _run(
         conversation = await open_it(identifier, settings.system)
         line.clear()
         chat = _chat(settings, conversation, open_it, single=single)
+        chat.files = list(files)
         stack.push_async_callback(chat.close)
         await stack.enter_async_context(leaving_on_signals(chat.close))
         if settings.json_events:

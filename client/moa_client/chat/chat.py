@@ -15,6 +15,7 @@ from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.ask import AnswerFollower, Permit, deny
+from moa_client.chat.files import TextFile, file_words, folded, with_files
 from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
@@ -80,6 +81,7 @@ class Chat:
     ) -> None:
         self.settings = settings
         self.take_typed = take_typed
+        self.files: list[TextFile] = []  # that go with the next question
         self.conversation = conversation
         self.page = page
         self._open = open_it
@@ -96,6 +98,8 @@ class Chat:
         """Names the model and the server."""
         facts = self.conversation.facts
         self._err(f"Talking to {facts.target} at {facts.server}. /help lists commands.")
+        for file in self.files:
+            self._err(file_words(file))
         self.warn()
 
     def warn(self) -> None:
@@ -115,6 +119,7 @@ class Chat:
         """
         if self.conversation.is_gone:
             await self._open_again()
+        question, self.files = with_files(question, self.files), []
         text, finished = await self._follower.answer(question, self.settings.options, self._view())
         return self._ended(text, finished=finished, is_only=is_only)
 
@@ -172,7 +177,7 @@ class Chat:
             for answered in answer.options.results:
                 self._err(answered_words(answered))
             if not answer.options.results:
-                self._err(f"> {without_controls(answer.question)}")
+                self._err(f"> {without_controls(folded(answer.question))}")
             view.begin()
             view.end(answer)
 

@@ -22,7 +22,22 @@ from moa_client.settings import SECTION, ClientSettings
 @click.option(
     "--conversation", metavar="ID", type=text, help="Continue this one (`moa-client history list` shows them)."
 )
-def chat(prompt: str | None, go_on: bool, conversation: str | None, config_file: Path | None, **flags: Any) -> None:
+@click.option(
+    "--file",
+    "files",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A text file that goes with the question, of a chat with its first; may be repeated.",
+)
+def chat(
+    prompt: str | None,
+    go_on: bool,
+    conversation: str | None,
+    files: tuple[Path, ...],
+    config_file: Path | None,
+    **flags: Any,
+) -> None:
     """Chat with a server's model; with PROMPT, or text on standard input, or both, print one answer.
 
     The answer goes to standard output, a line of figures to standard error. Every option can also be set as
@@ -35,7 +50,8 @@ def chat(prompt: str | None, go_on: bool, conversation: str | None, config_file:
     from moa_client.commands.actions import chat as actions
 
     may_start = config_file is None and not _given_of_daemon(flags)
-    actions.chat(settings, prompt, line, conversation or ("last" if go_on else None), may_start=may_start)
+    name = conversation or ("last" if go_on else None)
+    actions.chat(settings, prompt, line, name, files=files, may_start=may_start)
 
 
 def _given_of_daemon(flags: Mapping[str, Any]) -> bool:

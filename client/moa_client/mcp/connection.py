@@ -20,6 +20,7 @@ from moa_client.mcp.server_file import ServerEntry
 from moa_client.mcp.stderr_tail import StderrTail
 
 START_SECONDS = 30.0  # npx and uvx fetch a program before they run it
+END_SECONDS = 8.0  # a program has six and a half, then it is killed; a server over HTTP may not answer a goodbye
 MOST_PAGES = 100  # of a list of tools
 MOST_REASON = 200  # characters
 
@@ -87,18 +88,17 @@ class ServerConnection:
         raise UnavailableError(f"The MCP server {self.entry.name} {reason}.", hint="")
 
     async def close(self) -> None:
-        """Ends it."""
-        self._client = None
-        self._is_ending.set()
-        if self._task is None:
-            return
+        """Ends it: a program is given a few seconds to end by itself before it is killed."""
+        has_started, self._client = self._client is not None, None
         task, self._task = self._task, None
-        try:
-            async with asyncio.timeout(1.0):
-                await asyncio.shield(asyncio.gather(task, return_exceptions=True))
-        except TimeoutError:
+        self._is_ending.set()
+        if task is None:
+            return
+        if not has_started:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        _, late = await asyncio.wait([task], timeout=END_SECONDS)
+        for each in late:
+            each.cancel()
 
     async def _hold(self, started: asyncio.Future[list[ListedTool]], tail: StderrTail) -> None:
         try:

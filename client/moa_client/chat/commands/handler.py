@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.sampling.settings import SEED_LIMIT
@@ -16,6 +17,7 @@ from moa_client.chat.commands.clipboard import copy_text, last_code
 from moa_client.chat.commands.kept import list_kept, load_kept, save_kept, title_kept
 from moa_client.chat.commands.setting import change, shown
 from moa_client.chat.commands.table import SETTABLE, help_text, nearest, resolve, unknown_words
+from moa_client.chat.files import file_words, folded, read_text_file
 from moa_client.chat.messages import drafter_words, execution_words, model_words, offline_words, worth_words
 
 NOTHING_ASKED = "Nothing was asked yet."
@@ -33,6 +35,7 @@ class CommandHandler:
             "continue": self._continue,
             "undo": self._undo,
             "edit": self._edit,
+            "file": self._file,
             "copy": self._copy,
             "set": self._set,
             "system": self._system,
@@ -111,6 +114,17 @@ class CommandHandler:
 
     async def _edit(self, rest: str) -> None:
         self._chat.say("/edit needs a terminal.")
+
+    async def _file(self, rest: str) -> None:
+        chat = self._chat
+        if rest:
+            file = read_text_file(Path(rest))
+            chat.files.append(file)
+            chat.say(file_words(file))
+            return
+        names = ", ".join(file.name for file in chat.files)
+        chat.files.clear()
+        chat.say(f"No file goes with the next question any more: {names}." if names else "No file goes with it.")
 
     async def _copy(self, rest: str) -> None:
         chat = self._chat
@@ -204,5 +218,5 @@ class CommandHandler:
 
 def short(question: str) -> str:
     """A question on one line, as much as is needed to recognize it."""
-    line = " ".join(plain_line(question).split())
+    line = " ".join(plain_line(folded(question)).split())
     return line if len(line) <= 60 else f"{line[:57]}..."

@@ -33,6 +33,7 @@ TABLE = (
     ChatCommand("continue", "/continue", "go on with the last answer, if a limit has cut it or you have stopped it"),
     ChatCommand("undo", "/undo", "take back the last question and its answer"),
     ChatCommand("edit", "/edit [TEXT]", "edit TEXT, or the last question, in $VISUAL or $EDITOR, and ask it"),
+    ChatCommand("file", "/file [PATH]", "have a text file go with the next question; alone: which do, and forget them"),
     ChatCommand("copy", "/copy [code]", "copy the last answer, or the last block of code in it", ("code",)),
     ChatCommand("set", "/set", "show what can be set"),
     ChatCommand(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 
 from moa_client.chat.commands.table import ALIASES, NAMES, resolve, values_of
@@ -21,6 +21,7 @@ class CommandCompleter(Completer):
 
     def __init__(self, values: Values = values_of) -> None:
         self._values = values
+        self._paths = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         text = document.text_before_cursor
@@ -30,6 +31,10 @@ class CommandCompleter(Completer):
         if not before:
             known: Iterable[str] = NAMES if any(name.startswith(typed) for name in NAMES) else ALIASES
             begun = typed
+        elif resolve(typed) == "file":
+            path = text.partition(" ")[2]
+            yield from self._paths.get_completions(Document(path, len(path)), complete_event)
+            return
         else:
             name, begun = resolve(typed), before.pop()
             known = self._values(name, tuple(filter(None, before))) if name is not None else ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 
 from moa_shared.errors import ConfigError
 from moa_shared.programs.output import close_output
@@ -16,20 +18,27 @@ from moa_client.settings import ClientSettings
 
 
 def chat(
-    settings: ClientSettings, prompt: str | None, line: StartLine, conversation: str | None, *, may_start: bool
+    settings: ClientSettings,
+    prompt: str | None,
+    line: StartLine,
+    conversation: str | None,
+    *,
+    files: Sequence[Path],
+    may_start: bool,
 ) -> None:
     """Chats, or prints one answer.
 
     Args:
         line: reports progress until the program is ready.
         conversation: to continue, as the user names it; None: a new one.
+        files: that go with the first question.
         may_start: start the daemon for a chat if none runs.
     """
     configure_log(settings.log_file, settings.log_level)
     identifier = None if conversation is None else _find_conversation(settings, conversation)
     try:
         with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
-            runner.run(run(settings, prompt, line, identifier=identifier, may_start=may_start))
+            runner.run(run(settings, prompt, line, identifier=identifier, files=files, may_start=may_start))
     except BrokenPipeError:  # the reader has had enough; nothing may be written at exit either
         close_output()
     except asyncio.CancelledError:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from moa_client.chat.input.completer import CommandCompleter
 from prompt_toolkit.completion import CompleteEvent
@@ -36,3 +38,8 @@ def test_values_may_come_from_elsewhere() -> None:
     completer = CommandCompleter(lambda name, before: ["a", "ab", "b"] if (name, before) == ("set", ("x",)) else [])
     found = completer.get_completions(Document("/set x a"), CompleteEvent())
     assert [each.text for each in found] == ["a", "ab"]
+
+
+def test_a_path_is_completed(tmp_path: Path) -> None:
+    (tmp_path / "some notes.txt").touch()
+    assert completed(f"/file {tmp_path}/some n") == [f"/file {tmp_path}/some notes.txt"]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moa_client.mcp.server_file import MOST_BYTES, ServerEntry, parse_servers, read_server_file
+from moa_shared.errors import ConfigError
+
+FOLDER = Path("/folder")
+
+
+def test_programs_and_addresses_are_read_as_other_programs_write_them(tmp_path: Path) -> None:
+    servers = {
+        "notes": {"type": "stdio", "command": "npx", "args": ["-y", "notes"], "env": {"KEY": "k"}, "autoApprove": []},
+        "web": {"type": "http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer k"}},
+        "here": {"command": "./serve", "cwd": "sub"},
+        "off": {"command": "npx", "disabled": True},
+    }
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers, "globalShortcut": ""}))
+    assert read_server_file(path) == (
+        ServerEntry("notes", "npx", ("-y", "notes"), {"KEY": "k"}, tmp_path),
+        ServerEntry("web", folder=tmp_path, url="https://example.org/mcp", headers={"Authorization": "Bearer k"}),
+        ServerEntry("here", "./serve", folder=tmp_path / "sub"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([], "the whole file: input should be"),
+        ({"servers": {}}, "mcpServers: field required"),
+        ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: input should be a valid list"),
+        ({"mcpServers": {"a": {}}}, "the server 'a' needs a command or a url, and not both"),
+        ({"mcpServers": {"a": {"command": "x", "url": "http://x"}}}, "needs a command or a url, and not both"),
+        ({"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}, "'a' is of the type 'sse'"),
+        ({"mcpServers": {"a": {"url": "file:///x"}}}, "does not begin with http:// or https://"),
+    ],
+)
+def test_what_cannot_be_used_is_named(value: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=r".") as raised:
+        parse_servers(value, FOLDER)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '{"mcpServers": {"\\ud800": {}}}', " " * (MOST_BYTES + 1)])
+def test_a_file_that_cannot_be_read_is_a_users_error(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "mcp.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=r"mcp\.json"):
+        read_server_file(path)
