@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.surface.question_files import TextFile, framed, unframed
+from moa_client.chat.files import MOST_BYTES, TextFile, folded, with_files
 from playwright.sync_api import FilePayload, expect
 
 from tests.page.conftest import Open, Serve
@@ -14,7 +14,11 @@ from tests.page.stage import Stage
 PNG = list(b"\x89PNG\r\n\x1a\n\0")
 FRAME = """async (cases) => {
   const { framed, unframed } = await import("/page/chat/files.js");
-  return cases.map(([question, files]) => [framed(question, files), unframed(framed(question, files))]);
+  return cases.map(([question, files]) => {
+    const asked = framed(question, files);
+    const back = unframed(asked);
+    return [asked, framed(back.question, back.files), back.files.length, back.question];
+  });
 }"""
 HAND_OVER = """([selector, event, files]) => {
   const given = new DataTransfer();
@@ -37,9 +41,9 @@ def hand_over(reader: Reader, event: str, *files: tuple[str, str, list[int]]) ->
 
 def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Open) -> None:
     cases: list[tuple[str, list[TextFile]]] = []
-    texts = st.text("`a\n😀File :", max_size=20)
+    texts = st.lists(st.sampled_from(["\n", "</file>", "a", "😀", '<file name="b">'])).map("".join)
 
-    @given(texts, st.lists(st.builds(TextFile, st.text("a`: ", min_size=1), texts), max_size=3))
+    @given(texts, st.lists(st.builds(TextFile, st.sampled_from(["a.txt", "b c"]), texts), max_size=3))
     def collect(question: str, files: list[TextFile]) -> None:
         cases.append((question, files))
 
@@ -47,10 +51,10 @@ def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Ope
     told = open_page(serve(answer)).page.evaluate(
         FRAME, [(question, [{"name": each.name, "text": each.text} for each in files]) for question, files in cases]
     )
-    for (question, files), (asked, back) in zip(cases, told, strict=True):
-        assert asked == framed(question, files)
-        found, its_files = unframed(asked)
-        assert back == {"question": found, "files": [{"name": each.name, "text": each.text} for each in its_files]}
+    for (question, files), (asked, again, count, rest) in zip(cases, told, strict=True):
+        assert asked == again == with_files(question, files)
+        assert count >= len(files)
+        assert folded(asked).endswith(folded(rest))
 
 
 def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
@@ -59,9 +63,9 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
     chips = reader.page.locator(".file-name")
     hand_over(reader, "drop", ("notes.txt", "text/plain", list("Añ 😀\r\n".encode())), ("cat.png", "image/png", PNG))
     expect(chips).to_have_text(["notes.txt"])
-    expect(reader.notice).to_have_text("cat.png is a picture: models here read text only.")
+    expect(reader.notice).to_have_text("cat.png is a picture: models read text only. Describe what it shows.")
     hand_over(reader, "paste", ("a.bin", "", [65, 0, 66]))
-    expect(reader.notice).to_have_text("a.bin is not text in UTF-8: models here read text only.")
+    expect(reader.notice).to_have_text("a.bin is not text in UTF-8. Convert it first, for example with iconv.")
     hand_over(reader, "paste", ("b.py", "", list(b"print()")))
     expect(chips).to_have_text(["notes.txt", "b.py"])
     reader.field.fill("What is it?")
@@ -76,7 +80,7 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
     reader.expect_end()
     expect(chips).to_have_count(0)
     [(asked, _)] = served.call(lambda: [each for c in served.backend.open_conversations.values() for each in c.asked])
-    assert asked == framed("What is it?", [TextFile("notes.txt", "Añ 😀")])
+    assert asked == with_files("What is it?", [TextFile("notes.txt", "Añ 😀")])
     question = reader.page.locator(".question")
     expect(question.locator(".asked-text")).to_have_text("What is it?")
     question.get_by_text("notes.txt, 8 B").press("Enter")
@@ -92,20 +96,20 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
     asked = served.call(
         lambda: next(each for each in served.backend.open_conversations.values() if each.asked).asked[-1][0]
     )
-    assert asked == framed("And this?", [TextFile("notes.txt", "Añ 😀")])
+    assert asked == with_files("And this?", [TextFile("notes.txt", "Añ 😀")])
 
 
-def test_what_is_too_large_for_a_question_stays(serve: Serve, open_page: Open) -> None:
+def test_files_that_are_too_long_are_refused(serve: Serve, open_page: Open) -> None:
     reader = open_page(serve(answer))
-    reader.page.set_input_files("#file-picker", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"a" * 524_289}])
-    expect(reader.notice).to_have_text(
-        "a.txt has 524,289 bytes, more than the 524,288 that a file of a question may have. Give a part of it."
-    )
-    files: list[FilePayload] = [
-        {"name": f"{name}.txt", "mimeType": "text/plain", "buffer": b"\n" * 300_000} for name in "bc"
-    ]
-    reader.page.set_input_files("#file-picker", files)
-    expect(reader.page.locator(".file-name")).to_have_text(["b.txt", "c.txt"])
-    reader.ask("Which?")
-    expect(reader.notice).to_contain_text("Not asked: question and files have more than a million characters in all.")
-    expect(reader.field).to_have_value("Which?")
+
+    def choose(name: str, size: int) -> None:
+        payload: FilePayload = {"name": name, "mimeType": "text/plain", "buffer": b"\n" * size}
+        reader.page.set_input_files("#file-picker", [payload])
+
+    choose("a.txt", MOST_BYTES + 1)
+    expect(reader.notice).to_have_text("a.txt has more than 256 KiB. Ask about a part of it.")
+    choose("b.txt", MOST_BYTES)
+    expect(reader.page.locator(".file-name")).to_have_text(["b.txt"])
+    choose("c.txt", 3)
+    expect(reader.notice).to_have_text("The files have together more than 256 KiB. Ask about a part of it.")
+    expect(reader.page.locator(".file-name")).to_have_text(["b.txt"])

@@ -3,17 +3,16 @@
 import { byId } from "../core/dom.js";
 import { keepFiles, keepTyped, keptFiles, typed } from "../core/memory.js";
 import { FileChips } from "./file_chips.js";
-import { fits, framed, unframed } from "./files.js";
+import { framed, unframed } from "./files.js";
 
 export class Composer {
   /**
    * @param {(question: string) => boolean} ask whether it was taken
    * @param {() => void} stop
-   * @param {(text: string) => void} say
+   * @param {(text: string) => void} say what the reader must know
    */
   constructor(ask, stop, say) {
     this.ask = ask;
-    this.say = say;
     this.field = byId("question");
     this.stopButton = byId("stop");
     this.sendButton = byId("send");
@@ -76,12 +75,7 @@ export class Composer {
 
   submit() {
     const question = framed(this.field.value.trim(), this.chips.files);
-    if (!question) return;
-    if (!fits(question)) {
-      this.say("Not asked: question and files have more than a million characters in all. Remove some.");
-      return;
-    }
-    if (!this.ask(question)) return;
+    if (!question || !this.ask(question)) return;
     this.field.value = "";
     this.chips.set([]);
   }

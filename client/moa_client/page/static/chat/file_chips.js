@@ -1,7 +1,7 @@
 // The files of the next question: dropped, pasted or chosen, each shown as a chip that can be removed.
 
 import { byId, fromTemplate, setText } from "../core/dom.js";
-import { FileError, sizeWords, textFile } from "./files.js";
+import { FileError, checkAll, sizeWords, textFile } from "./files.js";
 
 /** @typedef {import("./files.js").TextFile} TextFile */
 
@@ -51,16 +51,16 @@ export class FileChips {
 
   /** @param {File[]} files */
   async add(files) {
-    const taken = [];
     for (const file of files) {
       try {
-        taken.push(await textFile(file));
+        const all = [...this.files, await textFile(file)];
+        checkAll(all);
+        this.set(all);
       } catch (error) {
         if (!(error instanceof FileError)) throw error;
         this.refuse(error.message);
       }
     }
-    if (taken.length) this.set([...this.files, ...taken]);
   }
 
   /** @param {TextFile[]} files from now on */

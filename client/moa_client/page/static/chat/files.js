@@ -1,11 +1,12 @@
-// Text files of a question: by the rules of surface/question_files.py. It shows nothing.
+// Text files of a question: by the rules of chat/files.py. It shows nothing.
 
 /** @typedef {{name: string, text: string}} TextFile */
 
-const MOST_FILE_BYTES = 512 * 1024;
-const MOST_QUESTION = 1 << 20; // characters of a message to the daemon
-const FRAME = /^File ([^\n]+):\n(`{3,})\n([^]*?)\n\2\n\n/;
-const CONTROLS = /[\x00-\x1f\x7f\x85\u2028\u2029]/g;
+const MOST_BYTES = 1 << 18; // of all files of a question
+const FRAME = /^<file name="([^"\n]*)">\n([^]*?)\n<\/file>\n\n/;
+const CONTROLS = /[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]/g;
+const PICTURE = /\.(png|jpe?g|gif|webp|bmp|tiff?|heic|avif|ico)$/i;
+const PICTURE_STARTS = ["\x89PNG", "\xff\xd8\xff", "GIF8"];
 
 /** A file that a question cannot have; the message says which, and why. */
 export class FileError extends Error {}
@@ -15,17 +16,36 @@ export class FileError extends Error {}
  * @returns {Promise<TextFile>}
  */
 export async function textFile(file) {
-  const name = file.name.replace(CONTROLS, "_") || "file";
-  if (file.size > MOST_FILE_BYTES) throw new FileError(tooLarge(name, file.size));
-  let text = "\0";
-  try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-  } catch {
-    // It is no text, or a folder, or cannot be read.
+  const name = file.name.replace(CONTROLS, " ").replaceAll('"', "'") || "file";
+  const start = await readAs(file.slice(0, 4), "latin1");
+  if (PICTURE.test(name) || PICTURE_STARTS.some((each) => start.startsWith(each))) {
+    throw new FileError(`${name} is a picture: models read text only. Describe what it shows.`);
   }
-  if (!text.includes("\0")) return { name, text: text.replaceAll("\r\n", "\n").replace(/\n$/, "") };
-  const what = file.type.startsWith("image/") ? "a picture" : "not text in UTF-8";
-  throw new FileError(`${name} is ${what}: models here read text only.`);
+  if (file.size > MOST_BYTES) throw tooLong(`${name} has`);
+  const text = await readAs(file, "utf-8");
+  if (text.includes("\0")) throw new FileError(`${name} is not text in UTF-8. Convert it first, for example with iconv.`);
+  return { name, text: text.replaceAll("\r\n", "\n").replace(/\n$/, "") };
+}
+
+/**
+ * @param {Blob} blob
+ * @param {string} encoding
+ * @returns {Promise<string>} a NUL if it is no such text, or cannot be read, as a folder
+ */
+async function readAs(blob, encoding) {
+  try {
+    return new TextDecoder(encoding, { fatal: true }).decode(await blob.arrayBuffer());
+  } catch {
+    return "\0";
+  }
+}
+
+/**
+ * Refuses files that are too long together.
+ * @param {TextFile[]} files
+ */
+export function checkAll(files) {
+  if (files.reduce((sum, { text }) => sum + new Blob([text]).size, 0) > MOST_BYTES) throw tooLong("The files have together");
 }
 
 /**
@@ -34,12 +54,7 @@ export async function textFile(file) {
  * @returns {string} the question as it is asked
  */
 export function framed(question, files) {
-  const frames = files.map(({ name, text }) => {
-    const longest = (text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length), 2);
-    const fence = "`".repeat(longest + 1);
-    return `File ${name}:\n${fence}\n${text}\n${fence}\n\n`;
-  });
-  return frames.join("") + question;
+  return files.map(({ name, text }) => `<file name="${name}">\n${text}\n</file>\n\n`).join("") + question;
 }
 
 /**
@@ -48,19 +63,13 @@ export function framed(question, files) {
  */
 export function unframed(asked) {
   const files = [];
-  for (let found; (found = FRAME.exec(asked)); asked = asked.slice(found[0].length)) files.push({ name: found[1], text: found[3] });
+  for (let found; (found = FRAME.exec(asked)); asked = asked.slice(found[0].length)) files.push({ name: found[1], text: found[2] });
   return { question: asked, files };
 }
 
-/** @param {string} asked whether it is short enough to be sent */
-export function fits(asked) {
-  return JSON.stringify(asked).length < MOST_QUESTION - 4096; // with the options
-}
-
-/** @param {string} name @param {number} size in bytes */
-function tooLarge(name, size) {
-  const [has, most] = [size, MOST_FILE_BYTES].map((bytes) => bytes.toLocaleString("en"));
-  return `${name} has ${has} bytes, more than the ${most} that a file of a question may have. Give a part of it.`;
+/** @param {string} what */
+function tooLong(what) {
+  return new FileError(`${what} more than ${MOST_BYTES >> 10} KiB. Ask about a part of it.`);
 }
 
 /** @param {string} text */
