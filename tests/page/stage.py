@@ -110,12 +110,13 @@ class Stage:
         self.conversation.set_link(state, reason)
         self.conversation.publish(Update(LinkChanged(state, reason, wait_seconds)))
 
-    async def call(self, call: ToolCall, server: str, content: str) -> None:
-        """The answer, which is over, calls a tool; the next one begins with what this says."""
+    async def call(self, call: ToolCall, server: str, content: str, gate: str = "") -> None:
+        """The answer, which is over, calls a tool, which waits at a gate; the next one begins with what it says."""
         conversation = self.conversation
         permission = await conversation.permission(CallWanted(call.id, call.name, call.arguments, server))
         conversation.publish(Update(CallDecided(call.id, permission), self.number))
-        await self.gate("called")
+        if gate:
+            await self.gate(gate)
         is_denied = permission is Permission.DENIED
         answered = AnsweredCall(call, "The user did not allow this call." if is_denied else content, is_denied)
         conversation.publish(Update(CallAnswered(call.id, answered.content, is_denied), self.number))

@@ -17,10 +17,10 @@ ROME = ToolCall("call_2", "get_weather", '{"city": "Rome"}')
 async def looks(stage: Stage, question: str) -> None:
     await stage.commit("Let me look.")
     stage.end(calls=1)
-    await stage.call(PARIS, "weather", "sunny, 21 degrees")
+    await stage.call(PARIS, "weather", "sunny, 21 degrees", gate="called")
     await stage.commit("And Rome?")
     stage.end(calls=1)
-    await stage.call(ROME, "weather", "")
+    await stage.call(ROME, "weather", "", gate="called")
     await stage.commit("It is sunny in Paris.")
     stage.end()
 
@@ -65,7 +65,7 @@ def test_calls_that_were_left_go_on(serve: Serve, open_page: Open) -> None:
             conversation.publish(Update(CallWanted("call_1", "find", "{", "files"), stage.number))
             conversation.publish(Update(CallsLeft("The model has called tools 8 times in a row."), stage.number))
         else:
-            await stage.call(PARIS, "weather", "sunny")
+            await stage.call(PARIS, "weather", "sunny", gate="called")
             stage.end()
 
     served = serve(script)

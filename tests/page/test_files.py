@@ -81,6 +81,7 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
     expect(chips).to_have_count(0)
     [(asked, _)] = served.call(lambda: [each for c in served.backend.open_conversations.values() for each in c.asked])
     assert asked == with_files("What is it?", [TextFile("notes.txt", "Añ 😀")])
+    expect(reader.conversations).to_have_text(["notes.txt"])
     question = reader.page.locator(".question")
     expect(question.locator(".asked-text")).to_have_text("What is it?")
     question.get_by_text("notes.txt, 8 B").press("Enter")

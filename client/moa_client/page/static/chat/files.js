@@ -67,6 +67,14 @@ export function unframed(asked) {
   return { question: asked, files };
 }
 
+/**
+ * @param {string} title that may be the first line of a question
+ * @returns {string} the file's name, if that begins a file
+ */
+export function named(title) {
+  return /^<file name="([^"\n]*)">$/.exec(title)?.[1] ?? title;
+}
+
 /** @param {string} what */
 function tooLong(what) {
   return new FileError(`${what} more than ${MOST_BYTES >> 10} KiB. Ask about a part of it.`);
