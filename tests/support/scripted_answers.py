@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -149,6 +149,7 @@ class ScriptedSource:
     sampling = NOTHING_SAID
     chat_template = "{{ message.content }}"
     special_tokens: Mapping[str, int] = {}
+    end_of_text: Set[int] = frozenset()
 
     def __init__(self, script: Script = silence) -> None:
         self.script = script
@@ -162,6 +163,9 @@ class ScriptedSource:
         if self.absent is not None:
             raise self.absent
         return self
+
+    def token_id(self, text: str) -> int | None:
+        return self.special_tokens.get(text)
 
     def spelled(self, tokens: Sequence[int]) -> str:
         return ""

@@ -6,6 +6,7 @@ State of one answer: what was read of it so far. Invariant: the parts of a strea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 from moa_client.tools.answer_reader import AnswerReader
@@ -23,13 +24,13 @@ class AnswerMarkup:
     """How a model marks the parts of one answer.
 
     Args:
-        form: of calls.
+        form: of calls; None: none are read.
         offer: the tools that it may call.
         thinking: marks reasoning; None: none is known.
         is_thinking: the prompt has opened reasoning.
     """
 
-    form: ToolFormat
+    form: ToolFormat | None
     offer: ToolOffer
     thinking: Thinking | None
     is_thinking: bool
@@ -37,7 +38,9 @@ class AnswerMarkup:
     def has_any(self, special_tokens: Mapping[str, int]) -> bool:
         """Whether some of these tokens, which readers are not shown otherwise, are marks."""
         form, thinking = self.form, self.thinking
-        marks = [*form.openings, *form.likely_openings, *form.first_openings, form.closing]
+        marks: list[str] = []
+        if form is not None:
+            marks += [*form.openings, *form.likely_openings, *form.first_openings, form.closing]
         if thinking is not None:
             marks += [*thinking.openings, *thinking.closings]
         return any(token in mark for token in special_tokens for mark in marks)
@@ -45,7 +48,7 @@ class AnswerMarkup:
     def reader(self) -> AnswerReader:
         """A reader of the answer."""
         thinking = None if self.thinking is None else ThinkingReader(self.thinking, is_open=self.is_thinking)
-        return AnswerReader(thinking, self.form.reader(self.offer.tools))
+        return AnswerReader(thinking, None if self.form is None else self.form.reader(self.offer.tools))
 
 
 @dataclass(slots=True)
@@ -84,6 +87,14 @@ class AnswerParts:
     def finish(self) -> list[Part]:
         """Ends the text; the rest of it."""
         return self._taken(self._reader.finish())
+
+    def ahead(self, text: str) -> tuple[str, str]:
+        """The reasoning and the text that follow if the answer ends with this text after what was read."""
+        ahead = deepcopy(self)
+        ahead.reasoning = ahead.text = ""
+        ahead.push(text)
+        ahead.finish()
+        return ahead.reasoning, ahead.text
 
     def reason(self, reason: str) -> str:
         """Why the answer has ended: "tool_calls" where it ends with calls, "length" where one is cut.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from moa_shared.sampling.defaults import SamplingDefaults
@@ -66,6 +66,15 @@ class ServedModel(Protocol):
     @property
     def special_tokens(self) -> Mapping[str, int]:
         """The ids of its special tokens by how they are spelled."""
+        ...
+
+    @property
+    def end_of_text(self) -> Set[int]:
+        """The ids of tokens that end an answer."""
+        ...
+
+    def token_id(self, text: str) -> int | None:
+        """The token that is spelled so; None: there is none."""
         ...
 
     def spelled(self, tokens: Sequence[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 
 from moa_shared.text.prompt_tokens import prompt_tokens
 from moa_shared.text.template import ChatTemplate
@@ -43,6 +43,15 @@ class HostModel:
         """The ids of its special tokens by how they are spelled."""
         return self._device.tokenizer.special_tokens
 
+    @property
+    def end_of_text(self) -> Set[int]:
+        """The ids of tokens that end an answer."""
+        return self._device.end_of_text
+
+    def token_id(self, text: str) -> int | None:
+        """The token that is spelled so; None: there is none."""
+        return self._device.tokenizer.token_id(text)
+
     def spelled(self, tokens: Sequence[int]) -> str:
         """The text of some tokens with the special ones, but for those that end an answer."""
         return self._device.spelled(tokens)
@@ -60,7 +69,7 @@ class HostModel:
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         """Asks for an answer."""
         options.settings()  # refuses now what the conversation would refuse
-        conversation = self._host.converse(is_read=False, lasts=False, verifies=True)
+        conversation = self._host.converse(is_read=False, lasts=False, verifies=True, spells_marks=False)
         local = LocalConversation(conversation, self._host.leave)
         conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return local

@@ -11,9 +11,13 @@ from moa_client.endpoint.answer_parts import AnswerMarkup
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import Prompt
 from moa_client.endpoint.fields import refusing
+from moa_client.tools.effort import AS_IT_IS, AskedReasoning, template_arguments
 from moa_client.tools.forced import forced_grammar
+from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.families import find_format
+from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.offer import ToolOffer
+from moa_client.tools.reasoned import Reasoning, limited_grammar, reasoned_grammar
 from moa_client.tools.template_input import ChatMessage, template_input
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import ToolResult
@@ -22,31 +26,69 @@ from moa_client.web.error_form import request_error
 END = 32  # tokens: enough to hold what opens reasoning
 
 
-def chat_prompt(messages: Sequence[ChatMessage | ToolResult], offer: ToolOffer, model: ServedModel) -> Prompt:
+def chat_prompt(
+    messages: Sequence[ChatMessage | ToolResult],
+    offer: ToolOffer,
+    model: ServedModel,
+    asked: AskedReasoning = AS_IT_IS,
+    form: Constraint | None = None,
+) -> Prompt:
     """The prompt of a chat.
 
+    Args:
+        asked: of the reasoning before the answer.
+        form: that the answer must have after its reasoning; None: any, or what the offer says.
+
     Raises:
-        RequestError: the model's chat template refuses it, or a call that it requires cannot be enforced.
+        RequestError: the model's chat template refuses it, or what it requires of the answer cannot be enforced.
     """
-    form = find_format(model.chat_template)
-    given = template_input(form, model.chat_template, messages, offer.tools)
+    template = model.chat_template
+    calls = find_format(template)
+    given = template_input(calls, template, messages, offer.tools)
+    with refusing("reasoning_effort"):
+        given.arguments.update(template_arguments(template, asked))
     try:
         tokens = model.render(given)
     except ModelSourceError as error:
         raise request_error(error, param="messages") from None
-    if not offer.tools:
-        return Prompt(tokens)
+    reasoning = _reasoning(tokens, model, asked)
+    has_calls = bool(offer.tools) or isinstance(calls, Harmony)  # which has all of an answer in messages
+    markup = None
+    if has_calls or reasoning is not None:
+        thinking, is_open = (None, False) if reasoning is None else (reasoning.thinking, reasoning.is_open)
+        markup = AnswerMarkup(calls if has_calls else None, offer, thinking, is_open)
+    if reasoning is not None and asked.is_off and not reasoning.is_open:
+        reasoning = None  # the prompt has closed it
+    return Prompt(tokens, markup, _constraint(calls, offer, model, reasoning, form))
+
+
+def _reasoning(tokens: Sequence[int], model: ServedModel, asked: AskedReasoning) -> Reasoning | None:
+    """The reasoning that an answer to this prompt may have; None: the model is not known to have any."""
     thinking = find_thinking(model.chat_template)
-    is_thinking = thinking is not None and thinking.is_open(model.spelled(tokens[-END:]))
-    markup = AnswerMarkup(form, offer, thinking, is_thinking)
-    if not offer.is_forced:
-        return Prompt(tokens, markup)
-    with refusing("tools"):
-        grammar = forced_grammar(
-            form,
-            offer.tools,
-            model.special_tokens,
-            is_parallel=offer.is_parallel,
-            reasoning_end=thinking.closings[0] if thinking is not None and is_thinking else "",
-        )
-        return Prompt(tokens, markup, Constraint(ConstraintKind.LARK, grammar))
+    if thinking is None:
+        return None
+    marks = {mark: number for mark in thinking.marks if (number := model.token_id(mark)) is not None}
+    is_open = thinking.is_open(model.spelled(tokens[-END:]))
+    return Reasoning(thinking, is_open, asked.budget, marks, frozenset(model.end_of_text))
+
+
+def _constraint(
+    calls: ToolFormat, offer: ToolOffer, model: ServedModel, reasoning: Reasoning | None, form: Constraint | None
+) -> Constraint | None:
+    """What the answer is held to; None: nothing."""
+    if offer.is_forced:
+        with refusing("tools"):
+            grammar = forced_grammar(
+                calls, offer.tools, model.special_tokens, is_parallel=offer.is_parallel, reasoning=reasoning
+            )
+    elif form is not None:
+        if reasoning is None or (form.kind is ConstraintKind.LARK and not reasoning.is_open):
+            return form
+        with refusing("response_format"):
+            grammar = reasoned_grammar(reasoning, form, model.special_tokens)
+    elif reasoning is not None and reasoning.budget is not None:
+        with refusing("thinking_token_budget"):
+            grammar = limited_grammar(reasoning, model.special_tokens)
+    else:
+        return None
+    return Constraint(ConstraintKind.LARK, grammar)

@@ -62,6 +62,7 @@ class Host:
         facts: ConversationFacts | None = None,
         system: str | None = None,
         verifies: bool = False,
+        spells_marks: bool = True,
         make_journal: Callable[[Conversation], ConversationJournal] | None = None,
         box: ToolBox | None = None,
     ) -> TextConversation:
@@ -73,6 +74,7 @@ class Host:
             facts: its names; None: it is not kept.
             system: the system prompt; None: the model's own.
             verifies: even where the user's settings keep unverified text as it is.
+            spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
         """
@@ -104,6 +106,7 @@ class Host:
             journal,
             settings.idle_seconds if lasts else 0.0,
             box,
+            spells_marks=spells_marks,
         )
         self.conversations.append(conversation)
         return conversation

@@ -52,9 +52,11 @@ class Publisher:
     Args:
         engine: knows the link and what answers cost.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
+        spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
     """
 
-    def __init__(self, engine: ClientEngine, journal: ConversationJournal | None) -> None:
+    def __init__(self, engine: ClientEngine, journal: ConversationJournal | None, *, spells_marks: bool = True) -> None:
+        self._spells_marks = spells_marks
         self.answers: list[AnswerText] = []
         self.link_reason = ""  # why the link is as it is; empty: it is there
         self.subscriptions: list[Subscription] = []
@@ -169,7 +171,8 @@ class Publisher:
 
     @property
     def _decode(self) -> Callable[[Sequence[int]], str]:
-        return answer_decode(self._engine.device)
+        device = self._engine.device
+        return answer_decode(device) if self._spells_marks else device.decode
 
     def _decide(self, event: Earlier | Settled | Refused) -> None:
         """A server has decided something about the oldest answer that ended without it."""

@@ -52,6 +52,7 @@ class TextConversation:
         idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
         journal: keeps what is said, before anybody sees it; None: nothing is kept.
         box: the tools that a new conversation offers, and that run calls; None: there are none.
+        spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class TextConversation:
         journal: ConversationJournal | None = None,
         idle_seconds: float = 0.0,
         box: ToolBox | None = None,
+        *,
+        spells_marks: bool = True,
     ) -> None:
         self.engine = engine
         self.asked_at = 0.0  # the newest question, by the loop's clock
@@ -70,7 +73,7 @@ class TextConversation:
         self._system = system
         self._turns = self._turns_with(system, box.tools if box is not None else ())
         self._after_answer = after_answer
-        self._publisher = Publisher(engine, journal)
+        self._publisher = Publisher(engine, journal, spells_marks=spells_marks)
         self._rounds = CallRounds(engine, self._publisher, box)
         self._idle_seconds = idle_seconds
         self._is_idle = False

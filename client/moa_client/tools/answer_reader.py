@@ -14,25 +14,29 @@ class AnswerReader:
 
     Args:
         thinking: None: the model marks no reasoning.
+        calls: None: there are none.
     """
 
-    def __init__(self, thinking: ThinkingReader | None, calls: Reader) -> None:
+    def __init__(self, thinking: ThinkingReader | None, calls: Reader | None) -> None:
         self._thinking = thinking
         self._calls = calls
 
     def push(self, text: str) -> list[ReasoningPiece | Piece]:
         """Reads more text; what has become certain."""
         if self._thinking is None:
-            return [*self._calls.push(text)]
+            return self._read([TextPiece(text)])
         return self._read(self._thinking.push(text))
 
     def finish(self) -> list[ReasoningPiece | Piece]:
         """Ends the text; the rest of it."""
         rest = [] if self._thinking is None else self._read(self._thinking.finish())
-        return [*rest, *self._calls.finish()]
+        return rest if self._calls is None else [*rest, *self._calls.finish()]
 
     def _read(self, pieces: Iterable[ReasoningPiece | TextPiece]) -> list[ReasoningPiece | Piece]:
         read: list[ReasoningPiece | Piece] = []
         for piece in pieces:
-            read += [piece] if isinstance(piece, ReasoningPiece) else self._calls.push(piece.text)
+            if isinstance(piece, ReasoningPiece) or self._calls is None:
+                read.append(piece)
+            else:
+                read += self._calls.push(piece.text)
         return read

@@ -6,6 +6,8 @@ Templates differ: gpt-oss' has `reasoning_effort`, Qwen's `enable_thinking`, Dee
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from moa_shared.errors import ConfigError
@@ -14,6 +16,8 @@ from moa_client.tools.thinking import find_thinking
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")  # OpenAI's
 _GRADES = ("low", "medium", "high")  # that every template with `reasoning_effort` knows
+_OURS = ("messages", "tools", "documents", "add_generation_prompt", "xml_tools", "python_tools")
+_DOES_NOT, _LEAVE_OUT = "This model does not reason before it answers.", "Leave it out."
 _EFFORT, _SWITCHES = "reasoning_effort", ("enable_thinking", "thinking")
 
 
@@ -47,5 +51,53 @@ def effort_arguments(chat_template: str, effort: str | None) -> dict[str, Any]:
     if effort == "medium" or (effort == "none" and find_thinking(chat_template) is None):
         return {}  # what it does anyway
     if find_thinking(chat_template) is None:
-        raise ConfigError("This model does not reason before it answers.", hint="Leave it out.")
-    raise ConfigError("This model always reasons as much as it does.", hint="Leave it out.")
+        raise ConfigError(_DOES_NOT, hint=_LEAVE_OUT)
+    raise ConfigError("This model always reasons as much as it does.", hint=_LEAVE_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedReasoning:
+    """What is asked of the reasoning before an answer.
+
+    Args:
+        effort: one of `EFFORTS`; None: as the model has it.
+        is_on: whether the model is to reason at all; None: as it has it.
+        budget: the most tokens of it; None: any number.
+        arguments: further ones of the chat template, by name.
+    """
+
+    effort: str | None = None
+    is_on: bool | None = None
+    budget: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is to be none."""
+        switched = [self.is_on, *(self.arguments.get(name) for name in _SWITCHES)]
+        return self.effort == "none" or False in switched
+
+
+AS_IT_IS = AskedReasoning()
+
+
+def template_arguments(chat_template: str, asked: AskedReasoning) -> dict[str, Any]:
+    """The arguments of a template that ask for what is asked.
+
+    Raises:
+        ConfigError: the template cannot ask for it, or has arguments of its own already.
+    """
+    effort = asked.effort
+    if asked.is_on is not None and effort is None:
+        if asked.is_on and find_thinking(chat_template) is None:
+            raise ConfigError(_DOES_NOT, hint=_LEAVE_OUT)
+        effort = "medium" if asked.is_on else "none"
+    arguments = effort_arguments(chat_template, effort)
+    for name, value in asked.arguments.items():
+        if name in _OURS or name.endswith("_token") or name in arguments:
+            raise ConfigError(f"The chat template's {name} is set by the request itself.", hint=_LEAVE_OUT)
+        if uses(chat_template, name):
+            arguments[name] = value
+        elif name not in _SWITCHES or value is not False or find_thinking(chat_template) is not None:
+            raise ConfigError(f"The model's chat template knows no {name[:64]!r}.", hint=_LEAVE_OUT)
+    return arguments

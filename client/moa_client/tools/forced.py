@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.formats.grammar import Grammar
+from moa_client.tools.reasoned import Reasoning
 from moa_client.tools.tool import Tool
 
 
@@ -18,7 +19,7 @@ def forced_grammar(
     special_tokens: Mapping[str, int],
     *,
     is_parallel: bool = False,
-    reasoning_end: str = "",
+    reasoning: Reasoning | None = None,
 ) -> str:
     """The grammar of an answer that calls one of these tools, with arguments of its schema.
 
@@ -26,14 +27,14 @@ def forced_grammar(
         tools: at least one: those that `ToolChoice.of` gives.
         special_tokens: the model's special tokens by text, with their ids.
         is_parallel: several calls are allowed, where the form knows several.
-        reasoning_end: what ends the reasoning that the prompt has opened; empty: it has opened none.
+        reasoning: that may come first; None: none.
 
     Raises:
-        ConfigError: a schema cannot be enforced in this form.
+        ConfigError: a schema cannot be enforced in this form, or the tokens of reasoning cannot be counted.
     """
     grammar = Grammar(special_tokens)
     call = grammar.choice([form.call_grammar(tool, grammar) for tool in tools])
     before, between, after = (grammar.markup(text) for text in form.around)
     calls = grammar.rule(f"{call} ({between} {call})*" if is_parallel and form.is_parallel else call)
-    reasoning = f"{grammar.text_until(reasoning_end)} /\\n{{0,2}}/" if reasoning_end else ""
-    return grammar.lark(" ".join(filter(None, [reasoning, before, calls, after])))
+    thought = reasoning.before(grammar) if reasoning is not None else ""
+    return grammar.lark(" ".join(filter(None, [thought, before, calls, after])))

@@ -15,6 +15,7 @@ from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.system_text import result_text, system_text
 from moa_client.tools.tool import Tool, ToolCall, ToolResult
 
+_REASONING = ("reasoning_content", "thinking")  # how templates name what an earlier answer's reasoning was
 _TOOLS = re.compile(r"\{[%{][^%}]*\b(?:xml_)?tools\b")  # in code of the template, not in its text
 
 
@@ -25,12 +26,14 @@ class ChatMessage:
     Args:
         calls: that it makes, after its text; only the assistant's has some.
         name: of who says it; empty: none is given.
+        reasoning: before it; only the assistant's has some.
     """
 
     role: Literal["system", "user", "assistant"]
     text: str
     calls: tuple[ToolCall, ...] = ()
     name: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,11 @@ def template_input(
     knows_tools = _TOOLS.search(chat_template) is not None
     if tools and not knows_tools:
         messages = _with_system_text(messages, system_text(form, tools))
+    key = next((each for each in _REASONING if re.search(rf"\.{each}\b|\[['\"]{each}['\"]\]", chat_template)), "")
     if "tool_calls" in chat_template:
-        rendered = [_as_is(message, form) for message in messages]
+        rendered = [_as_is(message, form, key) for message in messages]
     else:
-        rendered = [_plain(message) for message in _as_text(messages, form)]
+        rendered = [_plain(message, key) for message in _as_text(messages, form)]
     return TemplateInput(rendered, form.template_arguments(tools) if tools and knows_tools else {})
 
 
@@ -72,16 +76,22 @@ def _with_system_text(messages: Sequence[ChatMessage | ToolResult], text: str) -
     return [ChatMessage("system", text), *messages]
 
 
-def _plain(message: ChatMessage) -> dict[str, Any]:
+def _plain(message: ChatMessage, reasoning: str) -> dict[str, Any]:
+    """A message.
+
+    Args:
+        reasoning: how the template names it; empty: it knows none.
+    """
     named = {"name": message.name} if message.name else {}
-    return {"role": message.role, "content": message.text, **named}
+    reasoned = {reasoning: message.reasoning} if reasoning and message.reasoning else {}
+    return {"role": message.role, "content": message.text, **named, **reasoned}
 
 
-def _as_is(message: ChatMessage | ToolResult, form: ToolFormat) -> dict[str, Any]:
+def _as_is(message: ChatMessage | ToolResult, form: ToolFormat, reasoning: str) -> dict[str, Any]:
     if isinstance(message, ToolResult):
         call_id = form.template_id(message.call_id)
         return {"role": "tool", "name": message.name, "tool_call_id": call_id, "content": message.content}
-    rendered = _plain(message)
+    rendered = _plain(message, reasoning)
     if message.calls:
         rendered["tool_calls"] = [
             {

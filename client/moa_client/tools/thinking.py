@@ -33,6 +33,10 @@ class Thinking:
         is_repeated: it may come anywhere; otherwise only where an answer begins, so that an answer may tell of the
             markers.
         others: markers outside of reasoning that people are not shown.
+        first_mark: what every opening begins with, or each beginning of a message.
+        channels: what may follow it where no reasoning begins.
+        next_message: what comes between reasoning and what is after it; empty: white space.
+        answer: what an answer that calls nothing begins with after that.
     """
 
     sign: str
@@ -40,6 +44,15 @@ class Thinking:
     closings: tuple[str, ...]
     is_repeated: bool = False
     others: tuple[str, ...] = ()
+    first_mark: str = ""
+    channels: tuple[str, ...] = ()
+    next_message: str = ""
+    answer: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Those that tokens of reasoning are counted by, where each is one token."""
+        return tuple(filter(None, (*self.openings, *self.closings, self.first_mark)))
 
     def is_open(self, prompt: str) -> bool:
         """Whether a prompt ends within reasoning, so that the answer begins with it."""
@@ -59,8 +72,12 @@ THINKINGS = (
             "<|end|>",
             "<|return|>",
         ),
+        first_mark="<|channel|>",
+        channels=("final", "commentary"),
+        next_message=_START,
+        answer="<|channel|>final<|message|>",
     ),
-    Thinking("<|channel>thought", ("<|channel>thought\n",), ("<channel|>",), is_repeated=True),
+    Thinking("<|channel>thought", ("<|channel>thought\n",), ("<channel|>",), is_repeated=True, first_mark="<|channel>"),
     Thinking("[THINK]", ("[THINK]",), ("[/THINK]",)),
     Thinking("<think>", ("<think>",), ("</think>",)),
 )

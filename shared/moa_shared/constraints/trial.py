@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
@@ -10,6 +11,8 @@ from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.sampling.constraint import Constraint
 from moa_shared.tree.draft_tree import DraftTree
+
+MOST_TOKENS = 300_000  # more than the largest vocabularies have; they take 0.1 s once
 
 
 class ByteTokens:
@@ -30,13 +33,19 @@ class ByteTokens:
         return list(text)
 
 
+@cache
+def _vocabulary() -> LLTokenizer:
+    """Bytes, and as many tokens as models have, which grammars may name by their ids."""
+    tokens = ByteTokens([b""] * MOST_TOKENS)
+    return LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_token_id)
+
+
 def try_constraint(constraint: Constraint) -> None:
     """Compiles a constraint, and finds what an answer may begin with.
 
     Raises:
         ConfigError: it cannot be enforced.
     """
-    tokens = ByteTokens()
-    vocabulary = LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_token_id)
+    vocabulary = _vocabulary()
     text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
     text.allowed(DraftTree((), ()))

@@ -43,11 +43,12 @@ class OpenAiForm:
 
     def whole(self, progress: AnswerProgress) -> Fields:
         """An answer that is over."""
+        verification = _verification(progress, self._verified(progress))
         return {
             **self._fields(self.object),
             "choices": [self._choice(progress)],
             "usage": self._usage(progress),
-            "moa": {"seed": self._header.seed, **_verification(progress)},
+            "moa": {"seed": self._header.seed, **verification},
         }
 
     def first(self) -> bytes:
@@ -56,9 +57,10 @@ class OpenAiForm:
 
     def next(self, progress: AnswerProgress) -> bytes:
         """What is new; empty: nothing that this stream has."""
-        committed, moa = progress.text.committed, self._news(progress)
+        committed = progress.text.committed
         piece, self._sent = committed[self._sent :], len(committed)
         choices = self._deltas(piece) if piece else []
+        moa = self._news(progress)
         if not choices and not moa:
             return b""
         events = [self._event([choice], {}) for choice in choices[:-1]]
@@ -66,8 +68,9 @@ class OpenAiForm:
 
     def last(self, progress: AnswerProgress) -> bytes:
         """Ends a stream: with its unverified text, if that is how it ends."""
+        verification = _verification(progress, self._verified(progress))
         end = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
-        end += self._event([self._end(self._reason(progress))], _verification(progress))
+        end += self._event([self._end(self._reason(progress))], verification)
         if self._with_usage:
             end += event({**self._fields(self.chunk_object), "choices": [], "usage": self._usage(progress)})
         return end + DONE
@@ -103,6 +106,14 @@ class OpenAiForm:
     def _reason(self, progress: AnswerProgress) -> str:
         return progress.reason or ""
 
+    def _verified(self, progress: AnswerProgress) -> int:
+        """How many characters of the answer the server has verified, if not all."""
+        return len(progress.text.committed)
+
+    def _ahead(self, text: str) -> Fields:
+        """What provisional text is."""
+        return {"provisional": text}
+
     def _fields(self, kind: str) -> Fields:
         """The first fields of an object."""
         return {
@@ -123,7 +134,7 @@ class OpenAiForm:
         if not self._with_provisional or progress.is_over:
             return {}
         shown = {
-            "provisional": progress.text.provisional,
+            **self._ahead(progress.text.provisional),
             "waiting": len(progress.text.waiting),
             "withdrawn": progress.withdrawn,
             "link": progress.link.value,
@@ -156,11 +167,11 @@ class ChatForm(OpenAiForm):
         self._parts = parts
 
     def _choice(self, progress: AnswerProgress) -> Fields:
-        text = progress.text.committed + progress.text.provisional
         if self._parts is None:
+            text = progress.text.committed + progress.text.provisional
             message: Fields = {"role": "assistant", "content": text, "refusal": None}
         else:
-            self._parts.push(text)
+            self._parts.push(progress.text.provisional)
             self._parts.finish()
             message = message_fields(self._parts)
         return {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason(progress)}
@@ -184,6 +195,19 @@ class ChatForm(OpenAiForm):
     def _reason(self, progress: AnswerProgress) -> str:
         reason = super()._reason(progress)
         return reason if self._parts is None else self._parts.reason(reason)
+
+    def _verified(self, progress: AnswerProgress) -> int:
+        if self._parts is None:
+            return super()._verified(progress)
+        self._parts.push(progress.text.committed[self._sent :])
+        self._sent = len(progress.text.committed)
+        return len(self._parts.text)
+
+    def _ahead(self, text: str) -> Fields:
+        if self._parts is None:
+            return super()._ahead(text)
+        reasoning, answer = self._parts.ahead(text)
+        return {"provisional": answer, "provisional_reasoning": reasoning}
 
     def _of_parts(self, whole: AnswerParts, parts: list[Part]) -> list[Fields]:
         deltas = [delta_fields(part, whole) for part in parts]
@@ -249,7 +273,6 @@ def delta_fields(part: Part, whole: AnswerParts) -> Fields:
             return {}
 
 
-def _verification(progress: AnswerProgress) -> Fields:
-    if progress.is_verified:
-        return {"verified": True}
-    return {"verified": False, "verified_characters": len(progress.text.committed)}
+def _verification(progress: AnswerProgress, characters: int) -> Fields:
+    """What is said of it; `characters`: that are verified, if not all."""
+    return {"verified": True} if progress.is_verified else {"verified": False, "verified_characters": characters}

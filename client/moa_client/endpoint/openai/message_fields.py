@@ -10,8 +10,8 @@ from typing import Any
 from moa_client.endpoint.openai.parameters import CHAT, Parameter, fields_table, used_fields
 from moa_client.web.error_form import RequestError
 
+_OTHER_NAME = "The same in other programs' form, which is not read."
 _NOTES = ("id", "type", "status", "metadata", "created_at", "timestamp", "parsed", "provider_specific_fields")
-_THOUGHTS = "What a model thought before an earlier answer; this one does not get it."
 FIELDS = (
     Parameter("role", CHAT, "used", "`system`, `developer`, `user`, `assistant` or `tool`."),
     Parameter(
@@ -29,7 +29,13 @@ FIELDS = (
     Parameter("refusal", CHAT, "used", "Of `assistant`: text, after that of `content`."),
     Parameter("tool_calls", CHAT, "used", "Of `assistant`: its calls, as they were received."),
     Parameter("tool_call_id", CHAT, "used", "Of `tool`: the `id` of the call that it answers."),
-    *(Parameter(name, CHAT, "ignored", _THOUGHTS) for name in ("reasoning_content", "reasoning", "reasoning_details")),
+    Parameter(
+        "reasoning_content",
+        CHAT,
+        "used",
+        "Of `assistant`: its reasoning, as it was received; the chat template says of which answers the model sees it.",
+    ),
+    *(Parameter(name, CHAT, "ignored", _OTHER_NAME) for name in ("reasoning", "reasoning_details")),
     Parameter("annotations", CHAT, "ignored", "Where an answer's text came from."),
     Parameter("cache_control", CHAT, "ignored", "Prefixes are found without it."),
     *(Parameter(name, CHAT, "ignored", "The program's own note.") for name in _NOTES),

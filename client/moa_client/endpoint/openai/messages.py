@@ -62,6 +62,7 @@ class Message(RequestFields):
     content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
     name: str | None = None
     refusal: str = ""
+    reasoning_content: str = ""
     tool_calls: list[CallField] = Field(default_factory=list)
     tool_call_id: str | None = None
 
@@ -98,7 +99,8 @@ def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
             case "assistant":
                 calls = _calls(message, path)
                 called |= {call.id: call.name for call in calls}
-                made.append(ChatMessage("assistant", message.text, calls, message.name or ""))
+                name, reasoning = message.name or "", message.reasoning_content
+                made.append(ChatMessage("assistant", message.text, calls, name, reasoning))
             case _:
                 made.append(ChatMessage("system", message.text))
     return made
@@ -107,6 +109,8 @@ def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
 def _check_fields(message: Message, path: str) -> None:
     if message.tool_calls and message.role != "assistant":
         raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
+    if message.reasoning_content and message.role != "assistant":
+        raise refused(f"{path}.reasoning_content", "only a message from assistant has reasoning")
     if message.tool_call_id is not None and message.role != "tool":
         raise refused(f"{path}.tool_call_id", "only a message from tool answers a call")
 

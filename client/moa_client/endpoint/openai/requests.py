@@ -5,6 +5,7 @@ Every value that cannot be used is refused with the name of its parameter.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -28,11 +29,13 @@ from moa_client.endpoint.openai.parameters import Api, used_parameters
 from moa_client.endpoint.openai.response_format import ResponseFormat, StructuredOutputs, constraint_of
 from moa_client.endpoint.openai.tool_fields import ToolChoiceField, ToolField, tool_offer
 from moa_client.endpoint.prompt import chat_prompt
+from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ToolChoice
 from moa_client.web.error_form import RequestError
 
 TEXT_TOKENS = 16  # of a completion, if absent
+MOST_ARGUMENTS = 4096  # bytes
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
 AnyRequest = TypeVar("AnyRequest", bound="AnswerRequest")
 ROLES = "expected system, developer, user, assistant or tool"
@@ -161,6 +164,11 @@ class ChatRequest(AnswerRequest):
     tools: list[ToolField] = Field(default_factory=list)
     tool_choice: ToolChoiceField = ToolChoice()
     parallel_tool_calls: bool = True
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    enable_thinking: bool | None = None
+    thinking_token_budget: int | None = Field(None, ge=0, lt=1 << 31)
+    thinking_budget: int | None = Field(None, ge=0, lt=1 << 31)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def most_tokens(self) -> int:
@@ -174,9 +182,15 @@ class ChatRequest(AnswerRequest):
         """
         return tool_offer(self.tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
 
+    def reasoning(self) -> AskedReasoning:
+        """What is asked of the reasoning before the answer."""
+        budget = self.thinking_budget if self.thinking_token_budget is None else self.thinking_token_budget
+        return AskedReasoning(self.reasoning_effort, self.enable_thinking, budget, self.chat_template_kwargs)
+
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
-        return chat_prompt(conversation(self.messages), self.offer(), model)
+        form = constraint_of(self.response_format, self.structured_outputs)
+        return chat_prompt(conversation(self.messages), self.offer(), model, self.reasoning(), form)
 
     def form(self, header: AnswerHeader, parts: AnswerParts | None) -> ChatForm:
         """How the answer is sent."""
@@ -186,6 +200,7 @@ class ChatRequest(AnswerRequest):
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
+        self._check_reasoning()
         if self.messages[-1].role == "assistant":
             raise refused(
                 f"messages[{len(self.messages) - 1}].role",
@@ -195,6 +210,14 @@ class ChatRequest(AnswerRequest):
         conversation(self.messages)
         if self.offer().tools:
             self._check_with_tools()
+
+    def _check_reasoning(self) -> None:
+        if self.reasoning_effort is not None and self.enable_thinking is not None:
+            raise refused("enable_thinking", "reasoning_effort says how much the model reasons: give one of them")
+        if self.thinking_budget is not None and self.thinking_token_budget is not None:
+            raise refused("thinking_budget", "it is another name of thinking_token_budget: give one of them")
+        if len(json.dumps(self.chat_template_kwargs)) > MOST_ARGUMENTS:
+            raise refused("chat_template_kwargs", f"at most {MOST_ARGUMENTS} bytes of JSON are allowed")
 
     def _check_with_tools(self) -> None:
         if constraint_of(self.response_format, self.structured_outputs) is not None:

@@ -13,6 +13,9 @@ from typing import Any
 # One way to write JSON, as in answers that a schema constrains.
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
+# Where tokens are named by id, llguidance 1.9 takes forced ones back wrongly, and drafts are taken back.
+_NOT_FORCED = '%llguidance {"no_forcing": true}'
+
 
 class Grammar:
     """The rules of a grammar, as they are added.
@@ -63,7 +66,8 @@ class Grammar:
         Args:
             start: the terms of a text.
         """
-        return "\n".join([f"start: {start}", *self._rules])
+        written = "\n".join([f"start: {start}", *self._rules])
+        return f"{_NOT_FORCED}\n{written}" if "<[" in written else written
 
 
 def literal(text: str) -> str:

@@ -78,6 +78,11 @@ class Tokenizer:
             # as a batch, since that lets other threads run meanwhile
             return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
+    def token_id(self, text: str) -> int | None:
+        """The token that is spelled so; None: there is none."""
+        number: int | None = self._backend.token_to_id(text)
+        return number
+
     @property
     def size(self) -> int:
         """How many tokens there are, with all added ones."""

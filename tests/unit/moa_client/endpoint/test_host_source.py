@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
+from moa_client.device.loading import Device
 from moa_client.endpoint.host_source import HostModel
 from moa_client.host.host import Host
 from moa_client.tools.template_input import TemplateInput
@@ -40,6 +42,7 @@ def test_special_tokens_are_spelled_but_for_those_that_end_an_answer() -> None:
         sampling=NOTHING_SAID,
         end_of_text=frozenset({ord("z")}),
     )
+    device.spelled = partial(Device.spelled, cast(Device, device))
     model = HostModel(cast(Host, SimpleNamespace(device=device)))
     assert model.spelled([ord("a"), ord("b"), ord("z")]) == "ab"
     assert model.chat_template == ""

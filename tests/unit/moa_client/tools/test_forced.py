@@ -20,6 +20,8 @@ from moa_client.tools.formats.hermes import Hermes
 from moa_client.tools.formats.mistral import Mistral11
 from moa_client.tools.formats.qwen_xml import QwenXml
 from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarted
+from moa_client.tools.reasoned import Reasoning
+from moa_client.tools.thinking import THINKINGS
 from moa_client.tools.tool import Tool
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar
@@ -30,6 +32,7 @@ from tests.support.byte_vocabulary import END, TOKENS, byte_vocabulary
 from tests.support.tool_calls import NOTE, NOW, TOOLS, WEATHER, call, read
 
 NO_TREE = DraftTree((), ())
+TAGS = Reasoning(THINKINGS[-1], is_open=True)
 # What ends a text, which a walk would hardly ever find.
 ENDS = {"QwenXml": b"</parameter>", "Gemma4": b'<|"|>'}
 TYPES: dict[str, type | tuple[type, ...]] = {
@@ -135,7 +138,7 @@ def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
 
 
 def test_reasoning_that_the_prompt_has_opened_comes_first() -> None:
-    text = walk(Hermes(), forced_grammar(Hermes(), [NOW], {}, reasoning_end="</think>"), Random(3), b"</think>")
+    text = walk(Hermes(), forced_grammar(Hermes(), [NOW], {}, reasoning=TAGS), Random(3), b"</think>")
     reasoning, answer = text.split("</think>")
     assert reasoning is not None
     assert check_calls(Hermes(), answer) == ["now"]

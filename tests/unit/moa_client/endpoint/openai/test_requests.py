@@ -203,9 +203,21 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             snapshot("audio | unsupported_parameter | audio is not supported. Answers are text."),
         ),
         (
-            {"reasoning_effort": "high"},
+            {"reasoning_effort": "high", "enable_thinking": True},
             snapshot(
-                "reasoning_effort | unsupported_parameter | reasoning_effort is not supported. Models answer as their chat template has it."
+                "enable_thinking | invalid_value | enable_thinking: reasoning_effort says how much the model reasons: give one of them."
+            ),
+        ),
+        (
+            {"thinking_budget": 1, "thinking_token_budget": 1},
+            snapshot(
+                "thinking_budget | invalid_value | thinking_budget: it is another name of thinking_token_budget: give one of them."
+            ),
+        ),
+        (
+            {"chat_template_kwargs": {"text": "x" * 5000}},
+            snapshot(
+                "chat_template_kwargs | invalid_value | chat_template_kwargs: at most 4096 bytes of JSON are allowed."
             ),
         ),
         ({"store": True}, snapshot("store | unsupported_parameter | store is not supported. Answers are not stored.")),
