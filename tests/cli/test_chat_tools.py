@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.client_program import CHAT, ENVIRONMENT, SIZES, Run, Served, make_drafter, options, serving
 from tests.support import mcp_server
+from tests.support.daemon_home import daemon_home
+from tests.support.programs import free_port
 from tests.support.scripted_models import follow
 from tests.support.terminal import Terminal
 from tests.support.tiny_models import END, WORDS, save_tokenizer, tiny_model
@@ -67,7 +69,7 @@ def begin(caller: Served, servers: Path, tmp_path: Path) -> Iterator[Callable[..
         yield begin
 
 
-def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., Terminal]) -> None:
+def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., Terminal], servers: Path) -> None:
     chat = begin()
     chat.wait_for("Talking to tiny.*The MCP server gone does not start")
     chat.at_prompt("w10\r")
@@ -90,6 +92,14 @@ def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., 
     chat.wait_for(r"= 5\nDone\.")
     chat.at_prompt("/undo\r")
     chat.wait_for("Taken back: w10")
+    notes = servers.with_name("my notes.txt")
+    notes.write_text("w10\n")
+    chat.at_prompt(f"/file {notes}\r")
+    chat.wait_for(r"my notes\.txt goes with the next question: 3 characters\.")
+    chat.at_prompt("w12\r")
+    chat.wait_for(r"Done\.")
+    chat.at_prompt("/undo\r")
+    chat.wait_for(r"Taken back: \[my notes\.txt\] w12")
     chat.at_prompt("/bye\r")
     assert chat.end() == 0
 
@@ -101,6 +111,47 @@ def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., 
     again.wait_for("did not allow this call.\nDone")
     again.at_prompt("w12\r")
     again.wait_for(r"Done\.")
+
+
+@pytest.mark.long
+def test_a_call_outlives_the_server_that_wrote_it(caller: Served, servers: Path, tmp_path: Path) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        first = stack.enter_context(serving(tmp_path, caller.model, caller.drafter, port))
+        chat = Terminal([*CHAT, *options(first, mcp=servers)], ENVIRONMENT)
+        stack.callback(chat.close)
+        chat.at_prompt("w10\r")
+        chat.wait_for(r"Run it\?")
+        first.process.kill()
+        first.process.wait()
+        chat.type("y")
+        chat.wait_for(r"= 5\n")
+        stack.enter_context(serving(tmp_path, caller.model, caller.drafter, port))
+        chat.wait_for(r"Done\.")
+
+
+@pytest.mark.long
+def test_a_daemon_runs_the_tools_of_its_chats_and_the_next_one_takes_up_a_call(caller: Served, servers: Path) -> None:
+    settings = {"SERVER": caller.address, "MODEL": str(caller.model), "DRAFTER": str(caller.drafter)}
+    with daemon_home(ENVIRONMENT, **settings, DTYPE="float32") as home, ExitStack() as stack:
+        code, _, err = home.run("daemon", "start", "--mcp", str(servers))
+        assert code == 0, err
+        code, out, err = home.run("chat", "--mcp-allow", "add", "w10")
+        assert (code, out) == (0, f"{TEXTS[ADD]}\nDone.\n")
+        assert "\n= 5\n" in err
+        chat = Terminal(CHAT, home.environment)
+        stack.callback(chat.close)
+        chat.at_prompt("w11\r")
+        chat.wait_for(r"Run it\?")
+        chat.type("y")
+        chat.wait_for("  yes")
+        home.kill()
+        chat.wait_for(r"The daemon has ended\.")
+        chat.at_prompt("/continue\r")
+        chat.wait_for(r"\* hang \{\} \(a tool of test\)\n  Run it\?")
+        chat.type("n")
+        chat.wait_for(r"Done\.")
+        assert [len(answer["options"].get("results", [])) for answer in home.history()] == [0, 1]
 
 
 def test_a_single_answer_runs_what_is_allowed_and_says_what_is_not(caller: Served, servers: Path, run: Run) -> None:

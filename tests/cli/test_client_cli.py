@@ -62,7 +62,7 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_names_every_setting() -> None:
     text = CliRunner().invoke(cli, ["chat", "--help"]).output
-    names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation"}
+    names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation", "files"}
     assert names == set(settings_of(ClientSettings)) - set(OF_ENDPOINT)
     for parameter in chat.params:
         if parameter.name != "prompt":
@@ -107,6 +107,17 @@ def test_a_piped_text_and_a_prompt_are_one_question(served: Served, run: Run) ->
     both = run("chat", *options(served, max_tokens=9), "w11", stdin="w10\n")[:2]
     assert both == run("chat", *options(served, max_tokens=9), "w10\nw11")[:2]
     assert both != run("chat", *options(served, max_tokens=9), "w11")[:2]
+
+
+def test_files_go_with_a_question_in_frames(served: Served, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("w12 w13\n")
+    both = run("chat", *options(served, max_tokens=9), "--file", tmp_path / "a.txt", "w11")[:2]
+    framed = '<file name="a.txt">\nw12 w13\n</file>\n\nw11'
+    assert both == run("chat", *options(served, max_tokens=9), framed)[:2]
+    assert both[0] == 0
+    code, out, err = run("chat", *options(served), "--file", tmp_path / "b.txt", "w11")
+    assert (code, out) == (66, "")
+    assert err.endswith("b.txt cannot be read: No such file or directory. Name a text file.\n")
 
 
 def test_an_answer_that_is_cut_says_so(served: Served, run: Run) -> None:

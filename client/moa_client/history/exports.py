@@ -14,6 +14,7 @@ from moa_shared.text.plain_text import plain_line, without_controls
 
 from moa_client.history.reading import END, START
 from moa_client.history.records import AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
+from moa_client.tools.tool import AnsweredCall
 
 UNVERIFIED = "[unverified:]"  # as the chat marks it where it cannot dim
 TITLE_CHARACTERS = 60
@@ -31,7 +32,7 @@ def shown_conversation(stored: StoredConversation) -> str:
     """A whole conversation for a person."""
     lines = [*_facts(stored), ""]
     for answer in stored.answers:
-        lines += [*(f"> {line}" for line in _lines(answer.question)), ""]
+        lines += [*(f"> {line}" for line in _asked(answer)), ""]
         lines += [*_lines(_marked(answer)), *_remarks(answer), ""]
     return "\n".join(lines)
 
@@ -40,7 +41,7 @@ def markdown(stored: StoredConversation) -> str:
     """A whole conversation as Markdown; the model's text is Markdown already."""
     lines = [f"# {_title(stored) or 'Conversation'}", "", *(f"{line}  " for line in _facts(stored)[1:]), ""]
     for number, answer in enumerate(stored.answers, 1):
-        lines += [f"## Question {number}", "", *(f"> {line}" for line in _lines(answer.question)), ""]
+        lines += [f"## Question {number}", "", *(f"> {line}" for line in _asked(answer)), ""]
         lines += [_marked(answer), ""]
         for remark in _remarks(answer):
             lines += [f"*{remark}*", ""]
@@ -127,6 +128,15 @@ def _facts(stored: StoredConversation) -> list[str]:
 def _title(stored: StoredConversation) -> str:
     title = stored.title or next((line for answer in stored.answers for line in _lines(answer.question) if line), "")
     return plain_line(title, TITLE_CHARACTERS)
+
+
+def _asked(answer: StoredAnswer) -> list[str]:
+    """The lines of a question, or of the results of tools in its place."""
+    return _lines("\n".join([answer.question, *map(_answered, answer.options.results)]).removeprefix("\n"))
+
+
+def _answered(answered: AnsweredCall) -> str:
+    return f"[{answered.call.name} {answered.call.arguments}]\n{answered.content}"
 
 
 def _marked(answer: StoredAnswer) -> str:

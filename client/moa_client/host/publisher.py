@@ -33,6 +33,7 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
     Titled,
+    ToolsChanged,
 )
 from moa_client.conversation.updates import Update
 from moa_client.engine.engine import ClientEngine
@@ -125,7 +126,7 @@ class Publisher:
             case LinkChanged():
                 self.link_reason = event.reason if event.state is LinkState.OFFLINE else ""
                 self.publish(event)
-            case ExecutionChanged() | ServerChanged() | DrafterChanged():
+            case ExecutionChanged() | ServerChanged() | DrafterChanged() | ToolsChanged():
                 self.publish(event)
             case _ if current is not None:
                 if isinstance(event, Ended) and event.provisional:

@@ -99,7 +99,7 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             conversation.abandon()
         case "permit":
             call, word = message.get("call"), message.get("permission")
-            if not isinstance(call, str) or word not in (each.value for each in Permission):
+            if not isinstance(call, str) or word not in [each.value for each in Permission]:
                 raise DataError(
                     "`permit` needs the text `call`, and as `permission` one of once, always and denied.",
                     hint="docs/device.md has the messages.",

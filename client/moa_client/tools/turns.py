@@ -16,7 +16,7 @@ from moa_client.tools.finished_calls import finished_calls
 from moa_client.tools.formats.families import find_format
 from moa_client.tools.template_input import ChatMessage, template_input
 from moa_client.tools.thinking import find_thinking
-from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -88,7 +88,8 @@ class ConversationTurns:
     def _of_results(self, results: Sequence[AnsweredCall]) -> Turn:
         calls = [each.call for each in results]
         calls[-1] = replace(calls[-1], arguments=f'{{"answer": "{CALL_MARK}"}}')
-        said = [ChatMessage("assistant", "", tuple(calls)), *(each.result for each in results)]
+        called = ChatMessage("assistant", "", tuple(calls))
+        said: list[ChatMessage | ToolResult] = [called, *(each.result for each in results)]
         messages = template_input(self._form, self._chat_template, said, ()).messages
         if messages[-1]["role"] == "user":  # the template knows no calls
             return self._of_question(messages[-1]["content"])

@@ -7,13 +7,14 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvicorn
 from inline_snapshot import snapshot
 from moa_client.mcp.mcp_tools import McpTools
-from moa_client.mcp.server_file import ServerEntry
+from moa_client.mcp.server_file import ServerEntry, read_server_file
 from moa_client.tools.tool import AnsweredCall
 
 from tests.support import mcp_server
@@ -87,6 +88,16 @@ async def test_a_server_that_is_silent_is_left_after_a_while() -> None:
         ServerEntry("silent", PROGRAM.command, (*PROGRAM.arguments, "silent")), start_seconds=0.2
     ) as tools:
         assert tools.remarks == ["The MCP server silent does not start: it has not answered within 0.2 s."]
+
+
+async def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "tools.md").read_text("utf-8")
+    for name, language in (("calculator.py", "python"), ("mcp.json", "json")):
+        (tmp_path / name).write_text(page.split(f"```{language}\n")[1].split("```")[0])
+    (server,) = read_server_file(tmp_path / "mcp.json")
+    assert server.command == "python"
+    async with running(replace(server, command=sys.executable)) as tools:
+        assert said(await tools.run(call("add", a=2.5, b=4))) == ("6.5", False)
 
 
 async def test_tools_are_called_over_http() -> None:
