@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +57,38 @@ def cases() -> tuple[list[object], list[list[object]]]:
 
     divide()
     return given_, expected
+
+
+def test_reasoning_can_be_asked_for_where_the_model_has_it(serve: Serve, open_page: Open) -> None:
+    served = serve(answers)
+    served.call(lambda: setattr(served.backend, "thinking", replace(TAGS, efforts=("none", "high"))))
+    reader = open_page(served)
+    reader.button("Options of answers").click()
+    reader.page.get_by_text("More", exact=True).click()
+    reader.page.get_by_label("Reasoning").select_option("high")
+    reader.page.get_by_label("Thinking budget").fill("64")
+    assert reader.violations() == []
+    reader.button("Save").click()
+    expect(reader.page.locator("#options-said")).to_have_text("thinking budget 64, reasoning effort high")
+    reader.ask("Why?")
+    expect(reader.page.locator(".reasoning")).to_have_count(1)
+    reader.expect_end()
+    served.call(lambda: setattr(served.backend, "thinking", None))  # another model
+    reader.button("New conversation").click()
+    reader.ask("Why?")
+    expect(reader.answer).to_have_text("Because.")
+    first, second = served.call(
+        lambda: [each.asked[0][1] for each in served.backend.open_conversations.values() if each.asked]
+    )
+    assert (first.reasoning_effort, first.thinking_budget) == ("high", 64)
+    assert (second.reasoning_effort, second.thinking_budget) == (None, None)
+    reader.button("Options of answers").click()
+    expect(reader.page.get_by_label("Thinking budget")).to_be_hidden()
+
+
+async def answers(stage: Stage, question: str) -> None:
+    await stage.commit("Because.")
+    stage.end()
 
 
 async def thinks(stage: Stage, question: str) -> None:

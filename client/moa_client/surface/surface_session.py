@@ -44,9 +44,8 @@ async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields
         await send(opened)
         ways = [
             asyncio.create_task(_follow_all(messages, conversation, send)),
-            asyncio.create_task(
-                _send_updates(conversation, send, with_runs=with_runs)
-            ),  # without it, a surface would wait for ever
+            # Without this one, a surface would wait for ever.
+            asyncio.create_task(_send_updates(conversation, send, with_runs=with_runs)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

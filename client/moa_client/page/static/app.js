@@ -31,8 +31,8 @@ class Page {
     this.scrolling = new Scrolling();
     this.turns = new Turns(
       {
-        again: (answer) => this.askInstead(answer.number, answer.question, otherOptions(this.sampling)),
-        change: (answer, question) => this.askInstead(answer.number, question, options()),
+        again: (answer) => this.askInstead(answer.number, answer.question, otherOptions(this.sampling, this.thinking)),
+        change: (answer, question) => this.askInstead(answer.number, question, options(this.thinking)),
         alone: (answer) => this.writeAlone(answer),
         goOn: () => this.goOn(),
         permit: (call, permission) => this.permit(call, permission),
@@ -94,7 +94,7 @@ class Page {
   }
 
   /** @param {string} question */
-  ask(question, chosen = options()) {
+  ask(question, chosen = options(this.thinking)) {
     if (!this.connection.send({ do: "ask", question, options: { ...chosen, ...wantedChances() } })) {
       this.notice.pass("Not asked: there is no connection. The question stays here until there is one.");
       return false;
@@ -115,7 +115,7 @@ class Page {
 
   /** Continues the newest answer. */
   goOn() {
-    const isSent = this.connection.send({ do: "continue", max_tokens: options().max_tokens });
+    const isSent = this.connection.send({ do: "continue", max_tokens: options(this.thinking).max_tokens });
     if (!isSent) this.notice.pass("There is no connection. Try it again when there is one.");
   }
 
@@ -128,7 +128,7 @@ class Page {
   /** Has this device write, right or not. @param {import("./chat/answer.js").Answer} answer that waits for the server */
   writeAlone(answer) {
     this.connection.send({ do: "alone" });
-    if (!answer.isRunning) this.askInstead(answer.number, answer.question, answer.options ?? options());
+    if (!answer.isRunning) this.askInstead(answer.number, answer.question, answer.options ?? options(this.thinking));
   }
 
   /** Once: the server is asked for the end; twice: the answer ends at once. */
@@ -181,6 +181,11 @@ class Page {
     return this.conversation.facts.sampling ?? {};
   }
 
+  /** How the model marks reasoning; null: it has none to be asked for. */
+  get thinking() {
+    return this.conversation.facts.thinking ?? null;
+  }
+
   get address() {
     return this.conversation.id ? `/?c=${encodeURIComponent(this.conversation.id)}` : "/";
   }
@@ -222,7 +227,7 @@ class Page {
     clearTimeout(this.countdown);
     if (conversation.status?.state === "waiting") this.countdown = setTimeout(() => this.showState(), 1000);
     this.composer.show({ canAsk: connection.state === "open", isBusy: conversation.isBusy });
-    this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0, this.sampling);
+    this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0, this.sampling, this.thinking);
     byId("app").dataset.connection = connection.state;
     this.panel.isGone = connection.state === "gone";
     this.panel.draw();
