@@ -87,7 +87,7 @@ def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., 
     chat.type("y")
     chat.wait_for(r"  yes\n")
     chat.process.kill(signal.SIGINT)
-    chat.wait_for(r"The call is left without an answer\. /continue takes it up again\.\)\n\(stopped\)")
+    chat.wait_for(r"The call is left without an answer\. /continue takes it up\.\)\n\(stopped\)")
     chat.at_prompt("w10\r")
     chat.wait_for(r"= 5\nDone\.")
     chat.at_prompt("/undo\r")

@@ -23,6 +23,7 @@ from moa_client.chat.messages import (
     UNREAD_WORDS,
     WAITS_OFFLINE_WORDS,
     answered_words,
+    call_words,
     error_words,
     finish_words,
     link_words,
@@ -31,11 +32,12 @@ from moa_client.chat.messages import (
     settled_remark,
     status_line,
     unchecked,
+    waiting_words,
 )
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import Failed, LinkChanged, LinkState, Notice, NotKept
+from moa_client.conversation.events import CallEvent, CallWanted, Failed, LinkChanged, LinkState, Notice, NotKept
 from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
@@ -223,6 +225,10 @@ class Chat:
             self.fail(event.error)
         elif self.settings.json_events:
             return
+        elif isinstance(event, CallWanted) and event.waits:
+            self._err(waiting_words(event))
+        elif isinstance(event, CallEvent):
+            self._err(call_words(event))
         elif about is not None:
             if self.page is not None:
                 self.page.show_earlier(update, about)

@@ -199,7 +199,12 @@ def call_words(event: CallEvent) -> str:
             return f"{'!' if event.is_error else '='} {_shortened(event.content, MOST_RESULT)}"
         case _:
             reason = plain_line(event.reason) or "The call is left without an answer."
-            return f"({reason} /continue takes it up again.)"
+            return f"({reason} /continue takes it up.)"
+
+
+def waiting_words(wanted: CallWanted) -> str:
+    """That a call waits which was wanted before this chat came, or which another surface is asked about."""
+    return f"{call_words(wanted)}\n(The call waits: /continue asks about it, a question leaves it.)"
 
 
 def answered_words(answered: AnsweredCall) -> str:

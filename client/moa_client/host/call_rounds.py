@@ -49,8 +49,13 @@ class CallRounds:
 
     @property
     def is_calling(self) -> bool:
-        """Whether calls wait or run."""
-        return self._calling is not None
+        """Whether a call runs."""
+        return self._calling is not None and not self.is_waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a call waits for permission."""
+        return self._runner is not None and bool(self._runner.waiting)
 
     @property
     def open_events(self) -> Sequence[SurfaceEvent]:
@@ -88,10 +93,12 @@ class CallRounds:
         return replace(event, calls=len(self._calls(text, event.finish, turns)))
 
     def begin_again(self, turns: ConversationTurns) -> None:
-        """Tells that the newest answer goes on with its calls, which have stayed without an answer."""
+        """Tells that the newest answer goes on with its calls, which have no answer yet."""
         calls = len(self.newest(turns))
         self._publish(Continued(self._publisher.answers[-1].options))
         self._publish(Ended(Finish.END_OF_TEXT, calls=calls))
+        for wanted in self._runner.waiting if self._runner is not None else ():
+            self._publish(wanted)
 
     def leave(self, turns: ConversationTurns, reason: str) -> None:
         """Tells that calls of the newest answer, if it has some, stay without an answer."""

@@ -20,7 +20,7 @@ from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions, draw_seed
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Permission
+from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Permission, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.conversation.updates import Update
 from moa_client.engine.engine import ClientEngine
@@ -124,7 +124,7 @@ class TextConversation:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer is under way or waits for its turn."""
+        """Whether an answer or a call of a tool is under way or waits for its turn, rather than for the user."""
         return self._asked > 0 or bool(self._todo) or self._rounds.is_calling
 
     def subscribe(self) -> Subscription:
@@ -168,11 +168,13 @@ class TextConversation:
         options = options.decided(self.engine.device.sampling, CHAT_DEFAULTS, seed=draw_seed())
         self._check(options)
         self._expect_answer()
+        if self._rounds.is_waiting:
+            self._rounds.cancel()  # the user wants something else
         span = begin_span("question", traceparent)
         self._do(lambda: self._answer(question, turn, options, span))
 
     def continue_answer(self, max_tokens: int) -> None:
-        """Continues the newest answer, as if its limit had been so many tokens more.
+        """Continues the newest answer, as if its limit had been so many tokens more, or asks again about its calls.
 
         Args:
             max_tokens: 0: as the context allows.
@@ -180,6 +182,9 @@ class TextConversation:
         Raises:
             OverloadedError: too many questions wait.
         """
+        if self._rounds.is_waiting:
+            self._rounds.begin_again(self._turns)
+            return
         self._expect_answer()
         span = begin_span("question")
         self._do(lambda: self._continue(max_tokens, span))
@@ -298,6 +303,8 @@ class TextConversation:
                 async with aclosing(self.engine.attend(lambda: bool(self._todo) or self._is_idle)) as events:
                     async for event in events:
                         self._publisher.on_event(event)
+                        if isinstance(event, Settled):
+                            self._rounds.leave(self._turns, "The answer calls a tool.")
         except BaseException as error:  # noqa: BLE001
             self._publisher.publish(Failed(told(error)))
             return False

@@ -37,6 +37,7 @@ class ServerConnection:
         self._start_seconds = start_seconds
         self._client: Client | None = None
         self._is_ending = asyncio.Event()
+        self._starting = asyncio.Lock()  # several conversations may find that it has ended
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> list[ListedTool]:
@@ -69,23 +70,29 @@ class ServerConnection:
         Raises:
             UnavailableError: it does not start, or ends during the call.
         """
-        if self._client is None:
-            await self.start()
-        client = self._client
-        if client is None:
+        async with self._starting:
+            if self._client is None:
+                await self.start()
+        if (client := self._client) is None:
             raise UnavailableError(f"The MCP server {self.entry.name} has ended.", hint="")
         try:
             return await client.call_tool(tool, arguments)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                await self.close()
+                await self._leave(client)
                 reason = "has ended during the call"
             else:
                 reason = f"refuses the call: {_reason(error)}"
         except Exception as error:  # noqa: BLE001 (a network, or a result against the protocol)
-            await self.close()
+            await self._leave(client)
             reason = f"has not answered the call: {_reason(error)}"
         raise UnavailableError(f"The MCP server {self.entry.name} {reason}.", hint="")
+
+    async def _leave(self, client: Client) -> None:
+        """Ends a connection that has failed, if no other call has done so."""
+        async with self._starting:
+            if self._client is client:
+                await self.close()
 
     async def close(self) -> None:
         """Ends it: a program is given a few seconds to end by itself before it is killed."""

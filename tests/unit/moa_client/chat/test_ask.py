@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.chat.ask import AnswerFollower, interruptible
+from moa_client.chat.ask import AnswerFollower, Permit, deny, interruptible
 from moa_client.chat.messages import unverified_words
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_figures import Figures
@@ -21,6 +21,10 @@ from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
+    CallAnswered,
+    CallDecided,
+    CallsLeft,
+    CallWanted,
     Committed,
     Corrected,
     Earlier,
@@ -29,6 +33,7 @@ from moa_client.conversation.events import (
     Failed,
     LinkChanged,
     LinkState,
+    Permission,
     Provisional,
     Refused,
     Rewound,
@@ -185,13 +190,39 @@ TOO_LONG = ContextLengthError("Too long.")
 TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
 
 
+class Calling(Conversation):
+    """Its first answer calls twice; the second call is answered elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permitted: list[tuple[str, Permission]] = []
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        self.begin(question)
+        self.script(Committed((0,)), Ended(Finish.END_OF_TEXT, calls=2))
+        self.push(Update(CallWanted("one", "add", '{"a": 1}', "test"), 1))
+
+    def permit(self, call: str, permission: Permission) -> None:
+        self.permitted.append((call, permission))
+        self.push(
+            Update(CallDecided("one", permission), 1),
+            Update(CallAnswered("one", "2"), 1),
+            Update(CallWanted("two", "sub", "{}", "test"), 1),
+            Update(CallDecided("two", Permission.DENIED), 1),
+            Update(CallAnswered("two", "No.", is_error=True), 1),
+        )
+        self.begin("")
+        self.script(Committed((1,)), Ended(Finish.END_OF_TEXT, calls=1))
+        self.push(Update(CallsLeft("Too many."), 2))
+
+
 class OnAPipe:
     """Asks, and collects what a pipe is given."""
 
-    def __init__(self, conversation: Conversation, settle_seconds: float = 0.0) -> None:
+    def __init__(self, conversation: Conversation, settle_seconds: float = 0.0, permit: Permit = deny) -> None:
         self.out: list[str] = []
         self.remarks: list[str] = []
-        self.follower = AnswerFollower(cast("OpenConversation", conversation), settle_seconds)
+        self.follower = AnswerFollower(cast("OpenConversation", conversation), settle_seconds, permit)
 
     async def answer(self, question: str = "") -> bool:
         view = PipeView(self.out.append, self.remarks.append, unverified=True)
@@ -249,6 +280,31 @@ async def test_the_time_counts_from_the_loss_and_not_from_where_the_answer_ended
     conversation.script(Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
     assert await waiting
     assert asked.text == "abc\n"
+
+
+async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_shown() -> None:
+    questions: list[str] = []
+
+    async def permit(wanted: CallWanted) -> Permission:
+        questions.append(wanted.call)
+        if wanted.call == "two":
+            await asyncio.Event().wait()  # a key that never comes
+        return Permission.ONCE
+
+    conversation = Calling()
+    asked = OnAPipe(conversation, permit=permit)
+    assert await asked.answer()
+    assert asked.text == "a\nb\n"
+    assert (conversation.permitted, asked.follower.texts[-1].committed) == ([("one", Permission.ONCE)], "b")
+    assert asked.remarks == [
+        '* add {"a": 1} (a tool of test)',
+        "  yes",
+        "= 2",
+        "* sub {} (a tool of test)",
+        "  no",
+        "! No.",
+        "(Too many. /continue takes it up.)",
+    ]
 
 
 async def test_an_interrupt_ends_the_waiting() -> None:

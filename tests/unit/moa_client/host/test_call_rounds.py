@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.conversation import ConversationState
 from moa_client.conversation.events import (
+    AnswerOutcome,
     Asked,
     CallAnswered,
     CallDecided,
@@ -16,12 +19,17 @@ from moa_client.conversation.events import (
     CallWanted,
     Committed,
     Continued,
+    Earlier,
     Ended,
     Failed,
     Permission,
+    Provisional,
+    Settled,
     SurfaceEvent,
     ToolsChanged,
 )
+from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer, StoredConversation
+from moa_client.history.stored_values import pack_options, unpack_options
 from moa_client.host.call_runner import DENIED_WORDS, MOST_RESULT
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import MOST_ROUNDS, TextConversation
@@ -110,7 +118,7 @@ async def test_an_allowed_call_is_run_and_the_answer_goes_on_with_its_result() -
         assert talk.events[0] == ToolsChanged("One server is missing.")
         assert talk.events[-2] == Ended(Finish.END_OF_TEXT, calls=1)
         assert wanted == CallWanted(wanted.call, "now", "{}", "clock")
-        assert talk.conversation.is_answering
+        assert not talk.conversation.is_answering  # a call may wait for ever
         again = LocalConversation(talk.conversation)  # a page that is loaded again is asked, too
         async with aclosing(cast("Any", again.updates())) as updates:
             assert [(await anext(updates)).event for _ in range(2)][1] == wanted
@@ -158,6 +166,7 @@ async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_i
         first = await talk.ask(CALL)
         talk.open.permit(first.call, Permission.ONCE)
         await talk.box.called.wait()
+        assert talk.conversation.is_answering
         talk.open.stop()
         await talk.until(CallsLeft)
         assert not talk.conversation.is_answering
@@ -165,8 +174,13 @@ async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_i
         wanted = await talk.until(CallWanted)
         assert talk.events[-3:-1] == [Continued(talk.conversation.answers[0].options), Ended(END.finish, calls=1)]
         assert wanted == first
-        talk.open.stop()
+        talk.open.continue_answer(0)  # another surface wants to be asked
+        assert await talk.until(CallWanted) == first
+        talk.open.ask("Something else?", OPTIONS)
         await talk.until(CallsLeft)
+        assert (await talk.until(Asked)).question == "Something else?"
+        talk.engine.tell(Committed((0,)), Ended(Finish.STOP))
+        await talk.until(Ended)
         talk.open.ask("Never mind?", OPTIONS)
         assert (await talk.until(Asked)).question == "Never mind?"
 
@@ -192,6 +206,48 @@ async def test_a_model_that_calls_for_ever_is_stopped() -> None:
         await talk.until(Asked)
         talk.engine.tell(Committed(tuple(map(ord, CALL))), END)
         assert f"{MOST_ROUNDS} times in a row" in (await talk.until(CallsLeft)).reason
+
+
+async def test_calls_that_a_server_verifies_later_are_told_and_wait_for_the_user() -> None:
+    tokens = tuple(map(ord, CALL))
+    async with talking() as talk:
+        talk.open.ask("When?", OPTIONS)
+        await talk.until(Asked)
+        talk.engine.tell(Committed(tokens[:1]), Provisional(tokens[1:]), Ended(END.finish, provisional=True))
+        assert (await talk.until(Ended)).calls == 0
+        talk.engine.conversation.answer = list(tokens)
+        talk.engine.tell(
+            Earlier(Committed(tokens[1:], len(tokens) - 1)), Settled(tokens[1:], AnswerOutcome.CONFIRMED, END.finish)
+        )
+        assert (await talk.until(CallsLeft)).reason == "The answer calls a tool."
+        assert not talk.box.called.is_set()
+        talk.open.continue_answer(0)
+        assert (await talk.until(CallWanted)).tool == "now"
+
+
+async def test_results_that_no_server_has_read_are_the_same_turn_when_the_conversation_is_opened_again() -> None:
+    call = ToolCall("call_1", "now", "{}")
+    kept = [OPTIONS, replace(OPTIONS, results=(AnsweredCall(call, "12:00"),))]
+    kept[0] = replace(kept[0], tools=(NOW,))
+    options = [unpack_options(pack_options(each)) for each in kept]
+    stored = StoredConversation(
+        "id",
+        "",
+        0.0,
+        0.0,
+        ConversationOrigin("tiny"),
+        (
+            StoredAnswer(1, "When?", options[0], (1, 2), b"PT", standing=AnswerStatus.DECIDED, finish="end_of_text"),
+            StoredAnswer(2, "", options[1]),
+        ),
+    )
+    states: list[ConversationState] = []
+    async with talking() as talk:
+        talk.engine.restore = states.append  # type: ignore[attr-defined]
+        talk.conversation.resume(stored)
+        (job,) = states[0].unverified
+        text = talk.engine.device.tokenizer.decode(job.turn([1, 2]))
+        assert text == "[user]<tool_response>\n12:00\n</tool_response>"
 
 
 async def test_results_that_cannot_be_put_end_the_round() -> None:
