@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -34,7 +33,14 @@ OPTIONS = AnswerOptions(temperature=0.7, seed=5, max_tokens=20)
 QUESTIONS = {"first": [5, 17, 42, 8, 17, 42], "second": [9, 9, 4], "third": [3, 1]}
 
 
-def turn_of(question: str, _: object = ()) -> Turn:
+class Letters:
+    """A tokenizer, as far as it makes text."""
+
+    chat_template = ""
+    shown = staticmethod(letters)
+
+
+def turn_of(question: str, _: object = None) -> Turn:
     return lambda _: QUESTIONS[question]
 
 
@@ -98,7 +104,7 @@ class Life:
     async def program(
         self, settings: DraftingSettings | None = None, *, offline: bool = False
     ) -> AsyncIterator[Program]:
-        held = replace(slow_device(self._target, "chain"), tokenizer=cast("Any", SimpleNamespace(shown=letters)))
+        held = replace(slow_device(self._target, "chain"), tokenizer=cast("Any", Letters()))
         address = f"127.0.0.1:{self.running.port}"
         async with talking(self._target, address, settings, offline=offline, held=held) as engine:
             stored = self.store.reopen(self._identifier)
