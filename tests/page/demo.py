@@ -26,7 +26,9 @@ def fill(backend: FakeBackend) -> None:
 def main() -> None:
     page = ServedPage(SCRIPTS, int(sys.argv[1]) if len(sys.argv) > 1 else 8675)
     page.call(lambda: fill(page.backend))
-    print(f"{page.url}  (questions with the words lighthouse, unverified, unread, refused or short do as they say)")
+    print(
+        f"{page.url}  (questions with the words lighthouse, unverified, unread, refused, short or weather do as they say)"
+    )
     try:
         signal.pause()
     except KeyboardInterrupt:

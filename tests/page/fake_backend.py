@@ -13,6 +13,7 @@ from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import ExportForm, Kept
 from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
 from moa_client.surface.update_codec import Fields
+from moa_client.tools.answer_split import ReasoningMarks
 from moa_shared.errors import ConflictError, NotFoundError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -33,6 +34,7 @@ class FakeBackend:
         self.gates = Gates()
         self.open_conversations: dict[str, FakeConversation] = {}
         self.is_offline = False
+        self.thinking: ReasoningMarks | None = None  # how answers of the model mark reasoning
         self._scripts = scripts
         self._watchers: list[asyncio.Queue[Crossing]] = []
 
@@ -128,6 +130,7 @@ class FakeBackend:
             alone="deep",
             system=system,
             sampling={"temperature": 0.7, "top_p": 0.95},
+            thinking=self.thinking,
         )
         conversation = FakeConversation(facts, good_status(), self._play, self._cross, updated or time.time())
         self.open_conversations[identifier] = conversation

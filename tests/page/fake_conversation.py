@@ -10,7 +10,17 @@ from dataclasses import replace
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, apply_update
-from moa_client.conversation.events import Asked, Continued, Ended, LinkChanged, LinkState, Permission, Rewound, Titled
+from moa_client.conversation.events import (
+    Asked,
+    CallWanted,
+    Continued,
+    Ended,
+    LinkChanged,
+    LinkState,
+    Permission,
+    Rewound,
+    Titled,
+)
 from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
@@ -38,6 +48,7 @@ class FakeConversation:
         self.subscriptions: list[Subscription] = []
         self.asked: list[tuple[str, AnswerOptions]] = []
         self.requests: list[str] = []
+        self.calls: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}  # that wait for permission
         self._play = play
         self._cross = cross
         self._todo: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
@@ -78,6 +89,19 @@ class FakeConversation:
             self.publish(Update(Rewound(answers)))
 
         self._todo.put_nowait(rewind)
+
+    async def permission(self, wanted: CallWanted) -> Permission:
+        """What a reader says of a call."""
+        decided: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+        self.calls[wanted.call] = wanted, decided
+        self.publish(Update(wanted, len(self.answers)))
+        try:
+            return await decided
+        finally:
+            del self.calls[wanted.call]
+
+    def permit(self, call: str, permission: Permission) -> None:
+        self.calls[call][1].set_result(permission)
 
     def request(self, what: str) -> None:
         self.requests.append(what)
@@ -141,7 +165,10 @@ class FakeSurface:
         conversation.subscriptions.append(self._subscription)
         self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]
         self.is_gone = False
+        for wanted, _ in conversation.calls.values():
+            self._subscription.push(Update(wanted, len(conversation.answers)))
         self.ask = conversation.ask
+        self.permit = conversation.permit
         self.continue_answer = conversation.continue_answer
         self.stop = conversation.stop
         self.rewind = conversation.rewind
@@ -167,9 +194,6 @@ class FakeSurface:
 
     def go_online(self) -> None:
         self._conversation.wish(False)
-
-    def permit(self, call: str, permission: Permission) -> None:
-        self._conversation.request(f"permit {call} {permission.value}")
 
     def write_alone(self) -> None:
         self._conversation.request("alone")

@@ -22,7 +22,7 @@ def main() -> None:
         raise SystemExit("There is no chromium. On Debian: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
-        for take in (take_light, take_cut, take_narrow):
+        for take in (take_light, take_cut, take_call, take_narrow):
             served = ServedPage(SCRIPTS)
             served.call(partial(fill, served.backend))
             try:
@@ -53,6 +53,20 @@ def take_cut(browser: Browser, served: ServedPage) -> tuple[str, Page]:
     page.get_by_text("10 s").click()
     expect(page.get_by_role("button", name="Write on anyway")).to_be_visible(timeout=30_000)
     return "page-cut", page
+
+
+def take_call(browser: Browser, served: ServedPage) -> tuple[str, Page]:
+    """A tool was called, another call waits; the answers are painted by their writers."""
+    page = browser.new_page(viewport=WIDE, color_scheme="light")  # type: ignore[arg-type]
+    page.goto(f"{served.url}/?c=tides")
+    page.get_by_role("radio", name="Writer").check(force=True)
+    ask(page, "How is the weather in Lisbon?")
+    page.get_by_role("button", name="Allow").click()
+    page.get_by_text("Result, ").click()
+    expect(page.locator(".turn").last.locator(".cost")).to_contain_text("tokens", timeout=30_000)
+    ask(page, "And the weather at home?")
+    expect(page.get_by_role("button", name="Allow")).to_be_visible(timeout=30_000)
+    return "page-call", page
 
 
 def take_narrow(browser: Browser, served: ServedPage) -> tuple[str, Page]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moa_client.conversation.events import AnswerOutcome, LinkState
+from moa_client.tools.tool import ToolCall
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -108,11 +109,24 @@ async def short(stage: Stage, question: str) -> None:
     stage.end(Finish.MAX_TOKENS)
 
 
+async def calls(stage: Stage, question: str) -> None:
+    """The model calls a tool."""
+    await stage.commit("I look it up.", words=2, pause=STEP)
+    stage.end(calls=1)
+    arguments = '{"city": "Lisbon", "days": 2}'
+    await stage.call(
+        ToolCall("call_1", "get_forecast", arguments), "weather", '{"today": "sunny, 24 °C", "tomorrow": "rain, 19 °C"}'
+    )
+    await stage.commit("It is **sunny** in Lisbon today, at 24 °C. Tomorrow it rains.", words=2, pause=STEP)
+    stage.end()
+
+
 SCRIPTS: dict[str, Script] = {
     "lighthouse": cut,
     "unverified": unverified,
     "unread": unread,
     "refused": refused,
     "short": short,
+    "weather": calls,
     "": plain,
 }

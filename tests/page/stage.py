@@ -13,6 +13,10 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
+    Asked,
+    CallAnswered,
+    CallDecided,
+    CallWanted,
     Committed,
     Corrected,
     Ended,
@@ -20,11 +24,14 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     LinkState,
+    Permission,
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_runs import Provenance, TextRun, joined
 from moa_client.conversation.updates import Update
 from moa_client.host.frame_tap import Crossing
+from moa_client.tools.tool import AnsweredCall, ToolCall
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -74,10 +81,17 @@ class Stage:
             self.figures.kept += count if confirmed else 0
             self.conversation.cross("down", "verdict", 10 + 2 * count, count, guessed, by_server)
             self.conversation.cross("down", "memory", 216 * count)
-            self.tell(Committed(tuple(range(count)), count if confirmed else 0, piece))
+            writer = Provenance.DRAFT if guessed else Provenance.SERVER if by_server else Provenance.TARGET
+            run = TextRun(len(piece), writer, 1 - chance * chance if self.options.chances is not None else None)
+            self.tell(Committed(tuple(range(count)), count if confirmed else 0, piece, runs=(run,)))
             await self.pause(0.4 * pause)
             self.conversation.cross("up", "draft", 30, 3 + index % 3)
             await self.pause(0.6 * pause)
+
+    def commit_runs(self, *pieces: tuple[str, Provenance, float | None]) -> None:
+        """The server commits a token for each piece: its text, its writer and its chance."""
+        runs = joined(TextRun(len(text), writer, chance) for text, writer, chance in pieces)
+        self.tell(Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
 
     async def write(self, text: str, pause: float = 0.0) -> None:
         """The device writes without the server."""
@@ -96,12 +110,25 @@ class Stage:
         self.conversation.set_link(state, reason)
         self.conversation.publish(Update(LinkChanged(state, reason, wait_seconds)))
 
-    def end(self, finish: Finish = Finish.END_OF_TEXT, *, verified: bool = True) -> None:
+    async def call(self, call: ToolCall, server: str, content: str, gate: str = "") -> None:
+        """The answer, which is over, calls a tool, which waits at a gate; the next one begins with what it says."""
+        conversation = self.conversation
+        permission = await conversation.permission(CallWanted(call.id, call.name, call.arguments, server))
+        conversation.publish(Update(CallDecided(call.id, permission), self.number))
+        if gate:
+            await self.gate(gate)
+        is_denied = permission is Permission.DENIED
+        answered = AnsweredCall(call, "The user did not allow this call." if is_denied else content, is_denied)
+        conversation.publish(Update(CallAnswered(call.id, answered.content, is_denied), self.number))
+        self.number += 1
+        conversation.publish(Update(Asked("", replace(self.options, results=(answered,))), self.number))
+
+    def end(self, finish: Finish = Finish.END_OF_TEXT, *, verified: bool = True, calls: int = 0) -> None:
         """The answer is over."""
         if verified:
             self.waiting = ""
         self.figures.undecided = len(self.waiting.split())
-        self.tell(Ended(finish, provisional=not verified))
+        self.tell(Ended(finish, provisional=not verified, calls=calls))
 
     def settle(self, text: str, outcome: AnswerOutcome, written: int, kept: int) -> None:
         """An answer that ended without the server has been decided."""

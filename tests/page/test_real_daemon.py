@@ -52,6 +52,7 @@ def test_a_server_that_is_killed_and_comes_back_leaves_the_text_as_it_is(tmp_pat
         with serving(tmp_path, model, drafter, port) as served:
             expected = words(alone(served, ASKED, max_tokens=LENGTH))
             reader = open_page(_page_of(_home(stack, served)))
+            reader.page.get_by_role("radio", name="Chance").check(force=True)
             _ask_greedily(reader)
             expect(reader.answer).to_contain_text(expected[:20])
             served.process.kill()
@@ -60,6 +61,9 @@ def test_a_server_that_is_killed_and_comes_back_leaves_the_text_as_it_is(tmp_pat
             reader.expect_end()
             expect(reader.answer).to_have_text(expected)
             expect(reader.provisional).to_have_count(0)
+            painted = reader.answer.locator("[data-paint]")
+            assert "".join(painted.all_text_contents()) == expected  # the chance of each token is known
+            assert (painted.first.get_attribute("title") or "").startswith("p = ")
 
 
 def test_a_daemon_that_is_killed_and_started_again_completes_the_answer(tmp_path: Path, open_page: Open) -> None:
@@ -77,3 +81,7 @@ def test_a_daemon_that_is_killed_and_started_again_completes_the_answer(tmp_path
         reader.expect_connection("open")
         expect(reader.answer).to_have_text(expected)
         reader.expect_end()
+        reader.page.get_by_role("radio", name="Writer").check(force=True)
+        painted = reader.answer.locator("[data-paint]")
+        expect(painted.first).to_be_visible()
+        assert "".join(painted.all_text_contents()) == expected  # each token has a writer, also those of before

@@ -24,6 +24,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_runs import runs_of
 
 ENDED_BY_TEXT = (Finish.END_OF_TEXT, Finish.STOP)  # in the others more would follow
 
@@ -73,8 +74,9 @@ class AnswerDecoder:
                 if confirmed < len(tokens):
                     self._ahead = None
                 pieces = _pieces(self._stream, tokens)
-                lengths = tuple(map(len, pieces)) if event.chances else ()
-                return replace(event, text="".join(pieces), lengths=lengths)
+                lengths = tuple(map(len, pieces))
+                runs = runs_of(lengths, event.writers, event.chances)
+                return replace(event, text="".join(pieces), lengths=lengths if event.chances else (), runs=runs)
             case Provisional(tokens):
                 self._ahead = self._ahead or self._stream.fork()
                 return replace(event, added=_push(self._ahead, tokens))

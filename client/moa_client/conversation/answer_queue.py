@@ -32,6 +32,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.jobs import Job, Jobs, Turn
+from moa_client.conversation.text_runs import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +185,14 @@ class AnswerQueue:
 
     # ------------------------------------------------------------ what the server decides
 
-    def on_committed(self, tokens: Sequence[int], chances: Sequence[TokenChances] = ()) -> None:
+    def on_committed(
+        self, tokens: Sequence[int], chances: Sequence[TokenChances] = (), writers: Sequence[Provenance] = ()
+    ) -> None:
         """Takes in tokens of the front job's answer from a verdict.
 
         Args:
             chances: of each of them, if the server has told them.
+            writers: of each of them; empty: not known.
         """
         job = self.front
         if job is None:
@@ -203,10 +207,19 @@ class AnswerQueue:
         if job is not self.current:
             job.verified += tokens
         if confirmed:
-            self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed, chances=tuple(chances[:confirmed])))
+            self._tell(
+                job,
+                Committed(
+                    tuple(tokens[:confirmed]),
+                    confirmed,
+                    chances=tuple(chances[:confirmed]),
+                    writers=tuple(writers[:confirmed]),
+                ),
+            )
         if confirmed < len(tokens):
             self._correct(job)
-            self._tell(job, Committed(tuple(tokens[confirmed:]), chances=tuple(chances[confirmed:])))
+            rest = tuple(tokens[confirmed:])
+            self._tell(job, Committed(rest, chances=tuple(chances[confirmed:]), writers=tuple(writers[confirmed:])))
 
     def on_finished(self, finish: Finish) -> Ask | None:
         """Ends the front job's answer, now fully decided; the next question to ask, if there is one."""
@@ -236,7 +249,7 @@ class AnswerQueue:
             self.conversation.keep(written, job.finish)
             job.kept += len(written)
             if written:
-                self._tell(job, Committed(written, len(written)))
+                self._tell(job, Committed(written, len(written), writers=(Provenance.ALONE,) * len(written)))
             if job is not self.current:
                 job.verified += written
             if job.finish is Finish.UNFINISHED:

@@ -1,7 +1,7 @@
 """The text of an answer: committed text, then provisional text, as its events add up to it. Pure.
 
 The host of a conversation holds its answers so, and each surface holds them as far as it has read its updates.
-Invariant: committed text only grows.
+Invariants: committed text only grows; its runs are as long as it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
+from moa_client.conversation.text_runs import TextRun, fitted, joined
 from moa_client.conversation.updates import Update
 
 
@@ -39,6 +40,7 @@ class AnswerText:
         tokens: committed ones; `decided`: those of them since it ended without the server.
         waiting: provisional tokens.
         seen: characters of committed text that its reader had seen before it was continued.
+        runs: who wrote the committed text.
         is_unsettled: it ended without the server, which has not decided it yet.
     """
 
@@ -53,8 +55,13 @@ class AnswerText:
     decided: int = 0
     waiting: tuple[int, ...] = ()
     seen: int = 0
+    runs: tuple[TextRun, ...] = ()
     is_running: bool = True
     is_unsettled: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            self.runs = joined((TextRun(len(self.committed)),))
 
     @property
     def unseen(self) -> str:
@@ -72,8 +79,8 @@ class AnswerText:
         match event:
             case Continued(options):
                 self.options, self.finish, self.is_running = options, Finish.UNFINISHED, True
-            case Committed(tokens, confirmed, text):
-                self._commit(len(tokens), text)
+            case Committed(tokens, confirmed, text, runs=runs):
+                self._commit(len(tokens), text, runs)
                 self.waiting = self.waiting[confirmed:]
                 self.provisional = self.provisional[len(text) :] if self.waiting else ""
             case Provisional(tokens, _, added):
@@ -98,10 +105,14 @@ class AnswerText:
             case Refused():
                 self.is_unsettled = False
 
-    def _commit(self, tokens: int, text: str) -> None:
+    def _commit(self, tokens: int, text: str, runs: tuple[TextRun, ...] = ()) -> None:
         self.tokens += tokens
         self.decided += tokens
         self.committed += text
+        if not tokens:
+            self.runs = fitted(self.runs, len(self.committed))
+        else:
+            self.runs = self.runs[:-1] + joined((*self.runs[-1:], *(runs or (TextRun(len(text)),))))
 
     def _withdraw(self) -> None:
         self.waiting, self.provisional = (), ""

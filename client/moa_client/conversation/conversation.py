@@ -7,7 +7,7 @@ answer runs; `epoch` grows whenever draft nodes are thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -22,6 +22,7 @@ from moa_shared.tree.draft_tree import DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
 
 from moa_client.conversation.jobs import Job
+from moa_client.conversation.text_runs import Provenance
 
 NO_DRAFT = DraftTree((), ())
 
@@ -29,15 +30,6 @@ NO_DRAFT = DraftTree((), ())
 class Phase(Enum):
     IDLE = auto()
     ANSWERING = auto()
-
-
-class Provenance(Enum):
-    """Where a committed token came from."""
-
-    PROMPT = auto()  # the user's turn and the template around it
-    DRAFT = auto()  # drafted here, confirmed by the target
-    TARGET = auto()  # chosen by the target beyond the draft
-    ALONE = auto()  # standalone text, kept unverified at the user's request
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +42,7 @@ class VerdictEffect:
         kept_draft: whether the draft in flight still hangs below the newest committed token.
         finish: whether and why the answer ended.
         chances: of each of the tokens, if the server has told them.
+        writers: of each of the tokens.
     """
 
     tokens: tuple[int, ...]
@@ -57,6 +50,7 @@ class VerdictEffect:
     kept_draft: bool
     finish: Finish
     chances: tuple[TokenChances, ...] = ()
+    writers: tuple[Provenance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +93,7 @@ class Conversation:
         self._base = 0
         self._tree = StreamedTree()
         self._node: int | None = None
+        self._copies: set[int] = set()  # nodes that repeat earlier text
         self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # the newest token, if known
         self.traceparent = ""  # of the newest question's span
 
@@ -116,7 +111,7 @@ class Conversation:
         if base + len(tokens) == 0:
             raise ProtocolError("a prompt of at least one token", "none")
         self.turns.append(base)
-        self._append(tokens, Provenance.PROMPT)
+        self._append(tokens, [Provenance.PROMPT] * len(tokens))
         self.answer_start = len(self.tokens)
         self.settings = settings
         self.phase = Phase.ANSWERING
@@ -185,7 +180,7 @@ class Conversation:
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to add to", "none under way")
         self.drop_draft()
-        self._append(tokens, Provenance.ALONE)
+        self._append(tokens, [Provenance.ALONE] * len(tokens))
         if finish is not Finish.UNFINISHED:
             self.end()
 
@@ -275,21 +270,25 @@ class Conversation:
             self.epoch += 1  # nodes that the server may hold are thrown away
         self._base = len(self.tokens)
         self._tree, self._node, self._below = StreamedTree(tree.tokens, tree.parents), ROOT, None
+        self._copies.clear()
         return self.draft_message(0)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None, copied: Collection[int] = ()) -> None:
         """Appends nodes to the draft in flight (starts one below the newest token if there is none).
 
         Args:
             parents: node numbers in the whole tree; None: a chain that continues from the newest node.
+            copied: which of the tokens, counted from 0, repeat earlier text.
         """
         if self._node is None:
             self._base = len(self.tokens)
             self._tree, self._node = StreamedTree(), ROOT
+            self._copies.clear()
         first = self._tree.end
         added = range(first - 1, first - 1 + len(tokens)) if parents is None else parents
         for token, parent in zip(tokens, added, strict=True):
             self._tree.append(token, parent)
+        self._copies.update(first + index for index in copied)
         self._below = None
 
     def draft_message(self, first: int) -> Draft:
@@ -336,35 +335,46 @@ class Conversation:
         if limit and len(new) >= room:  # the user may have stopped it sooner than the server knows of
             finish = finish if finish is not Finish.UNFINISHED and len(new) == room else Finish.MAX_TOKENS
             new = new[: max(0, room)]
-        accepted = self._follow(new)
-        self._append(new[:accepted], Provenance.DRAFT)
-        self._append(new[accepted:], Provenance.TARGET)
+        by_device = max(0, verdict.accepted - verdict.server_accepted - known)
+        by_server = max(0, verdict.accepted - known) - by_device
+        path = self._follow(new)
+        writers = [self._drafter_of(node) for node in path[:by_device]]
+        writers += [Provenance.DRAFT] * (min(by_device, len(new)) - len(writers))
+        writers += [Provenance.SERVER] * min(by_server, len(new) - len(writers))
+        writers += [Provenance.TARGET] * (len(new) - len(writers))
+        self._append(new, writers)
         kept = self._node is not None
         if finish is not Finish.UNFINISHED:
             self.end()
         elif not kept:
             self.drop_draft()
-        return VerdictEffect(tuple(new), accepted, kept, finish, tuple(chances[: len(new)]))
+        return VerdictEffect(tuple(new), len(path), kept, finish, tuple(chances[: len(new)]), tuple(writers))
 
     # ------------------------------------------------------------ inside
 
-    def _follow(self, new: Sequence[int]) -> int:
-        """Walks the draft along newly committed tokens; how many of them it held."""
-        for index, token in enumerate(new):
+    def _follow(self, new: Sequence[int]) -> list[int]:
+        """Walks the draft along newly committed tokens; the nodes for those that it held."""
+        path: list[int] = []
+        for token in new:
             child = self._tree.child_with(self._node, token) if self._node is not None else None
             if child is None:
                 if self._node is not None and self.draft:
                     self.epoch += 1
                 self._node = self._below = None
-                return index
+                return path
             self._node, self._below = child, None
-        return len(new)
+            path.append(child)
+        return path
+
+    def _drafter_of(self, node: int) -> Provenance:
+        return Provenance.COPY if node in self._copies else Provenance.DRAFT
 
     def drop_draft(self) -> None:
         """Discards the draft in flight."""
         if self._node is not None and self.draft:
             self.epoch += 1
         self._tree, self._node, self._below = StreamedTree(), None, None
+        self._copies.clear()
 
     def _subtree(self, node: int) -> tuple[DraftTree, tuple[int, ...]]:
         if self._below is None:
@@ -379,7 +389,7 @@ class Conversation:
         self.turns = [start for start in self.turns if start < length]
         self.answer_start = length
 
-    def _append(self, tokens: Sequence[int], provenance: Provenance) -> None:
+    def _append(self, tokens: Sequence[int], provenance: Sequence[Provenance]) -> None:
         self.tokens.extend(tokens)
-        self.provenance.extend([provenance] * len(tokens))
+        self.provenance.extend(provenance)
         self.hashes.extend(tokens)

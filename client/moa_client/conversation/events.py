@@ -16,6 +16,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.chances import TokenChances
 
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
+from moa_client.conversation.text_runs import Provenance, TextRun
 
 
 class LinkState(Enum):
@@ -38,6 +39,8 @@ class Committed:
         chances: of each token, where the question wants them and the server has told them; else none.
         lengths: with them, how many characters of `text` came with each token; what is only a part of a character, or
             may become a stop string, comes with a later one.
+        writers: of each token; empty: not known.
+        runs: of `text`.
     """
 
     tokens: tuple[int, ...]
@@ -45,6 +48,8 @@ class Committed:
     text: str = ""
     chances: tuple[TokenChances, ...] = ()
     lengths: tuple[int, ...] = ()
+    writers: tuple[Provenance, ...] = ()
+    runs: tuple[TextRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

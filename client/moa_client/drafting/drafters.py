@@ -142,7 +142,7 @@ class LookupDrafter:
         return DraftTree.chain(self._text.continuation(self._length))
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)))
+        return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)), is_copy=True)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         position, size = self._text.matched(_newest_path(draft), 1)

@@ -88,7 +88,7 @@ class StreamedDrafting:
             return
         known, first = len(step.draft), conversation.draft_nodes
         parents = [step.numbers[parent + 1] if parent < known else first + parent - known for parent in growth.parents]
-        conversation.extend(growth.tokens, parents)
+        conversation.extend(growth.tokens, parents, growth.copied)
 
     def take_frame(self, *, flush: bool = False) -> Draft | None:
         """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow.

@@ -366,7 +366,7 @@ class SessionExchange:
         if effect.tokens:
             if self.answers.current_is_front:  # others belong to an earlier answer
                 self.figures.newest.on_verdict(verdict)
-            self.answers.on_committed(effect.tokens, effect.chances)
+            self.answers.on_committed(effect.tokens, effect.chances, effect.writers)
             text = self._conversation.tokens
             self.drafting.tell(text, self._conversation.hashes)
             codec = self.drafting.memory.on_verdict(now, len(effect.tokens), len(text))

@@ -12,8 +12,9 @@ from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.conversation import Conversation, Provenance
+from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import AnswerEvent, Committed, Corrected, Ended, Provisional, Refused, Settled
+from moa_client.conversation.text_runs import Provenance
 from moa_client.history.records import StoredConversation
 from moa_client.history.store import HistoryStore
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.conversation import ConversationState, Provenance
+from moa_client.conversation.conversation import ConversationState
 from moa_client.conversation.jobs import Job, Turn
+from moa_client.conversation.text_runs import BY_LETTER
 from moa_client.history.records import StoredAnswer, StoredConversation
-
-_PROVENANCE = {ord(each.name[0]): each for each in Provenance}
 
 
 def restored(stored: StoredConversation, turn_of: Callable[[str, AnswerOptions], Turn]) -> ConversationState:
@@ -31,7 +30,7 @@ def restored(stored: StoredConversation, turn_of: Callable[[str, AnswerOptions],
     waiting = [answer for answer in parts if answer.standing.is_open]
     return ConversationState(
         tokens,
-        [_PROVENANCE[code] for answer in parts for code in answer.provenance],
+        [BY_LETTER[letter] for answer in parts for letter in answer.provenance.decode()],
         turns,
         [_job(answer, turn_of(answer.question, answer.options)) for answer in waiting],
         is_begun=bool(waiting and waiting[0].tokens),

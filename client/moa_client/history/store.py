@@ -29,7 +29,7 @@ from moa_client.history.stored_values import pack_options, pack_provenance, pack
 from moa_client.history.writers import Writers
 
 if TYPE_CHECKING:
-    from moa_client.conversation.conversation import Provenance
+    from moa_client.conversation.text_runs import Provenance
 
 CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
 

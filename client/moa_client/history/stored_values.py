@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from moa_client.conversation.answer_options import AnswerOptions, options_from
 
 if TYPE_CHECKING:
-    from moa_client.conversation.conversation import Provenance
+    from moa_client.conversation.text_runs import Provenance
 
 # What a record does not name. Greedy: so were all answers before the model had a say.
 _OFF = AnswerOptions(loop_guard=False).decided()
@@ -29,8 +29,8 @@ def unpack_tokens(packed: bytes) -> tuple[int, ...]:
 
 
 def pack_provenance(provenance: Sequence[Provenance]) -> bytes:
-    """One letter a token: P(rompt), D(raft), T(arget) or A(lone)."""
-    return "".join(each.name[0] for each in provenance).encode()
+    """One letter a token: see `Provenance`."""
+    return "".join(each.letter for each in provenance).encode()
 
 
 def pack_options(options: AnswerOptions) -> str:

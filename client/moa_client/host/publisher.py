@@ -41,7 +41,7 @@ from moa_client.failures import told
 from moa_client.history.records import StoredConversation
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.reasoning import answer_decode
-from moa_client.host.reopening import reopened
+from moa_client.host.reopening import attributed, reopened
 from moa_client.link.log import log_link_change
 from moa_client.surface.subscription import Subscription
 from moa_client.surface.update_codec import figures_fields
@@ -70,8 +70,9 @@ class Publisher:
 
     def resume(self, stored: StoredConversation) -> None:
         """Takes in the answers of a conversation that was kept."""
+        first = attributed(stored.answers)
         for number, answer in enumerate(stored.answers, 1):
-            decoder = reopened(answer, number, self._decode)
+            decoder = reopened(answer, number, self._decode, has_runs=number > first)
             self.answers.append(decoder.text)
             if not answer.is_part:
                 self._gone.add(number)

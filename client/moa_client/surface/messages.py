@@ -18,7 +18,7 @@ from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.update_codec import Fields, status_fields, status_of
+from moa_client.surface.update_codec import Fields, runs_fields, status_fields, status_of
 from moa_client.tools.answer_split import marks_from
 from moa_client.tools.effort import EFFORTS
 
@@ -61,15 +61,23 @@ def _object_of(parse: Callable[[bytes | str], Any], line: bytes | str) -> Fields
     return fields
 
 
-def opened_fields(facts: ConversationFacts, status: LinkStatus, answers: Sequence[AnswerText]) -> Fields:
-    """The message that a conversation is open."""
+def opened_fields(
+    facts: ConversationFacts, status: LinkStatus, answers: Sequence[AnswerText], *, with_runs: bool = False
+) -> Fields:
+    """The message that a conversation is open.
+
+    Args:
+        with_runs: also who wrote committed text.
+    """
     fields = asdict(facts)
     fields["conversation"] = fields.pop("identifier")
     return {
         "event": "opened",
         **fields,
         "status": status_fields(status),
-        "answers": [_answer_fields(answer) for answer in answers],
+        "answers": [
+            _answer_fields(answer) | ({"runs": runs_fields(answer.runs)} if with_runs else {}) for answer in answers
+        ],
     }
 
 

@@ -37,12 +37,15 @@ async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields
         MoaError: the conversation cannot be opened.
     """
     identifier, system = _text_or_none(first, "conversation"), _text_or_none(first, "system")
+    with_runs = first.get("runs") is True
     conversation = await open_it(identifier, system, first.get("single") is True)
     try:
-        await send(opened_fields(conversation.facts, conversation.status, conversation.answers))
+        opened = opened_fields(conversation.facts, conversation.status, conversation.answers, with_runs=with_runs)
+        await send(opened)
         ways = [
             asyncio.create_task(_follow_all(messages, conversation, send)),
-            asyncio.create_task(_send_updates(conversation, send)),  # without it, a surface would wait for ever
+            # Without this one, a surface would wait for ever.
+            asyncio.create_task(_send_updates(conversation, send, with_runs=with_runs)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -67,10 +70,10 @@ async def _follow_all(messages: AsyncIterator[Fields], conversation: OpenConvers
             await send(error_fields(told(error, "What was asked for")))
 
 
-async def _send_updates(conversation: OpenConversation, send: Send) -> None:
+async def _send_updates(conversation: OpenConversation, send: Send, *, with_runs: bool) -> None:
     try:
         async for update in conversation.updates():
-            await send(fields_of(update))
+            await send(fields_of(update, with_runs=with_runs))
     except OverloadedError as error:  # it lags: it must open the conversation again
         await send(error_fields(error))
 

@@ -7,7 +7,7 @@ only the engine knows (times of single forwards).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from moa_shared.errors import MoaError, error_from_code
@@ -44,16 +44,24 @@ from moa_client.conversation.events import (
     Titled,
     ToolsChanged,
 )
+from moa_client.conversation.text_runs import BY_LETTER, TextRun
 from moa_client.conversation.updates import Update
 
 Fields = dict[str, Any]
 E = TypeVar("E", bound=SurfaceEvent)
 
 
-def fields_of(update: Update) -> Fields:
-    """The JSON object of an update."""
+def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
+    """The JSON object of an update.
+
+    Args:
+        with_runs: also who wrote committed text, with its chances instead of `chances` and `lengths`.
+    """
     kind = _BY_TYPE[type(update.event)]
     message: Fields = {"event": kind.name, **kind.encode(update.event)}
+    if with_runs and isinstance(update.event, Committed):
+        message = {name: value for name, value in message.items() if name not in ("chances", "lengths")}
+        message["runs"] = runs_fields(update.event.runs)
     if update.figures is not None:
         message["figures"] = figures_fields(update.figures)
     if update.answer:
@@ -134,6 +142,7 @@ def _committed_of(fields: Mapping[str, Any]) -> Committed:
         str(fields["text"]),
         tuple(_chances_of(each) for each in fields.get("chances", ())),
         tuple(fields.get("lengths", ())),
+        runs=tuple(map(_run_of, fields.get("runs", ()))),
     )
 
 
@@ -256,6 +265,23 @@ _KINDS: tuple[_EventKind[Any], ...] = (
 )
 _BY_TYPE = {kind.type: kind for kind in _KINDS}
 _BY_NAME = {kind.name: kind for kind in _KINDS}
+
+
+def runs_fields(runs: Iterable[TextRun]) -> list[list[Any]]:
+    """Runs as JSON has them: the number of characters, the writer's letter if it is known, and the chance if it is."""
+    return [
+        [
+            run.characters,
+            run.writer.letter if run.writer is not None else "",
+            *([round(run.chance, 3)] if run.chance is not None else []),
+        ]
+        for run in runs
+    ]
+
+
+def _run_of(fields: Sequence[Any]) -> TextRun:
+    characters, letter, *chance = fields
+    return TextRun(int(characters), BY_LETTER.get(letter), chance[0] if chance else None)
 
 
 def status_fields(status: LinkStatus) -> Fields:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter
-from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE
+from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST, SHORTEST_STANDALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
 from moa_shared.sampling.coupling import draft_candidates
@@ -33,16 +33,18 @@ class Growth:
 
     Args:
         parents: node numbers of the draft (-1: the newest committed token), continuing with the new nodes.
+        copied: which of the tokens, counted from 0, were proposed only because earlier text goes on so.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+    copied: tuple[int, ...] = ()
 
     @classmethod
-    def chain(cls, draft: DraftTree, tokens: Sequence[int]) -> Growth:
+    def chain(cls, draft: DraftTree, tokens: Sequence[int], *, is_copy: bool = False) -> Growth:
         """Tokens that follow the newest node of a draft, one after the other."""
-        newest = len(draft) - 1
-        return cls(tuple(tokens), tuple(range(newest, newest + len(tokens))))
+        newest, count = len(draft) - 1, len(tokens)
+        return cls(tuple(tokens), tuple(range(newest, newest + count)), tuple(range(count)) if is_copy else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +364,18 @@ class GrowingDraft:
             self._look(node)  # it may have been too unlikely when those above it were looked at
             for candidate in candidates(node):
                 heapq.heappush(heap, candidate)
-        return Growth(tuple(node.token for node in given), tuple(_number(node.parent) for node in given))
+        return Growth(
+            tuple(node.token for node in given),
+            tuple(_number(node.parent) for node in given),
+            tuple(index for index, node in enumerate(given) if self._is_copy(node)),
+        )
+
+    def _is_copy(self, node: _Node) -> bool:
+        """Whether earlier text goes on with this node, which the drafter did not propose."""
+        if self._guesser is None or node.said > -math.inf or node.parent is None:
+            return False
+        copied = self._guesser.copied(self._ahead(node.parent), SHORTEST)
+        return copied is not None and copied[0] == node.token
 
 
 def _number(node: _Node | None) -> int:

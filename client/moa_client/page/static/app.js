@@ -1,5 +1,6 @@
 // Puts the page together: one open conversation, the list of all, and the panel of the link.
 
+import { setUpColours, wantedChances } from "./chat/colours.js";
 import { Composer } from "./chat/composer.js";
 import { Conversation } from "./chat/conversation.js";
 import { Notice } from "./chat/notice.js";
@@ -30,15 +31,16 @@ class Page {
     this.scrolling = new Scrolling();
     this.turns = new Turns(
       {
-        again: (answer) => this.askInstead(answer.number, answer.question, otherOptions(this.sampling)),
-        change: (answer, question) => this.askInstead(answer.number, question, options()),
+        again: (answer) => this.askInstead(answer.number, answer.question, otherOptions(this.sampling, this.thinking)),
+        change: (answer, question) => this.askInstead(answer.number, question, options(this.thinking)),
         alone: (answer) => this.writeAlone(answer),
         goOn: () => this.goOn(),
+        permit: (call, permission) => this.permit(call, permission),
         leave: () => this.composer.focus(),
       },
       this.scrolling,
     );
-    this.composer = new Composer((question) => this.ask(question), () => this.stop());
+    this.composer = new Composer((question) => this.ask(question), () => this.stop(), (text) => this.notice.pass(text));
     this.options = new OptionsDialog((system) => this.changeSystem(system));
     this.notice = new Notice({
       hurry: () => this.connection.hurry(),
@@ -60,6 +62,7 @@ class Page {
       onState: (state, error) => this.setState(state, error),
     });
     setUpScheme(() => this.panel.timeline.recolour());
+    setUpColours(() => this.turns.refresh("all"));
     setUpKeys({ search: () => this.drawers.openSide(), close: () => this.drawers.close(), stop: () => this.stop() });
     byId("new").addEventListener("click", () => this.open(null));
     addEventListener("popstate", () => this.openFromAddress());
@@ -91,8 +94,8 @@ class Page {
   }
 
   /** @param {string} question */
-  ask(question, chosen = options()) {
-    if (!this.connection.send({ do: "ask", question, options: chosen })) {
+  ask(question, chosen = options(this.thinking)) {
+    if (!this.connection.send({ do: "ask", question, options: { ...chosen, ...wantedChances() } })) {
       this.notice.pass("Not asked: there is no connection. The question stays here until there is one.");
       return false;
     }
@@ -112,14 +115,20 @@ class Page {
 
   /** Continues the newest answer. */
   goOn() {
-    const isSent = this.connection.send({ do: "continue", max_tokens: options().max_tokens });
+    const isSent = this.connection.send({ do: "continue", max_tokens: options(this.thinking).max_tokens });
     if (!isSent) this.notice.pass("There is no connection. Try it again when there is one.");
+  }
+
+  /** @param {string} call of a tool @param {string} permission once, always or denied */
+  permit(call, permission) {
+    const isSent = this.connection.send({ do: "permit", call, permission });
+    if (!isSent) this.notice.pass("There is no connection. The call waits until there is one.");
   }
 
   /** Has this device write, right or not. @param {import("./chat/answer.js").Answer} answer that waits for the server */
   writeAlone(answer) {
     this.connection.send({ do: "alone" });
-    if (!answer.isRunning) this.askInstead(answer.number, answer.question, answer.options ?? options());
+    if (!answer.isRunning) this.askInstead(answer.number, answer.question, answer.options ?? options(this.thinking));
   }
 
   /** Once: the server is asked for the end; twice: the answer ends at once. */
@@ -158,7 +167,10 @@ class Page {
     if (change.ended || ["asked", "continued"].includes(message.event)) this.isStopping = false;
     if (change.list) this.list.refreshSoon();
     if (message.event === "failed" && message.taken_back && change.ended) this.composer.putBack(change.ended.question);
-    if (message.event === "asked") history.replaceState(null, "", this.address);
+    if (message.event === "asked") {
+      history.replaceState(null, "", this.address);
+      this.composer.rename(this.conversation.id);
+    }
     if (change.facts || message.event === "provisional" || message.event === "corrected") this.showState();
     this.panel.refresh();
     return undefined;
@@ -167,6 +179,11 @@ class Page {
   /** How answers are chosen where nothing is set. */
   get sampling() {
     return this.conversation.facts.sampling ?? {};
+  }
+
+  /** How the model marks reasoning; null: it has none to be asked for. */
+  get thinking() {
+    return this.conversation.facts.thinking ?? null;
   }
 
   get address() {
@@ -182,7 +199,8 @@ class Page {
     this.conversation.apply(message, performance.now());
     if (before.id === this.conversation.id) this.conversation.remarks = before.remarks;
     this.turns.begin(this.conversation);
-    this.composer.bind(this.conversation.id);
+    if (this.composer.conversation) this.composer.bind(this.conversation.id);
+    else if (this.conversation.answers.length) this.composer.rename(this.conversation.id);
     if (lost.length) this.composer.putBack(lost.map(({ question }) => question).join("\n"));
     this.list.setCurrent(this.conversation.id);
     this.list.refreshSoon();
@@ -209,7 +227,7 @@ class Page {
     clearTimeout(this.countdown);
     if (conversation.status?.state === "waiting") this.countdown = setTimeout(() => this.showState(), 1000);
     this.composer.show({ canAsk: connection.state === "open", isBusy: conversation.isBusy });
-    this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0, this.sampling);
+    this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0, this.sampling, this.thinking);
     byId("app").dataset.connection = connection.state;
     this.panel.isGone = connection.state === "gone";
     this.panel.draw();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -20,6 +21,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_runs import TextRun
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.text_stream import TextStream
@@ -50,10 +52,16 @@ def decode(tokens: Sequence[int]) -> str:
 def test_chances_come_with_the_characters_of_each_token() -> None:
     decoder = begun(decode, stop=("cde",))
     told = [TokenChances(-1.0), TokenChances(-2.0), TokenChances(-3.0)]
-    assert decoder.take(Committed((0, 1, 2), chances=tuple(told))) == Committed(
-        (0, 1, 2), 0, "ab", tuple(told), (1, 1, 0)
-    )
-    assert decoder.take(Committed((5,), chances=tuple(told[:1]))) == Committed((5,), 0, "cf", tuple(told[:1]), (2,))
+
+    def lengths(*tokens: int) -> tuple[int, ...]:
+        taken = decoder.take(Committed(tokens, chances=tuple(told[: len(tokens)])))
+        assert isinstance(taken, Committed)
+        return taken.lengths
+
+    assert (lengths(0, 1, 2), decoder.text.committed) == ((1, 1, 0), "ab")
+    assert (lengths(5), decoder.text.committed) == ((2,), "abcf")
+    likely, unlikely = math.exp(-1.0), math.exp(-2.0)
+    assert decoder.text.runs == (TextRun(1, None, likely), TextRun(1, None, unlikely), TextRun(2, None, likely))
     assert decoder.take(Committed((0,))) == Committed((0,), text="a")
 
 

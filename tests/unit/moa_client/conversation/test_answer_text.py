@@ -39,6 +39,7 @@ def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject
         shown.apply((update_of(json.loads(json.dumps(fields_of(update)))) if is_far else update).event)
         assert shown.committed == told.text.committed
         assert (shown.provisional, shown.waiting) == (told.text.provisional, told.text.waiting)
+        assert sum(run.characters for run in shown.runs) == len(shown.committed)
         assert shown.committed.startswith(before)
         before = shown.committed
     assert (shown.committed, shown.ended, shown.finish) == (text, told.text.ended, told.text.finish)

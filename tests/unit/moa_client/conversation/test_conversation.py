@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_client.conversation.conversation import Conversation, Phase, Provenance
+from moa_client.conversation.conversation import Conversation, Phase
+from moa_client.conversation.text_runs import Provenance
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_server.session.pending_draft import PendingDraft
 from moa_shared.drafting import Growth
@@ -119,7 +120,7 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
     tree = DraftTree((4, 5, 6, 7), (-1, 0, 0, 2))
     message = conversation.propose(tree)
     assert (message.base, message.first_node, message.parents) == (3, 0, (-1, 0, 0, 2))
-    progress = conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON))
+    progress = conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON, accepted=2))
     assert (progress.accepted, progress.kept_draft) == (2, True)
     assert conversation.draft == DraftTree((7,), (-1,))
     assert conversation.provenance[-2:] == [Provenance.DRAFT, Provenance.DRAFT]
@@ -129,6 +130,31 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
     assert conversation.epoch == epoch + 1
     assert conversation.provenance[-1] is Provenance.TARGET
     assert not conversation.draft
+
+
+def test_each_token_has_its_writer() -> None:
+    conversation = asked()
+    conversation.propose(DraftTree((4, 9), (-1, -1)))
+    conversation.extend([5, 6], [0, 2], copied=[0, 1])
+    tokens = [4, 5, 6, 7, 8]
+    step = Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), tokens, ON, accepted=4, server_accepted=2)
+    copy, server, target = Provenance.COPY, Provenance.SERVER, Provenance.TARGET
+    # 6 came too late to be verified as the device's: the server drafted it, too.
+    assert conversation.on_verdict(step).writers == (Provenance.DRAFT, copy, server, server, target)
+    text = [*PROMPT, *tokens]
+    conversation.extend([9])
+    late = Verdict(conversation.ask_id, 7, hash_at(text, 7), [8, 9, 10, 11], ON, accepted=3, server_accepted=1)
+    assert conversation.on_verdict(late).writers == (Provenance.DRAFT, server, target)  # 8 was known
+    assert conversation.provenance[3:] == [
+        Provenance.DRAFT,
+        copy,
+        server,
+        server,
+        target,
+        Provenance.DRAFT,
+        server,
+        target,
+    ]
 
 
 def test_streamed_tokens_extend_one_chain() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.conversation import Provenance
+from moa_client.conversation.text_runs import Provenance
 from moa_client.history.records import ConversationOrigin
 from moa_client.history.store import HistoryStore
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.conversation import Provenance
+from moa_client.conversation.text_runs import Provenance
 from moa_client.history.database import FILE
 from moa_client.history.reading import END, START
 from moa_client.history.records import AnswerStatus, ConversationOrigin

@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
+import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.events import LinkState, Permission, Titled
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import Committed, LinkState, Permission, Titled
+from moa_client.conversation.text_runs import Provenance, TextRun
 from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_client.surface.surface_session import serve_surface
+from moa_shared.sampling.chances import TokenChances
 
 
 class Conversation:
@@ -20,7 +24,7 @@ class Conversation:
 
     facts = ConversationFacts("id", "", "tiny", "host:1", online=True)
     status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, server="host:1")
-    answers = ()
+    answers = (AnswerText("why?", 1, committed="ab", runs=(TextRun(2, Provenance.COPY),)),)
 
     def __init__(self, most_unread: int = 10) -> None:
         self.subscription = Subscription(most_unread)
@@ -58,12 +62,12 @@ class Surface:
         if fields["event"] == "titled":
             self.has_left.set()
 
-    async def be_served(self, conversation: Conversation) -> None:
+    async def be_served(self, conversation: Conversation, **opening: object) -> None:
         async def open_it(identifier: str | None, system: str | None, single: bool) -> Any:
             return conversation
 
         async with asyncio.timeout(20):
-            await serve_surface({}, self.messages(), self.send, open_it)
+            await serve_surface(opening, self.messages(), self.send, open_it)
         assert conversation.is_closed
 
 
@@ -90,6 +94,19 @@ async def test_a_permission_is_taken_from_a_message_that_gives_one() -> None:
         "`permit` needs the text `call`, and as `permission` one of once, always and denied."
     )
     assert surface.sent[3]["title"] == "call_1 always"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_who_wrote_a_text_is_told_where_it_is_wanted(wanted: bool) -> None:
+    surface, conversation = Surface({"do": "title", "title": "t"}), Conversation()
+    chances = (TokenChances(-0.25),)
+    run = TextRun(1, Provenance.SERVER, 0.7788)
+    conversation.subscription.push(Update(Committed((1,), 0, "c", chances, (1,), runs=(run,)), 1))
+    await surface.be_served(conversation, runs=wanted)
+    opened, committed = surface.sent[:2]
+    told = [each.get("runs") for each in (opened["answers"][0], committed)]
+    assert told == ([[[2, "C"]], [[1, "S", 0.779]]] if wanted else [None, None])
+    assert ("chances" in committed, "lengths" in committed) == (not wanted, not wanted)
 
 
 async def test_a_surface_that_lags_too_far_is_told_and_left() -> None:

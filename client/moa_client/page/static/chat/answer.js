@@ -1,5 +1,8 @@
 // One answer: committed text, which only grows, then provisional text, which may be withdrawn.
 
+import { AnswerSplit } from "../text/reasoning.js";
+import { Call } from "./call.js";
+
 const CUT = ["max_tokens", "cancelled", "unfinished"];
 const MARKED_MS = 1500; // long enough to be seen, short enough not to be in the way
 
@@ -17,11 +20,19 @@ export class Answer {
   /**
    * @param {number} number in its conversation, from 1
    * @param {string} question
+   * @param {any} options how it is chosen
+   * @param {import("../text/reasoning.js").Marks | null} marks of reasoning
    */
-  constructor(number, question) {
+  constructor(number, question, options = null, marks = null) {
     this.number = number;
     this.question = question;
+    this.options = options;
+    this.split = new AnswerSplit(marks, options?.reasoning_effort ?? "");
+    this.isCounted = true; // the tokens of its reasoning came one by one
+    this.spoken = 0; // characters of its text
     this.committed = "";
+    /** @type {import("../text/paint.js").Run[]} of the committed text */
+    this.runs = [];
     this.provisional = "";
     this.waiting = 0; // provisional tokens
     this.finish = "unfinished";
@@ -33,10 +44,13 @@ export class Answer {
     this.settled = null;
     /** @type {{message: string, hint: string, kind: "failed" | "refused"} | null} */
     this.failure = null;
+    /** @type {Call[]} of tools, with which it has ended */
+    this.calls = [];
+    this.isCalling = false; // they wait or run
+    /** @type {string | null} why they have no answers: one sentence, or nothing */
+    this.callsLeft = null;
     /** @type {any} what it cost */
     this.figures = null;
-    /** @type {any} how it is chosen */
-    this.options = null;
     /** @type {number | null} where in the committed text a correction begins, while it is marked */
     this.corrected = null;
     this.markedUntil = 0;
@@ -46,16 +60,20 @@ export class Answer {
   /**
    * An answer of an `opened` message.
    * @param {any} fields
+   * @param {import("../text/reasoning.js").Marks | null} marks of reasoning
    */
-  static of(fields) {
-    const answer = new Answer(fields.number, fields.question);
+  static of(fields, marks) {
+    const answer = new Answer(fields.number, fields.question, fields.options, marks);
+    answer.split.read(fields.committed, fields.tokens);
+    answer.isCounted = fields.tokens === 0;
+    answer.spoken = answer.split.text.length;
     answer.committed = fields.committed;
+    answer.takeRuns(fields.runs ?? [], fields.committed);
     answer.provisional = answer.expected = fields.provisional;
     answer.waiting = fields.waiting.length;
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
     answer.isUnsettled = fields.unsettled;
-    answer.options = fields.options;
     return answer;
   }
 
@@ -68,10 +86,12 @@ export class Answer {
     switch (message.event) {
       case "continued":
         Object.assign(this, { options: message.options, finish: "unfinished", isRunning: true, settled: null, failure: null });
+        Object.assign(this, { calls: [], callsLeft: null });
         break;
       case "committed":
         this.waiting -= message.confirmed;
-        this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", now);
+        this.takeRuns(message.runs ?? [], message.text);
+        this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", now, message.tokens.length);
         this.heldBack = "";
         break;
       case "provisional":
@@ -90,7 +110,22 @@ export class Answer {
         if (message.verified) this.decide(message.text, now);
         else this.update("", this.provisional + message.added, now);
         Object.assign(this, { finish: message.finish, figures: message.figures, isUnsettled: !message.verified });
+        this.isCalling = message.calls > 0;
         this.end();
+        break;
+      case "call_wanted":
+        this.isCalling = true;
+        this.takeCall(new Call(message.call, message.tool, message.arguments, message.server)).waits = message.waits;
+        break;
+      case "call_decided":
+        Object.assign(this.call(message.call) ?? {}, { waits: false, isDenied: message.permission === "denied" });
+        break;
+      case "call_answered":
+        this.call(message.call)?.answer(message);
+        break;
+      case "calls_left":
+        Object.assign(this, { isCalling: false, callsLeft: message.reason });
+        this.calls = this.calls.filter((call) => call.isOver);
         break;
       case "settled":
         this.decide(message.text, now);
@@ -111,6 +146,23 @@ export class Answer {
   }
 
   /**
+   * Takes in who wrote a text that is about to be appended to the committed text.
+   * @param {[number, string, number?][]} runs their characters, writers' letters and chances
+   * @param {string} text
+   */
+  takeRuns(runs, text) {
+    const characters = Array.from(text); // counted as the daemon counts them
+    let from = 0;
+    for (const [count, writer, chance = null] of runs) {
+      const { length } = characters.slice(from, from + count).join("");
+      from += count;
+      const last = this.runs[this.runs.length - 1];
+      if (last && last.writer === writer && last.chance === null && chance === null) last.length += length;
+      else this.runs.push({ length, writer, chance });
+    }
+  }
+
+  /**
    * Nothing of its text is provisional any more.
    * @param {string} text the rest of the committed text
    * @param {number} now in milliseconds
@@ -118,6 +170,35 @@ export class Answer {
   decide(text, now) {
     this.waiting = 0;
     this.update(text, "", now);
+  }
+
+  /** @param {string} id */
+  call(id) {
+    return this.calls.find((call) => call.id === id);
+  }
+
+  /**
+   * Takes in a call, in place of what was known of it.
+   * @param {Call} call
+   */
+  takeCall(call) {
+    const index = this.calls.findIndex(({ id }) => id === call.id);
+    if (index < 0) this.calls.push(call);
+    else this.calls[index] = call;
+    return call;
+  }
+
+  /**
+   * The next answer begins.
+   * @param {any[]} results of calls, with which it does
+   */
+  takeResults(results) {
+    this.isCalling = false;
+    for (const fields of results) {
+      const known = this.call(fields.id);
+      if (known) known.answer(fields);
+      else this.takeCall(Call.of(fields));
+    }
   }
 
   end() {
@@ -129,8 +210,10 @@ export class Answer {
    * @param {string} piece is appended to the committed text
    * @param {string} provisional replaces the provisional text
    * @param {number} now in milliseconds
+   * @param {number} tokens of the piece
    */
-  update(piece, provisional, now) {
+  update(piece, provisional, now, tokens = 0) {
+    this.split.read(piece, tokens);
     const whole = piece + provisional;
     const { expected } = this;
     const same = common(whole, expected);
@@ -155,10 +238,23 @@ export class Answer {
     return true;
   }
 
+  /** Committed text, without reasoning, that was not read aloud yet. */
+  takeSpoken() {
+    const { text } = this.split;
+    const piece = text.slice(this.spoken);
+    this.spoken = text.length;
+    return piece;
+  }
+
+  /** Its reasoning and its text. */
+  get shown() {
+    return this.split.shown(this.provisional, !this.isRunning);
+  }
+
   /** Whether its end was none of its own: a limit, the user, or an error. */
   get mayContinue() {
     const isOver = !this.isRunning && !this.isUnsettled && this.failure?.kind !== "refused";
-    return isOver && this.committed !== "" && CUT.includes(this.finish);
+    return isOver && this.committed !== "" && (CUT.includes(this.finish) || this.callsLeft !== null);
   }
 
   /** All its text. */

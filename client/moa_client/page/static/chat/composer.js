@@ -1,19 +1,23 @@
 // The field for questions. What is typed is kept for each conversation until it is asked.
 
 import { byId } from "../core/dom.js";
-import { keepTyped, typed } from "../core/memory.js";
+import { keepFiles, keepTyped, keptFiles, typed } from "../core/memory.js";
+import { FileChips } from "./file_chips.js";
+import { framed, unframed } from "./files.js";
 
 export class Composer {
   /**
    * @param {(question: string) => boolean} ask whether it was taken
    * @param {() => void} stop
+   * @param {(text: string) => void} say what the reader must know
    */
-  constructor(ask, stop) {
+  constructor(ask, stop, say) {
     this.ask = ask;
     this.field = byId("question");
     this.stopButton = byId("stop");
     this.sendButton = byId("send");
     this.conversation = "";
+    this.chips = new FileChips(() => this.filesChanged(), say);
     byId("composer").addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       this.submit();
@@ -29,21 +33,34 @@ export class Composer {
       event.preventDefault();
       this.submit();
     });
-    this.changed();
+    this.load("");
   }
 
   /**
    * Shows what was typed for this conversation.
-   * @param {string} conversation empty: a new one, which has no name yet
+   * @param {string} conversation empty: a new one, in which nothing was asked yet
    */
   bind(conversation) {
-    const isNamedNow = !this.conversation && conversation && !typed(conversation);
-    if (isNamedNow) {
-      keepTyped("", "");
-      keepTyped(conversation, this.field.value);
-    } else if (conversation !== this.conversation) this.field.value = typed(conversation);
+    if (conversation !== this.conversation) this.load(conversation);
+  }
+
+  /**
+   * Something was asked in the new conversation, which has a name now.
+   * @param {string} conversation
+   */
+  rename(conversation) {
+    if (this.conversation) return;
+    keepTyped("", "");
+    keepFiles("", []);
     this.conversation = conversation;
-    this.changed();
+    this.filesChanged();
+  }
+
+  /** @param {string} conversation */
+  load(conversation) {
+    this.conversation = conversation;
+    this.field.value = typed(conversation);
+    this.chips.set(keptFiles(conversation));
   }
 
   /**
@@ -51,14 +68,20 @@ export class Composer {
    * @param {string} question
    */
   putBack(question) {
-    this.field.value = this.field.value.trim() ? `${question}\n${this.field.value}` : question;
-    this.changed();
+    const back = unframed(question);
+    this.field.value = this.field.value.trim() ? `${back.question}\n${this.field.value}` : back.question;
+    this.chips.set([...back.files, ...this.chips.files]);
   }
 
   submit() {
-    const question = this.field.value.trim();
+    const question = framed(this.field.value.trim(), this.chips.files);
     if (!question || !this.ask(question)) return;
     this.field.value = "";
+    this.chips.set([]);
+  }
+
+  filesChanged() {
+    keepFiles(this.conversation, this.chips.files);
     this.changed();
   }
 
@@ -80,7 +103,7 @@ export class Composer {
   }
 
   showButtons() {
-    this.sendButton.ariaDisabled = String(!this.canAsk || !this.field.value.trim());
+    this.sendButton.ariaDisabled = String(!this.canAsk || !(this.field.value.trim() || this.chips.files.length));
   }
 
   focus() {

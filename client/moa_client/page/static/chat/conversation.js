@@ -1,6 +1,7 @@
 // The open conversation, as the messages of the daemon tell it (docs/device.md). It shows nothing.
 
 import { Answer } from "./answer.js";
+import { unframed } from "./files.js";
 
 /**
  * What a message has changed.
@@ -41,12 +42,13 @@ export class Conversation {
   }
 
   get isBusy() {
-    return this.running !== null || this.waiting.length > 0;
+    return this.running !== null || this.waiting.length > 0 || this.answers.some((answer) => answer.isCalling);
   }
 
   /** What the list and the top of the page call it. */
   get name() {
-    return this.title || this.answers[0]?.question.split("\n")[0] || "New conversation";
+    const { question, files } = unframed(this.answers[0]?.question ?? "");
+    return this.title || question.split("\n")[0] || files[0]?.name || "New conversation";
   }
 
   get uncheckedWords() {
@@ -88,11 +90,15 @@ export class Conversation {
  */
 const CHANGES = {
   continued: () => ({ facts: true }),
-  committed: (message) => ({ spoken: message.text }),
+  committed: (_message, answer) => ({ spoken: answer.takeSpoken() }),
   provisional: () => ({}),
   corrected: () => ({}),
   held_back: () => ({ facts: true }),
-  ended: (message, answer) => ({ facts: true, spoken: message.text, ended: answer, list: true }),
+  ended: (_message, answer) => ({ facts: true, spoken: answer.takeSpoken(), ended: answer, list: true }),
+  call_wanted: (message) => ({ facts: true, spoken: message.waits ? `The model wants to call ${message.tool}. ` : "" }),
+  call_decided: () => ({ facts: true }),
+  call_answered: () => ({}),
+  calls_left: (_message, answer) => ({ facts: true, ended: answer }),
   settled: (_message, answer) => ({ facts: true, ended: answer, list: true }),
   refused: (_message, answer) => ({ facts: true, ended: answer, list: true }),
   failed: (_message, answer) => ({ facts: true, ended: answer, list: true }),
@@ -104,16 +110,17 @@ const HANDLERS = {
     all.id = message.conversation;
     all.title = message.title;
     all.facts = message;
-    all.answers = message.answers.map(Answer.of);
+    all.answers = message.answers.map((/** @type {any} */ fields) => Answer.of(fields, message.thinking ?? null));
+    for (const answer of all.answers) all.answers[answer.number - 2]?.takeResults(answer.options.results ?? []);
     all.reason = message.absent ?? "";
     return { answers: "all", facts: true, list: true };
   },
   asked(all, message) {
-    const answer = new Answer(message.answer, message.question);
+    const answer = new Answer(message.answer, message.question, message.options, all.facts.thinking ?? null);
     const mine = all.waiting.findIndex((each) => each.question === message.question);
     if (mine >= 0) all.waiting.splice(mine, 1);
-    answer.options = message.options;
     all.answers[message.answer - 1] = answer;
+    all.answers[message.answer - 2]?.takeResults(message.options.results ?? []);
     all.failure = null;
     return { answers: "all", facts: true, list: true };
   },
@@ -143,6 +150,11 @@ const HANDLERS = {
   },
   not_kept(all, message) {
     all.remark(`From here on the conversation is not kept: ${message.message} ${message.hint}`);
+    return { answers: "all" };
+  },
+  tools(all, message) {
+    if (all.remarks.some(({ text }) => text === message.message)) return {}; // told again to each tab that opens
+    all.remark(message.message);
     return { answers: "all" };
   },
   rewound(all, message) {

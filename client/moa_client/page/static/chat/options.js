@@ -5,12 +5,15 @@ import { remember, remembered } from "../core/memory.js";
 
 const MOST_TOKENS = 2048; // as in the chat
 const AGAIN_TEMPERATURE = 0.7; // of an answer that is to be another one, if the likeliest words were chosen
-const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "max_tokens"];
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "seed", "max_tokens", "thinking_budget"];
 /** @type {Record<string, number>} what older pages kept where nobody had set anything */
 const KEPT_BEFORE = { temperature: 0, top_k: 0, top_p: 1, seed: 0, max_tokens: 512 };
+const OF_REASONING = ["reasoning_effort", "thinking_budget"];
 const BIAS = /(\d+)=([+-]?[\d.]+)/g;
 
 /** @typedef {Record<string, any>} AnswerOptions */
+
+/** @typedef {{efforts: string[]}} Marks of a model that reasons */
 
 /** @returns {AnswerOptions} those that were set */
 function chosen() {
@@ -24,17 +27,24 @@ function chosen() {
   }
 }
 
-/** @returns {AnswerOptions} */
-export function options() {
-  return { max_tokens: MOST_TOKENS, ...chosen() };
+/**
+ * @param {Marks | null} thinking how the model marks reasoning; null: it has none to be asked for
+ * @returns {AnswerOptions}
+ */
+export function options(thinking) {
+  const mine = { max_tokens: MOST_TOKENS, ...chosen() };
+  if (!thinking) for (const name of OF_REASONING) delete mine[name];
+  if (!thinking?.efforts.includes(mine.reasoning_effort)) delete mine.reasoning_effort;
+  return mine;
 }
 
 /**
  * @param {Record<string, number>} sampling how answers are chosen where nothing is set
+ * @param {Marks | null} thinking how the model marks reasoning; null: it has none to be asked for
  * @returns {AnswerOptions} for another answer to the same question
  */
-export function otherOptions(sampling) {
-  const { seed: _, ...mine } = options();
+export function otherOptions(sampling, thinking) {
+  const { seed: _, ...mine } = options(thinking);
   return mine.temperature ?? sampling.temperature ? mine : { ...mine, temperature: AGAIN_TEMPERATURE };
 }
 
@@ -48,6 +58,8 @@ export class OptionsDialog {
     this.dialog = byId("options");
     this.form = byId("options-form");
     this.system = "";
+    /** @type {string[]} of reasoning, that the model can be asked for */
+    this.efforts = [];
     byId("options-open").addEventListener("click", () => this.open());
     byId("options-defaults").addEventListener("click", () => this.fill({}));
     this.dialog.addEventListener("close", () => this.dialog.returnValue === "save" && this.save());
@@ -58,13 +70,16 @@ export class OptionsDialog {
    * @param {string | null} system of the open conversation
    * @param {boolean} hasBegun
    * @param {Record<string, number>} sampling how answers are chosen where nothing is set
+   * @param {Marks | null} thinking how the model marks reasoning; null: it has none to be asked for
    */
-  bind(system, hasBegun, sampling) {
+  bind(system, hasBegun, sampling, thinking) {
+    for (const each of this.form.querySelectorAll("[data-reasoning]")) each.hidden = !thinking;
+    this.efforts = thinking?.efforts ?? [];
     this.system = system ?? "";
     const hint = hasBegun ? "Another system prompt begins a new conversation." : "What the model is told before the first question.";
     byId("o-system-hint").textContent = hint;
     /** @type {Record<string, any>} */
-    const unset = { seed: "new", max_tokens: MOST_TOKENS, presence_penalty: 0, frequency_penalty: 0, ...sampling };
+    const unset = { seed: "new", thinking_budget: "none", max_tokens: MOST_TOKENS, presence_penalty: 0, frequency_penalty: 0, ...sampling };
     for (const name of NUMBERS) this.field(name).placeholder = String(unset[name] ?? "");
   }
 
@@ -85,6 +100,8 @@ export class OptionsDialog {
     for (const name of NUMBERS) this.field(name).value = values[name] ?? "";
     this.field("logit_bias").value = biasText(values.logit_bias);
     this.field("loop_guard").checked = values.loop_guard ?? true;
+    this.field("reasoning_effort").replaceChildren(...["", ...this.efforts].map((name) => new Option(name || "the model’s own", name)));
+    this.field("reasoning_effort").value = this.efforts.includes(values.reasoning_effort) ? values.reasoning_effort : "";
   }
 
   save() {
@@ -92,6 +109,8 @@ export class OptionsDialog {
     const values = Object.fromEntries(numbers.filter(([, number]) => Number.isFinite(number)));
     const biases = [...this.field("logit_bias").value.matchAll(BIAS)].map(([, token, bias]) => [token, Number(bias)]);
     if (biases.length) values.logit_bias = Object.fromEntries(biases);
+    const effort = this.field("reasoning_effort").value;
+    if (effort) values.reasoning_effort = effort;
     if (!this.field("loop_guard").checked) values.loop_guard = false;
     remember("answers", JSON.stringify(values));
     this.say();

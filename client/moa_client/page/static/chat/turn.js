@@ -3,8 +3,13 @@
 import { fromTemplate, setText } from "../core/dom.js";
 import { copyText } from "../text/copy.js";
 import { MarkdownText } from "../text/markdown.js";
+import { runsOf, stretchesOf } from "../text/paint.js";
+import { before } from "../text/reasoning.js";
 import { sourceOf } from "../text/sections.js";
-import { counted, answerWords, costWords } from "./words.js";
+import { paintMode } from "./colours.js";
+import { CallCard } from "./call_card.js";
+import { framed, sizeWords, unframed } from "./files.js";
+import { counted, answerWords, costWords, thoughtWords } from "./words.js";
 
 /** @typedef {import("./answer.js").Answer} Answer */
 
@@ -14,6 +19,7 @@ import { counted, answerWords, costWords } from "./words.js";
  * @property {(answer: Answer, question: string) => void} change asks another question in its place
  * @property {(answer: Answer) => void} alone has the device write, right or not
  * @property {() => void} goOn continues the newest answer
+ * @property {(call: string, permission: string) => void} permit says whether a call of a tool may be run
  * @property {() => void} leave gives the focus back
  */
 
@@ -23,15 +29,23 @@ export class Turn {
     this.actions = actions;
     /** @type {Answer | null} */
     this.answer = null;
+    /** @type {{isLast: boolean, later: number, linkState: string} | null} */
+    this.place = null;
     this.element = fromTemplate("turn-template");
     const part = (/** @type {string} */ selector) => this.element.querySelector(selector);
-    this.question = part(".question");
+    this.asked = ""; // what the question shows
     this.edit = part(".edit");
     this.field = part(".edit textarea");
     this.text = new MarkdownText(part(".answer"));
+    this.reasoning = new MarkdownText(part(".reasoning"));
     this.parts = {
       asked: part(".asked"),
+      askedText: part(".asked-text"),
+      askedFiles: part(".asked-files"),
       hint: part(".edit-hint"),
+      thinking: part(".thinking"),
+      thought: part(".thinking summary"),
+      calls: part(".calls"),
       writing: part(".writing"),
       standing: part(".standing"),
       words: part(".standing-words"),
@@ -41,17 +55,20 @@ export class Turn {
     this.buttons = Object.fromEntries(
       [...this.element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]),
     );
+    /** @type {Map<string, CallCard>} */
+    this.cards = new Map();
     this.wire();
   }
 
   wire() {
     const { buttons } = this;
-    buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.text.trim(), buttons.copy));
+    buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.shown.text.text.trim(), buttons.copy));
     buttons.again.addEventListener("click", () => this.answer && this.actions.again(this.answer));
     buttons.alone.addEventListener("click", () => this.answer && this.actions.alone(this.answer));
     buttons.continue.addEventListener("click", () => this.actions.goOn());
     buttons.edit.addEventListener("click", () => this.startEdit());
     buttons.cancel.addEventListener("click", () => this.endEdit());
+    this.parts.thinking.addEventListener("toggle", () => this.answer && this.place && this.show(this.answer, this.place));
     this.edit.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       this.submitEdit();
@@ -73,26 +90,75 @@ export class Turn {
    */
   show(answer, place) {
     this.answer = answer;
-    setText(this.question, answer.question);
-    this.text.show(sourceOf(answer.committed, answer.provisional, answer.corrected), !answer.isRunning && !answer.isUnsettled);
+    this.place = place;
+    this.showQuestion(answer.question);
+    const isFinal = !answer.isRunning && !answer.isUnsettled;
+    const { reasoning, text, isThinking } = answer.shown;
+    this.showPart(this.text, text, isFinal);
+    this.parts.thinking.hidden = !reasoning.text;
+    setText(this.parts.thought, thoughtWords(answer, reasoning.text, isThinking));
+    if (this.parts.thinking.open) this.showPart(this.reasoning, reasoning, isFinal);
+    this.showCalls(answer);
+    this.parts.asked.hidden = !answer.question; // the results of calls stand there instead
     const said = answerWords(answer, place.linkState);
     this.parts.standing.dataset.kind = said.kind;
     setText(this.parts.words, said.text);
     this.buttons.alone.hidden = !said.offer || !(answer.isRunning || place.isLast);
     setText(this.buttons.alone, said.offer ?? "");
     this.buttons.continue.hidden = !(place.isLast && answer.mayContinue);
-    this.parts.writing.hidden = !(answer.isRunning && !answer.text && !said.text);
+    this.parts.writing.hidden = !(answer.isRunning && !text.text && !reasoning.text && !said.text);
     this.parts.after.hidden = answer.isRunning;
     setText(this.parts.cost, costWords(answer));
-    this.buttons.copy.hidden = !answer.text;
-    this.buttons.again.hidden = !place.isLast;
+    this.buttons.copy.hidden = !text.text;
+    this.buttons.again.hidden = !place.isLast || !answer.question;
     this.element.dataset.last = place.isLast;
     this.element.ariaBusy = String(answer.isRunning);
     setText(this.parts.hint, place.later ? `${counted(place.later, "answer")} after this one will go.` : "");
   }
 
+  /**
+   * @param {MarkdownText} shown
+   * @param {import("../text/reasoning.js").Part} part of the answer
+   * @param {boolean} isFinal
+   */
+  showPart(shown, part, isFinal) {
+    if (!this.answer) return;
+    const { committed, corrected, runs } = this.answer;
+    const end = before(part, committed.length);
+    const mark = corrected === null || before(part, corrected) === end ? null : before(part, corrected);
+    const source = sourceOf(part.text.slice(0, end), part.text.slice(end), mark);
+    shown.show(source, isFinal, stretchesOf(paintMode(), runsOf(runs, part)));
+  }
+
+  /** @param {string} asked */
+  showQuestion(asked) {
+    if (asked === this.asked) return;
+    this.asked = asked;
+    const { question, files } = unframed(asked);
+    setText(this.parts.askedText, question);
+    this.parts.askedFiles.replaceChildren(...files.map(({ name, text }) => {
+      const file = fromTemplate("asked-file-template");
+      setText(file.querySelector("summary"), `${name}, ${sizeWords(text)}`);
+      setText(file.querySelector("pre"), text);
+      return file;
+    }));
+  }
+
+  /** @param {Answer} answer */
+  showCalls(answer) {
+    const cards = answer.calls.map((call) => {
+      const card = this.cards.get(call.id) ?? new CallCard((permission) => this.actions.permit(call.id, permission));
+      this.cards.set(call.id, card);
+      card.show(call);
+      return card.element;
+    });
+    const { calls } = this.parts;
+    calls.hidden = cards.length === 0;
+    if (calls.childElementCount !== cards.length || cards.some((card, index) => calls.children[index] !== card)) calls.replaceChildren(...cards);
+  }
+
   startEdit() {
-    this.field.value = this.answer?.question ?? "";
+    this.field.value = unframed(this.answer?.question ?? "").question;
     this.edit.hidden = false;
     this.parts.asked.dataset.editing = "yes";
     this.field.rows = Math.min(12, this.field.value.split("\n").length + 1);
@@ -107,8 +173,9 @@ export class Turn {
   }
 
   submitEdit() {
-    const question = this.field.value.trim();
-    if (!question || !this.answer) return;
+    if (!this.answer) return;
+    const question = framed(this.field.value.trim(), unframed(this.answer.question).files);
+    if (!question) return;
     this.endEdit();
     this.actions.change(this.answer, question);
     this.actions.leave();

@@ -1,6 +1,7 @@
 // Shows a conversation: its turns in order, remarks between them, and questions that wait for their turn.
 
 import { byId } from "../core/dom.js";
+import { unframed } from "./files.js";
 import { Turn } from "./turn.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
@@ -80,7 +81,7 @@ export class Turns {
       remarks.filter((remark) => remark.after === count).map((remark) => line("remark", remark.text));
     items.push(...remarksAfter(0));
     this.turns.forEach((turn, index) => items.push(turn.element, ...remarksAfter(index + 1)));
-    items.push(...waiting.map(({ question }) => line("waiting-question", question)));
+    items.push(...waiting.map(({ question }) => line("waiting-question", waitingWords(question))));
     const wanted = new Set(items);
     [...this.list.children].forEach((item) => wanted.has(item) || item.remove());
     items.forEach((item, index) => {
@@ -100,6 +101,12 @@ export class Turns {
       this.refresh(conversation.answers.filter((answer) => answer.expire(now)).map((answer) => answer.number));
     }, Math.max(0, Math.min(...due) - performance.now()) + 5);
   }
+}
+
+/** @param {string} asked with the names of its files */
+function waitingWords(asked) {
+  const { question, files } = unframed(asked);
+  return [...files.map(({ name }) => name), question].join("\n");
 }
 
 /**

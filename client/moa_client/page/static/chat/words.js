@@ -33,6 +33,7 @@ export function answerWords(answer, linkState) {
     const what = words ? counted(words, "word") : "This answer";
     return away(`${what} not checked yet: the server does so when it is back.`);
   }
+  if (answer.callsLeft !== null) return calm(answer.callsLeft || "Stopped before its calls were answered.");
   if (settled) return calm(SETTLED[settled.outcome]?.(settled) ?? "");
   return FINISHES[answer.finish] ? calm(FINISHES[answer.finish]) : { kind: "none", text: "" };
 }
@@ -85,6 +86,18 @@ export function draftedWords(byServer, byDevice) {
   if (server && device) return `${server + device} % drafted: ${server} % by the server, ${device} % here`;
   if (server) return `${server} % drafted by the server`;
   return device ? `${device} % drafted here` : "not drafted";
+}
+
+/**
+ * What is said of an answer's reasoning, which is folded away.
+ * @param {Answer} answer
+ * @param {string} reasoning
+ * @param {boolean} isThinking it goes on
+ */
+export function thoughtWords(answer, reasoning, isThinking) {
+  const words = reasoning.match(/\S+/g)?.length ?? 0;
+  const much = answer.isCounted && answer.split.tokens ? counted(answer.split.tokens, "token") : counted(words, "word");
+  return isThinking && answer.isRunning ? `Thinking … ${much}` : `Thought, ${much}`;
 }
 
 /**

@@ -22,7 +22,7 @@ export class Connection {
     /** @type {{conversation: string | null, system: string | null}} */
     this.wanted = { conversation: null, system: null };
     this.socket = new Socket("/moa/v1/conversation", {
-      onConnected: () => this.socket.send({ do: "open", ...this.wanted }),
+      onConnected: () => this.askToOpen(),
       onMessage: (message) => this.take(message),
       onLost: () => this.explainLoss(),
     });
@@ -37,6 +37,11 @@ export class Connection {
     this.wanted = { conversation, system };
     this.setState("connecting");
     this.socket.start();
+  }
+
+  /** Asks for the conversation, and for who writes its text. */
+  askToOpen() {
+    this.socket.send({ do: "open", ...this.wanted, runs: true });
   }
 
   /**
@@ -62,7 +67,7 @@ export class Connection {
     } else if (message.event === "error" && this.state !== "open") {
       if (STARTING.includes(message.code)) {
         this.setState("connecting", message);
-        setTimeout(() => this.state !== "open" && this.socket.send({ do: "open", ...this.wanted }), 1000);
+        setTimeout(() => this.state !== "open" && this.askToOpen(), 1000);
       } else {
         this.socket.stop();
         this.setState("refused", message);

@@ -35,6 +35,10 @@ export const remember = (/** @type {string} */ name, /** @type {string} */ value
 export const typed = (/** @type {string} */ id) => read(session(), `question.${id || "new"}`);
 export const keepTyped = (/** @type {string} */ id, /** @type {string} */ text) =>
   write(session(), `question.${id || "new"}`, text);
+/** @returns {import("../chat/files.js").TextFile[]} */
+export const keptFiles = (/** @type {string} */ id) => JSON.parse(read(session(), `files.${id || "new"}`) || "[]");
+export const keepFiles = (/** @type {string} */ id, /** @type {import("../chat/files.js").TextFile[]} */ files) =>
+  write(session(), `files.${id || "new"}`, files.length ? JSON.stringify(files) : "");
 export const readKey = () => read(session(), "key");
 export const keepKey = (/** @type {string} */ key) => write(session(), "key", key);
 

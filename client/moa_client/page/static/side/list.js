@@ -1,5 +1,6 @@
 // The list of conversations at the side.
 
+import { named } from "../chat/files.js";
 import { ApiError, listConversations } from "../core/api.js";
 import { byId, fromTemplate, setText } from "../core/dom.js";
 import { whenWords } from "./when.js";
@@ -77,7 +78,7 @@ export class ConversationList {
   item(kept) {
     const item = fromTemplate("conversation-template");
     const [link, button] = [item.querySelector("a"), item.querySelector("button")];
-    const title = kept.title || "Conversation";
+    const title = named(kept.title) || "Conversation";
     link.href = `/?c=${encodeURIComponent(kept.id)}`;
     link.dataset.id = kept.id;
     mark(link, kept.id === this.current);

@@ -93,7 +93,8 @@ function leaf(parent, token, section) {
   else if (token.type === "hardbreak" || token.type === "softbreak") parent.append(document.createElement("br"));
   else if (token.type === "image") {
     const shown = link(token.attrGet("src")); // nothing is fetched from elsewhere: it is named
-    section.append(shown, `image: ${token.content || token.attrGet("src")}`);
+    shown.append("image: ");
+    section.append(shown, token.content || token.attrGet("src"));
     parent.append(shown);
   } else section.append(parent, token.content);
 }

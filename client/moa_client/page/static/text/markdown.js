@@ -2,7 +2,8 @@
 
 import MarkdownIt from "../vendor/markdown-it.js";
 import { elementOf } from "./elements.js";
-import { Section } from "./sections.js";
+import { Paint } from "./paint.js";
+import { MARKS, Section } from "./sections.js";
 
 const parser = new MarkdownIt({ html: false, linkify: false, typographer: false });
 
@@ -15,25 +16,31 @@ export class MarkdownText {
     /** @type {Block[]} */
     this.blocks = [];
     this.source = "";
+    this.painted = "";
     this.isFinal = false;
   }
 
   /**
    * @param {string} source with the marks of `sections.js`
    * @param {boolean} isFinal build everything: a block may have changed the meaning of one before it
+   * @param {import("./paint.js").Stretch[]} stretches what is painted of the committed text
    */
-  show(source, isFinal = false) {
-    if (source === this.source && (this.isFinal || !isFinal)) return;
-    this.source = source;
-    this.isFinal = isFinal;
+  show(source, isFinal = false, stretches = []) {
+    const painted = stretches.map(({ end, kind }) => `${end}${kind}`).join();
+    if (source === this.source && painted === this.painted && (this.isFinal || !isFinal)) return;
+    Object.assign(this, { source, painted, isFinal });
     const lines = source.split("\n");
+    const starts = [0];
+    for (const line of lines) starts.push(starts[starts.length - 1] + line.length + 1);
     const tokens = parser.parse(source, {});
-    const section = new Section();
+    const paint = stretches.length ? new Paint(source, stretches, MARKS) : null;
+    const section = new Section("", paint);
     const firstLevel = Number(tokens.find((/** @type {any} */ token) => token.type === "heading_open")?.tag.slice(1) ?? 1);
     const groups = topLevel(tokens);
     groups.forEach((group, index) => {
       const [from, to] = group[0].map ?? [0, lines.length];
-      const key = `${section.name} ${firstLevel} ${group[0].type} ${lines.slice(from, to).join("\n")}`;
+      paint?.begin(starts[from], starts[to]);
+      const key = `${section.name} ${firstLevel} ${group[0].type} ${paint?.key ?? ""} ${lines.slice(from, to).join("\n")}`;
       const old = this.blocks[index];
       if (old?.key === key && !isFinal) section.name = old.after;
       else this.put(index, key, elementOf(group, section, firstLevel), section.name);

@@ -1,5 +1,7 @@
 // Where in an answer's source correction and provisional text begin, as two marks that survive the Markdown parser.
 
+/** @typedef {import("./paint.js").Paint} Paint */
+
 export const CORRECTED = "\uE0F0"; // private characters: text that has them loses them
 export const PROVISIONAL = "\uE0F1";
 export const MARKS = /[\uE0F0\uE0F1]/;
@@ -38,9 +40,13 @@ export function sourceOf(committed, provisional, corrected) {
 
 /** Which section text is in that is rendered now. */
 export class Section {
-  /** @param {"" | "corrected" | "provisional"} name */
-  constructor(name = "") {
+  /**
+   * @param {"" | "corrected" | "provisional"} name
+   * @param {Paint | null} paint null: text has no colours
+   */
+  constructor(name = "", paint = null) {
     this.name = name;
+    this.paint = paint;
   }
 
   /**
@@ -48,6 +54,12 @@ export class Section {
    * @param {string} source
    */
   pass(source) {
+    this.paint?.pass(source);
+    this.mark(source);
+  }
+
+  /** @param {string} source */
+  mark(source) {
     if (source.includes(CORRECTED)) this.name = "corrected";
     if (source.includes(PROVISIONAL)) this.name = "provisional";
   }
@@ -59,17 +71,30 @@ export class Section {
    */
   append(parent, text) {
     for (const part of text.split(/(?=[\uE0F0\uE0F1])/)) {
-      this.pass(part);
+      this.mark(part);
       const shown = part.replace(ALL_MARKS, "");
       if (!shown) continue;
-      if (!this.name) {
-        parent.appendChild(document.createTextNode(shown));
-        continue;
-      }
-      const span = document.createElement("span");
-      span.className = this.name;
-      span.textContent = shown;
-      parent.appendChild(span);
+      for (const piece of this.paint?.cut(shown) ?? [{ text: shown, stretch: null }]) this.put(parent, piece.text, piece.stretch);
     }
+  }
+
+  /**
+   * @param {Node} parent
+   * @param {string} text of one colour
+   * @param {import("./paint.js").Stretch | null} stretch
+   */
+  put(parent, text, stretch) {
+    if (!this.name && !stretch?.kind) {
+      parent.appendChild(document.createTextNode(text));
+      return;
+    }
+    const span = document.createElement("span");
+    if (this.name) span.className = this.name;
+    if (stretch?.kind) {
+      span.dataset.paint = stretch.kind;
+      span.title = stretch.title;
+    }
+    span.textContent = text;
+    parent.appendChild(span);
   }
 }
