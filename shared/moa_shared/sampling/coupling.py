@@ -138,6 +138,7 @@ def draft_scores(
     sampling: Sampling,
     token_ids: npt.NDArray[np.int64] | None = None,
     before: TextBefore | None = None,
+    allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Scores:
     """Log-scores by which a drafter ranks its candidates: how likely it is that the target will choose each.
 
@@ -149,6 +150,8 @@ def draft_scores(
         positions: position of the token that each row would choose.
         token_ids: the target's token id of each column, for a reduced draft vocabulary.
         before: the text before each row, for penalties.
+        allowed: [rows, target's vocab or more], which tokens the target may choose; None: all. A row whose columns are
+            none of them is scored as if all were.
 
     Returns:
         Same shape as `logits`, float32.
@@ -159,6 +162,9 @@ def draft_scores(
     logits = adjusted(logits, positions, sampling, before, token_ids)
     if not np.isfinite(logits.max(axis=-1)).all():  # NaN where a row holds one
         raise InternalError("The drafter's logits are not finite.", hint="Choose another --drafter, or --drafter none.")
+    if allowed is not None:
+        columns = allowed[:, : logits.shape[-1]] if token_ids is None else allowed[:, token_ids]
+        logits = np.where(columns | ~columns.any(axis=-1, keepdims=True), logits, np.float32(-np.inf))
     if sampling.greedy:
         return log_softmax(logits)
     scores = _draft_support(_warmed(logits, sampling), sampling)
@@ -179,13 +185,14 @@ def draft_candidates(
     count: int,
     token_ids: npt.NDArray[np.int64] | None = None,
     before: TextBefore | None = None,
+    allowed: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Scores, npt.NDArray[np.int64]]:
     """The `count` best of each row (all, of fewer columns) by `draft_scores`, best first.
 
     Returns:
         Their log-scores and the target's token ids, both [rows, candidates].
     """
-    scores = draft_scores(logits, positions, sampling, token_ids, before)
+    scores = draft_scores(logits, positions, sampling, token_ids, before, allowed)
     best, columns = largest(scores, min(count, scores.shape[-1]))
     return best, columns if token_ids is None else token_ids[columns]
 
