@@ -73,21 +73,34 @@ class ConstrainedText:
             return self._matcher.compute_ff_tokens() if is_of_form else []
 
     def permitted(self, path: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """Those of some tokens that may follow the answer and a path below it; an order of magnitude less than a mask."""
+        """Those of some tokens that may follow the answer and a path below it; it costs much less than a mask.
+
+        All, where the path is not of the form; none after an end.
+        """
+        if self._ends.intersection(path):
+            return []
         with self._below(path) as is_of_form:
-            return [token for token in tokens if is_of_form and self._matcher.validate_tokens([token])]
+            return [token for token in tokens if not is_of_form or self._permits(token)]
+
+    def _permits(self, token: int) -> bool:
+        """Whether a token may follow what the matcher has read; of an end the library does not say so."""
+        return self._matcher.is_accepting() if token in self._ends else bool(self._matcher.validate_tokens([token]))
 
     def allowed_after(self, paths: Sequence[Sequence[int]]) -> Allowed:
         """Which tokens may follow the answer and each path below it, [paths, vocabulary].
 
-        None, where the path is not of the form, or nothing can follow it.
+        All, where the path is not of the form; none after an end.
         """
         masks = allocate_token_bitmask(len(paths), self._size)
         masks[:] = 0
         for row, path in enumerate(paths):
+            if self._ends.intersection(path):
+                continue
             with self._below(path) as is_of_form:
                 if is_of_form:
                     fill_next_token_bitmask(self._matcher, masks, row)
+                else:
+                    masks[row] = -1
         return self._unpacked(masks)
 
     @contextmanager

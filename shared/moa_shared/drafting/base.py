@@ -47,11 +47,11 @@ class TextForm(Protocol):
     """The form that an answer must have, after its committed tokens. A path is what a draft has below them."""
 
     def allowed_after(self, paths: Sequence[Sequence[int]]) -> Allowed:
-        """Which tokens may follow each path, [paths, vocabulary]; none, where the path itself is not of the form."""
+        """Which tokens may follow each path, [paths, vocabulary]; all, where the path itself is not of the form."""
         ...
 
     def permitted(self, path: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """Those of some tokens that may follow a path."""
+        """Those of some tokens that may follow a path; all, where the path itself is not of the form."""
         ...
 
     def forced(self, path: Sequence[int] = ()) -> list[int]:

@@ -398,7 +398,6 @@ class GrowingDraft:
                 heapq.heappush(heap, candidate)
         return Growth(tuple(node.token for node in given), tuple(_number(node.parent) for node in given))
 
-
     def _next_of_chain(self, node: _Node, room: int) -> Growth:
         """The best candidate after a node, and what the form forces after that."""
         tokens: list[int] = []
