@@ -54,10 +54,13 @@ class ConstrainedText:
         """Reads the answer's next tokens.
 
         Raises:
-            ConfigError: they are not of the form, which they are not if the target chose them.
+            ConfigError: they are not of the form, which they are if the target chose them; or the library's limits are
+                exceeded.
         """
         read = self._matcher.try_consume_tokens(list(tokens))
         self._read += read
+        if self._matcher.is_error():
+            raise refusal(self._kind, self._matcher.get_error())
         if read < len(tokens):
             raise ConfigError(
                 f"Token {self._read + 1} of the answer does not have the form that it must have.",
