@@ -92,7 +92,7 @@ def _tidy(value: Any, schema: Any) -> Any:
         ),
         (
             ConstraintKind.JSON_SCHEMA,
-            json.dumps({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
+            '{"properties": {"a": {"$ref": "#"}}, "type": "object", "required": ["a"], "additionalProperties": false}',
             snapshot(
                 "The JSON schema leads too far at one place of the answer. Look for definitions that lead only to themselves, or make it less ambiguous."
             ),
