@@ -14,11 +14,10 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from time import perf_counter
 
 import click
 from moa_bench.harness.answers import PlainClient
-from moa_bench.harness.child import running_server
+from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.cores import on_cores, split_cores
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.report.interleave import collect_interleaved
@@ -54,7 +53,7 @@ TOOL = Tool("get_weather", "Weather of a city.", RECORD)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens a second of all users together, and the ratios of interleaved rounds."""
+    """Tokens of all users a second of the server's processor time, which others on the machine hardly change, and the ratios of interleaved rounds."""
 
     users: int
     free: Spread
@@ -110,7 +109,9 @@ def is_call_right(client: PlainClient, tokenizer: Tokenizer, seed: int) -> bool:
     return sum(isinstance(piece, CallEnded) for piece in pieces) == 1 and _is_record(arguments)
 
 
-def speed_of(client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int, tokens: int = 64) -> Speed:
+def speed_of(
+    server: Child, client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int, tokens: int = 64
+) -> Speed:
     """How fast `users` at once are answered."""
     prompts = [chat_tokens(tokenizer, QUESTIONS[user % len(QUESTIONS)]) for user in range(users)]
     free = AnswerSettings(Sampling(1.0, seed=1), max_tokens=tokens, ignore_end_of_text=True)
@@ -119,9 +120,9 @@ def speed_of(client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int,
 
     def rate(settings: AnswerSettings, *, drafts: bool) -> float:
         with ThreadPoolExecutor(users) as asking:
-            began = perf_counter()
+            began = server.cpu_s()
             answers = list(asking.map(lambda prompt: client.ask(prompt, settings, server_drafts=drafts), prompts))
-            return sum(len(answer.tokens) for answer in answers) / (perf_counter() - began)
+            return sum(len(answer.tokens) for answer in answers) / (server.cpu_s() - began)
 
     rates: dict[str, Sequence[float]] = dict(
         collect_interleaved(
@@ -135,7 +136,7 @@ def speed_of(client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int,
         )
     )
     cost, gain = (paired_ratio(rates[ours], rates[base]) for ours, base in (("formed", "free"), ("drafted", "formed")))
-    return Speed(users, *(Spread.of(rates[name]) for name in ("free", "formed", "drafted")), cost, gain)
+    return Speed(users, Spread.of(rates["free"]), Spread.of(rates["formed"]), Spread.of(rates["drafted"]), cost, gain)
 
 
 @click.command()
@@ -151,8 +152,10 @@ def main(answers: int, calls: int, rounds: int, users: tuple[int, ...], pin: boo
     with on_cores(own), running_server(cores=cores) as server:
         client = PlainClient(server.address)
         for each in users if rounds else ():
-            speed = speed_of(client, tokenizer, each, rounds)
-            print(f"{each} users, tokens/s: {speed.free:1} free, {speed.formed:1} of a form, {speed.drafted:1} drafted")
+            speed = speed_of(server, client, tokenizer, each, rounds)
+            print(
+                f"{each} users, tokens a processor second: {speed.free:1} free, {speed.formed:1} of a form, {speed.drafted:1} drafted"
+            )
             print(f"  of a form / free: {speed.cost:3}; drafted / not: {speed.gain:2}", flush=True)
         invalid, differing = wrong_answers(client, tokenizer, answers)
         print(f"{answers} answers: {invalid} not of their form, {differing} others with drafts", flush=True)

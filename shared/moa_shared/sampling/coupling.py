@@ -21,6 +21,7 @@ from moa_shared.sampling.penalties import TextBefore, adjusted
 from moa_shared.sampling.scores import Scores, largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 
+_FEW = 8  # times fewer than all
 _LIKELIEST = 512  # tokens looked at for top-p before all are
 
 
@@ -75,7 +76,14 @@ def permitted(
 ) -> Scores:
     """Logits with biases and penalties, -inf for tokens that are not allowed; the arguments are those of `select`."""
     logits = adjusted(logits, positions, sampling, before)
-    return logits if allowed is None else np.where(allowed[:, : logits.shape[-1]], logits, np.float32(-np.inf))
+    if allowed is None:
+        return logits
+    allowed = allowed[:, : logits.shape[-1]]
+    if _FEW * np.count_nonzero(allowed) > allowed.size:
+        return np.where(allowed, logits, np.float32(-np.inf))
+    left = np.full_like(logits, -np.inf)
+    np.copyto(left, logits, where=allowed)  # a quarter of the time, where few are allowed
+    return left
 
 
 def select(

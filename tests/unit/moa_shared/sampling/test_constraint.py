@@ -71,8 +71,13 @@ def test_a_choice_keeps_its_texts() -> None:
 
 
 def test_a_text_is_parsed_once_however_often_its_constraint_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed, loads = [], json.loads
-    monkeypatch.setattr("moa_shared.sampling.constraint.json.loads", lambda text: parsed.append(text) or loads(text))
+    parsed, loads = list[str](), json.loads
+
+    def parse(text: str) -> object:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr("moa_shared.sampling.constraint.json.loads", parse)
     schema = '{"type": "object", "title": "once"}'
     for text in (schema, schema[:9] + schema[9:], schema):
         Constraint(ConstraintKind.JSON_SCHEMA, text)
