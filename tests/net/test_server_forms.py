@@ -45,16 +45,16 @@ async def asked(target: Target, *, wanted: bool, has_drafter: bool) -> tuple[lis
 async def test_what_a_form_forces_is_drafted_only_where_drafts_of_the_server_are_wanted(target: Target) -> None:
     text, plain = await asked(target, wanted=False, has_drafter=False)
     assert re.fullmatch(FORM.text, characters_of(text, END_OF_TEXT))
-    assert {(len(each.tokens), each.drafted, each.server_drafted) for each in plain} == {(1, 0, 0)}
+    assert not any(each.drafted or each.server_drafted for each in plain)
     forced, with_forced = await asked(target, wanted=True, has_drafter=False)
     assert forced == text
     assert sum(each.server_accepted for each in with_forced) == sum(each.server_drafted for each in with_forced)
-    assert len(with_forced) < len(plain) / 2
+    by_form = sum(each.accepted for each in with_forced)
+    assert by_form > len(text) / 2
     drafted, with_drafter = await asked(target, wanted=True, has_drafter=True)
     assert drafted == text
     # A drafter that is always right knows the rest too, once the form has left it no other tokens.
-    assert len(with_drafter) < len(with_forced)
-    assert sum(each.accepted for each in with_drafter) > 0.8 * len(text)
+    assert sum(each.accepted for each in with_drafter) > max(by_form, 0.8 * len(text))
 
 
 async def test_a_single_call_is_asked_too(target: Target) -> None:
