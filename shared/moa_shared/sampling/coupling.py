@@ -21,7 +21,7 @@ from moa_shared.sampling.penalties import TextBefore, adjusted
 from moa_shared.sampling.scores import Scores, largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 
-_FEW = 8  # times fewer than all
+_FEW = 8  # times fewer tokens than all: a choice among them alone takes a tenth of the time
 _LIKELIEST = 512  # tokens looked at for top-p before all are
 
 
@@ -76,14 +76,11 @@ def permitted(
 ) -> Scores:
     """Logits with biases and penalties, -inf for tokens that are not allowed; the arguments are those of `select`."""
     logits = adjusted(logits, positions, sampling, before)
-    if allowed is None:
-        return logits
-    allowed = allowed[:, : logits.shape[-1]]
-    if _FEW * np.count_nonzero(allowed) > allowed.size:
-        return np.where(allowed, logits, np.float32(-np.inf))
-    left = np.full_like(logits, -np.inf)
-    np.copyto(left, logits, where=allowed)  # a quarter of the time, where few are allowed
-    return left
+    return logits if allowed is None else _masked(logits, allowed[:, : logits.shape[-1]])
+
+
+def _masked(logits: Scores, allowed: npt.NDArray[np.bool_]) -> Scores:
+    return np.where(allowed, logits, np.float32(-np.inf))
 
 
 def select(
@@ -104,7 +101,30 @@ def select(
     Raises:
         InternalError: logits that are not numbers, so no token can be chosen; penalties without the text.
     """
-    logits = permitted(logits, positions, sampling, before, allowed)
+    logits = adjusted(logits, positions, sampling, before)
+    if allowed is None:
+        return _choose_rows(logits, positions, sampling)
+    rows = zip(logits, allowed[:, : logits.shape[-1]], positions, strict=True)
+    return [_choose_allowed(row, mask, position, sampling) for row, mask, position in rows]
+
+
+def _choose_allowed(row: Scores, allowed: npt.NDArray[np.bool_], position: int, sampling: Sampling) -> int:
+    """The choice among the allowed tokens: as among all, if the others were infinitely unlikely."""
+    tokens = np.flatnonzero(allowed)
+    if not 0 < _FEW * len(tokens) <= len(row):
+        return _choose_rows(_masked(row, allowed)[None], [position], sampling)[0]
+    scores = row[tokens] if sampling.greedy else _warmed(row[tokens], sampling)
+    best = int(scores.argmax())
+    if not math.isfinite(scores[best]):
+        raise _not_finite(position)
+    if sampling.greedy:
+        return int(tokens[best])
+    noise = gumbel_noise(sampling.seed, position, len(row))
+    token = choose(scores, noise[tokens], sampling.top_k, sampling.top_p, sampling.min_p)
+    return int(tokens[token]) if token is not None else _choose_plainly(_masked(row, allowed), noise, sampling)
+
+
+def _choose_rows(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list[int]:
     if sampling.greedy:
         return _likeliest(logits, positions)
     chosen: list[int] = []
