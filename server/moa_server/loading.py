@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 from moa.v1 import moa_pb2 as pb
+from moa_shared.constraints.library import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
@@ -30,7 +30,6 @@ from moa_shared.models.network.plan import plan_of
 from moa_shared.models.pooling import find_pooling
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 
 from moa_server.access.authentication import Gate
@@ -43,9 +42,6 @@ from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.execution_level import Execution, load_execution
-
-if TYPE_CHECKING:
-    from moa_shared.constraints.compiler import ConstraintCompiler
 
 log = structlog.get_logger()
 
@@ -132,20 +128,6 @@ def load_host(
         observer=observer,
         before=execution.before,
     )
-
-
-def constraint_compiler(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> ConstraintCompiler | None:
-    """Compiles the forms of answers; None where the library for that is not installed.
-
-    Args:
-        size: rows of the target's head.
-        ends: tokens that end an answer.
-    """
-    try:
-        from moa_shared.constraints.compiler import ConstraintCompiler
-    except ModuleNotFoundError:
-        return None
-    return ConstraintCompiler(tokenizer, size, ends)
 
 
 def drafter_paths(

@@ -48,6 +48,14 @@ class ConfigError(MoaError):
     default_hint = "See --help for the values allowed."
 
 
+class NoFormsError(ConfigError):
+    """An answer must have a form, and the server lacks the library that holds answers to one."""
+
+    code = "no_forms"
+    grpc_status = "FAILED_PRECONDITION"
+    default_hint = "Ask for text, or have its operator install 'moa[constraints]'."
+
+
 class NotFoundError(MoaError):
     """A file or a name that the user gave does not exist."""
 

@@ -23,6 +23,7 @@ from moa_server.service.served import Served
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.kernel_target import KernelTarget
+from moa_shared.constraints.compiler import ConstraintCompiler
 from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
@@ -81,6 +82,7 @@ def make_host(
     observer: Observer | None = None,
     clock: Callable[[], float] = time.monotonic,
     step_ms: float = 0.0,
+    forms: ConstraintCompiler | None = None,
     **settings: Any,
 ) -> Host:
     identity = pb.Identity()
@@ -95,6 +97,7 @@ def make_host(
         drafters=tuple(drafters),
         step_ms=step_ms,
         row_ms=step_ms / 100,
+        constraints=forms,
     )
     return Host.assemble(
         served,

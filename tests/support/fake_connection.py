@@ -34,6 +34,9 @@ class FakeDialer:
     def look_around(self) -> None:
         pass
 
+    def seek_form(self, *, is_needed: bool) -> bool:
+        return False
+
     def on_stalled(self) -> None:
         pass
 

@@ -78,8 +78,9 @@ class PlainClient:
     def close(self) -> None:
         self._channel.close()
 
-    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
-        request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings, *, server_drafts: bool = False) -> TimedAnswer:
+        sampling = settings_to_proto(settings)
+        request = pb.GenerateRequest(tokens=prompt, sampling=sampling, server_drafts=server_drafts)
         tokens: list[int] = []
         arrivals: list[float] = []
         began = time.perf_counter()

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.constraints.library import constraint_compiler
 from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
 from moa_shared.drafter.checkpoint.checkpoint import NewState
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
@@ -32,9 +35,13 @@ from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.mapped_parts import target_parts
 from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
+from moa_client.drafting.answer_forms import ConversationForms, DeviceForms
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
 from moa_client.drafting.paired import PairedDrafter
 from moa_client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.compiler import ConstraintCompiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,15 +336,28 @@ def _moa_drafters(
     ngrams = ngrams_for(files.fingerprint, path) if settings.copies else None
     confidence = confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None
     shape = CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
+    forms = DeviceForms(partial(_new_compiler, files))
 
     def new_drafter() -> ClientDrafter:
         guesser = TextGuesser(ngrams) if settings.copies else None
         recipe = _recipe(settings, guesser)
         return MoaDrafter(
-            states, recipe, reads_memory=reads_memory, shape=shape, guesser=guesser, confidence=confidence
+            states,
+            recipe,
+            reads_memory=reads_memory,
+            shape=shape,
+            guesser=guesser,
+            confidence=confidence,
+            forms=ConversationForms(forms),
         )
 
     return new_drafter
+
+
+def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:
+    tokenizer = load_tokenizer(files)
+    ends = end_of_text(files, tokenizer.eos_token_id)
+    return constraint_compiler(tokenizer, int(files.config["vocab_size"]), ends, tries=False)
 
 
 def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:

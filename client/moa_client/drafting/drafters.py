@@ -26,6 +26,8 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
+from moa_client.drafting.answer_forms import ConversationForms
+
 Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
 
 
@@ -78,6 +80,7 @@ class MoaDrafter:
         shape: of drafts that grow.
         guesser: merges what the text suggests into drafts; the recipe has its own.
         confidence: of standalone text; None: it was never measured, and the stated chances are taken for it.
+        forms: of the answers; None: drafts do not keep to any.
     """
 
     def __init__(
@@ -89,9 +92,11 @@ class MoaDrafter:
         shape: GrowthShape = CHAIN,
         guesser: TextGuesser | None = None,
         confidence: Confidence | None = None,
+        forms: ConversationForms | None = None,
     ) -> None:
         self._recipe = recipe
         self._confidence = confidence
+        self._forms = forms
         self._draft = ConversationDraft(new_state, shape, guesser)
         self.reads_memory = reads_memory
 
@@ -109,11 +114,17 @@ class MoaDrafter:
         return self._recipe(self._draft.state, sampling)
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        self._follow_form(sampling)
         return self._draft.growing.grow(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        self._follow_form(sampling)
         written = self._draft.write(draft, sampling)
         return written.token, chance_of(written, self._confidence)
+
+    def _follow_form(self, sampling: Sampling) -> None:
+        if self._forms is not None:
+            self._draft.follow(self._forms.after(self._draft.state.tokens, sampling))
 
 
 class LookupDrafter:

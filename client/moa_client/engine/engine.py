@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import assert_never
 
-from moa_shared.errors import MismatchError, MoaError, ProtocolError
+from moa_shared.errors import MismatchError, MoaError, NoFormsError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
@@ -131,7 +131,7 @@ class ClientEngine:
         traffic = self.connection.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
         self._asked_at, began_cpu = time.monotonic(), time.process_time()
-        await self._catch_up()
+        await self._catch_up(settings)
         figures = self.session_figures.begin()
         self._spans, problem = AnswerSpans(traceparent), ""
         self.conversation.traceparent = self._spans.traceparent
@@ -245,6 +245,8 @@ class ClientEngine:
                     assert_never(item)
         except ProtocolError as error:
             reaction = self.availability.distrust(error)
+        except NoFormsError as error:
+            reaction = await exchange.seek_form(error)
         await self._follow(reaction, now_ms())
 
     async def _follow(self, reaction: Reaction, now: float) -> None:
@@ -336,8 +338,8 @@ class ClientEngine:
         await self.connection.leave()
         self._exchange.drafting.close()
 
-    async def _catch_up(self) -> None:
-        """Handles what has happened since the last answer, and makes everything ready for a new one."""
+    async def _catch_up(self, settings: AnswerSettings) -> None:
+        """Handles what has happened since the last answer, and makes everything ready for one with these settings."""
         exchange = self._exchange
         self._is_stopping, exchange.failure, self.availability.error = False, None, None
         exchange.drafting.standalone.renew()
@@ -349,4 +351,5 @@ class ClientEngine:
         dialer = self.connection.dialer
         if self.answers.front is None and self.connection.is_up and dialer.chooses_again():
             await self.connection.drop()  # another server is clearly better, and must read all
+        await exchange.prepare(settings)
         dialer.look_around()  # for the next question

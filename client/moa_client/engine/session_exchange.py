@@ -10,8 +10,8 @@ import time
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MoaError, ProtocolError, RateLimitError, UnavailableError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.errors import MoaError, NoFormsError, ProtocolError, RateLimitError, UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Memory, Verdict
@@ -158,6 +158,19 @@ class SessionExchange:
         if self.connection.is_up and self.availability.is_served:
             self._send_ask(ask, job)
 
+    async def prepare(self, settings: AnswerSettings) -> None:
+        """Leaves the stream if another server could hold the next answer to its form, and this one cannot."""
+        dialer = self.connection.dialer
+        lacks_form = dialer.seek_form(is_needed=settings.sampling.constraint is not None)
+        if lacks_form and self.connection.is_up and self.answers.front is None:
+            await self.connection.leave_for(NoFormsError(f"{dialer.label} cannot hold answers to a form."))
+
+    async def seek_form(self, error: NoFormsError) -> Reaction:
+        """Has another server hold the answer to its form; without one the answer ends."""
+        if await self.connection.leave_for(error):
+            return NOTHING
+        return self._on_refused(error)
+
     async def stop(self) -> bool:
         """Ends the current answer for the user; whether it is over, and not only the server asked to end it.
 
@@ -243,7 +256,7 @@ class SessionExchange:
 
         Raises:
             ProtocolError: the server has chosen what was not offered.
-            ConfigError: it would ignore the form that the answer must have.
+            NoFormsError: it would ignore the form that the answer must have.
         """
         opened, drafting, window = stream.opened, self.drafting, self.drafting.online.window
         self._reader = FrameReader()
@@ -311,13 +324,13 @@ class SessionExchange:
             return self.availability.on_told_to_wait(now_ms(), error, 1e3 * lost.wait_seconds)
         if lost.retrying or front is None:
             return self.availability.on_lost(error, broke=lost.broke, is_expected=front is not None)
+        return self._on_refused(error)
+
+    def _on_refused(self, error: MoaError) -> Reaction:
+        """Ends the answer, or drops an earlier one, which the server will not verify."""
         if self.answers.current_is_front:
             self.failure = error  # the user must change the question
             return NOTHING
-        return self._on_refused_standalone(error)
-
-    def _on_refused_standalone(self, error: MoaError) -> Reaction:
-        """Drops an earlier answer, which the server will not verify."""
         self.drafting.restart()
         self.ask(self.answers.on_refused(error))
         if self.answers.front is not None:

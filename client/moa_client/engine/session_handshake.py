@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError
+from moa_shared.errors import NoFormsError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
@@ -77,12 +77,9 @@ class SessionHandshake:
         return ServerChanged("address", f"{stream.label} answers now instead of {label}. {stream.reason}".rstrip())
 
     def check_form(self, settings: AnswerSettings) -> None:
-        """Raises ConfigError if an answer must have a form, which the server of the newest stream would ignore."""
+        """Raises NoFormsError if an answer must have a form, which the server of the newest stream would ignore."""
         if settings.sampling.constraint is not None and not self._holds_forms:
-            raise ConfigError(
-                f"{self._label} cannot hold answers to a form.",
-                hint="Ask for text, or have its operator install 'moa[constraints]'.",
-            )
+            raise NoFormsError(f"{self._label} cannot hold answers to a form.")
 
     def forget_session(self) -> None:
         """Makes the next Open begin a new session."""

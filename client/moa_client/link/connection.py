@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
+from moa_shared.errors import (
+    DeniedError,
+    InternalError,
+    MoaError,
+    NoFormsError,
+    OverloadedError,
+    UnavailableError,
+)
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
@@ -171,6 +178,15 @@ class ServerConnection:
         self.dialer.on_lost(None, was_useful=self._was_useful)
         self.start()
 
+    async def leave_for(self, error: MoaError) -> bool:
+        """Leaves a stream whose server cannot do what is asked, for another one; False if there is none."""
+        self.dialer.on_lost(error, was_useful=True)
+        if not self.dialer.has_other:
+            return False
+        await self.drop()
+        self.start()
+        return True
+
     async def leave(self) -> None:
         """Says goodbye, which frees the session at the server, and leaves."""
         if self._task is not None and self._stream is not None:
@@ -216,7 +232,7 @@ class ServerConnection:
         self._log_loss(error)
         self.dialer.on_lost(error, was_useful=self._was_useful)
         has_other = self.dialer.has_other
-        retrying = isinstance(error, PASSING) or (isinstance(error, DeniedError) and has_other)
+        retrying = isinstance(error, PASSING) or (isinstance(error, DeniedError | NoFormsError) and has_other)
         wait_seconds = 0.0
         seconds = None
         if isinstance(error, OverloadedError) and not has_other:

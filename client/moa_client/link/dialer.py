@@ -19,6 +19,7 @@ from moa_shared.errors import (
     DeniedError,
     MismatchError,
     MoaError,
+    NoFormsError,
     OverloadedError,
     RateLimitError,
     UnavailableError,
@@ -31,7 +32,8 @@ from moa_client.link.server import Server
 from moa_client.link.server_choice import ServerChoice
 from moa_client.link.stream import Stream, StreamTraffic
 
-REFUSALS = (OverloadedError, MismatchError, DeniedError)  # which show that the connection works
+REFUSALS = (OverloadedError, MismatchError, DeniedError, NoFormsError)  # which show that the connection works
+LACKS_FORMS = "The former server cannot hold answers to a form."
 FAILED_SECONDS = 3.0  # that a server is the last resort after an attempt that brought nothing
 LEAVING_SECONDS = 10.0  # after it has said that it goes away: a restart takes five
 DENIED_SECONDS = 300.0  # after it has refused the key: the user needs another one
@@ -77,6 +79,15 @@ class Dialer:
     def label(self) -> str:
         """The same for people, with the name that they gave it."""
         return self._server.label
+
+    def seek_form(self, *, is_needed: bool) -> bool:
+        """Looks for servers that can hold the next answer to a form, if it must have one.
+
+        Returns:
+            whether it must, and that of the newest stream cannot, as far as is known.
+        """
+        self._choice.needs_form = is_needed
+        return is_needed and not self._choice.rank(self._server).has_form
 
     @property
     def has_other(self) -> bool:
@@ -130,7 +141,10 @@ class Dialer:
         if self._is_lost:
             self._server = await self._find(seconds)
         else:
-            self._server = self._better or self._serving or await self._choice.first()
+            serving = self._serving
+            if serving is not None and not self._choice.rank(serving).has_form:
+                serving, self._why_lost = None, LACKS_FORMS
+            self._server = self._better or serving or await self._choice.first()
         self._better = None
         seconds = seconds and max(seconds, attempt_seconds(self._server))
         return await self._open(make_open, seconds, traffic)
@@ -142,7 +156,12 @@ class Dialer:
         self._channel, self._is_lost = server.channel_number, False
         message = make_open(server.address)
         self._choice.needs = message.identity
+        if self.seek_form(is_needed=message.ask.sampling.HasField("constraint")):
+            raise _no_forms(server)
         stream, opened = await server.open(message, seconds, traffic, self._session)
+        if self._choice.needs_form and not opened.limits.constraints:  # an older version, which ignores the form
+            stream.cancel()
+            raise _no_forms(server)
         if self._serving is not None and server is not self._serving:
             self.reason, self._changed_at = self._why_lost, time.monotonic()
             if opened.HasField("new_execution"):
@@ -173,11 +192,15 @@ class Dialer:
             return
         self._is_lost = True
         server = self._server
-        if self._must_renew or is_full(error):
+        if self._must_renew or is_full(error) or isinstance(error, NoFormsError):
             self._fleet.follow(server.named, server)
             self._fleet.look_names_up()
         self._why_lost = self._why_lost or (error.message if error is not None else "The former server is silent.")
-        if isinstance(error, DeniedError):
+        if isinstance(error, NoFormsError):
+            self._why_lost = LACKS_FORMS
+            if server.served is not None:  # else the next search asks it
+                server.served.limits.constraints = False
+        elif isinstance(error, DeniedError):
             server.avoid(DENIED_SECONDS)
         elif isinstance(error, OverloadedError):
             server.avoid(error.retry_after_ms / 1e3)
@@ -212,6 +235,9 @@ class Dialer:
     def _leave_home_if_lost(self, error: MoaError | None) -> None:
         if isinstance(error, UnavailableError) and error.servers:
             self._leave_home(error.servers)
+        elif isinstance(error, NoFormsError):
+            if self._server.named or len(self._fleet.servers) > 1:
+                self._leave_home(self._server.named)
         elif self._knows_others and (not isinstance(error, REFUSALS) or is_full(error)):
             self._leave_home()
 
@@ -259,6 +285,10 @@ class Dialer:
             return False
         self._better, self._why_lost = better, "It is nearer, or has less to do."
         return True
+
+
+def _no_forms(server: Server) -> NoFormsError:
+    return NoFormsError(f"{server.label} cannot hold answers to a form.")
 
 
 def is_full(error: MoaError | None) -> bool:

@@ -87,14 +87,21 @@ class Fleet:
             self._log_once(line)
 
     def best(
-        self, servers: Sequence[Server], needs: pb.Identity, unread: Callable[[Server], int] = lambda _: 0
+        self,
+        servers: Sequence[Server],
+        needs: pb.Identity,
+        unread: Callable[[Server], int] = lambda _: 0,
+        *,
+        needs_form: bool = False,
     ) -> Server:
         """The one to try first; the first of all if none has the model.
 
         Args:
             unread: tokens of the text that a server would have to read.
+            needs_form: the answer must have a form.
         """
-        order = rank([server.rank(needs, unread(server)) for server in servers], time.monotonic())
+        ranks = [server.rank(needs, unread(server), needs_form=needs_form) for server in servers]
+        order = rank(ranks, time.monotonic())
         return servers[order[0] if order else 0]
 
     def widened(self, window_bytes: int, manifest_sha256: bytes = b"") -> Server:

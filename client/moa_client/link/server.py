@@ -212,11 +212,12 @@ class Server:
         """For so long, it is the last resort."""
         self._avoid_until = time.monotonic() + seconds
 
-    def rank(self, needs: pb.Identity, unread_tokens: int = 0) -> ServerRank:
+    def rank(self, needs: pb.Identity, unread_tokens: int = 0, *, needs_form: bool = False) -> ServerRank:
         """For a conversation that needs this target, tokenizer and drafter.
 
         Args:
             unread_tokens: of its text, that this server would have to read.
+            needs_form: its answer must have a form.
         """
         served = self.served
         if served is None:
@@ -228,6 +229,7 @@ class Server:
             served.load,
             has_model=serves(served, needs),
             has_execution=computes_alike(served, needs),
+            has_form=served.limits.constraints or not needs_form,
             has_drafter=not drafter or drafter in [each.fingerprint for each in served.drafters],
             avoid_until=self._avoid_until,
             unread_tokens=unread_tokens,

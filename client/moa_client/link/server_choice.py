@@ -1,7 +1,8 @@
 """Which server of a fleet one conversation should go to.
 
-State: what the conversation needs, and what the servers hold of its text. Invariant: a server that serves the
-conversation is left between answers only for one that is clearly better (server_rank.py).
+State: what the conversation and its running answer need, and what the servers hold of its text. Invariant: a server
+that serves the conversation is left between answers only for one that is clearly better (server_rank.py), or that can
+hold the next answer to its form.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class ServerChoice:
     def __init__(self, fleet: Fleet, text: PrefixHashes) -> None:
         self.fleet = fleet
         self.needs = pb.Identity()  # of the newest Open: what a server must have
+        self.needs_form = False  # the answer must have a form
         self._text = UnreadText(text)
 
     @property
@@ -40,7 +42,7 @@ class ServerChoice:
 
     def rank(self, server: Server) -> ServerRank:
         """What is known about a server."""
-        return server.rank(self.model, self._unread(server))
+        return server.rank(self.model, self._unread(server), needs_form=self.needs_form)
 
     def has_model(self, server: Server) -> bool:
         """Whether it is known to serve the conversation's model."""
@@ -52,7 +54,7 @@ class ServerChoice:
 
     def best(self, servers: Sequence[Server]) -> Server:
         """The one to try first."""
-        return self.fleet.best(servers, self.model, self._unread)
+        return self.fleet.best(servers, self.model, self._unread, needs_form=self.needs_form)
 
     def better_than(self, server: Server) -> Server | None:
         """One that is clearly better, if there is one."""

@@ -27,6 +27,7 @@ class ServerRank:
         step_ms: a plain step, of a server that has nothing else to do; `load`: how much of it is taken, 0 to 1.
         has_model: whether it serves the conversation's model; None: not known.
         has_execution: whether it decides with the arithmetic on which the text began.
+        has_form: whether it holds the answer to the form that it must have, if it must have one.
         has_drafter: whether it has memory for this device's drafter.
         avoid_until: it has failed or refused, and is the last resort until then.
         unread_tokens: of the conversation's text, that it must read first; `read_ms`: how long it takes to read one.
@@ -37,6 +38,7 @@ class ServerRank:
     load: float = 0.0
     has_model: bool | None = None
     has_execution: bool = True
+    has_form: bool = True
     has_drafter: bool = True
     avoid_until: float = 0.0
     unread_tokens: int = 0
@@ -52,7 +54,7 @@ class ServerRank:
 
     def is_avoided(self, now: float) -> bool:
         """Whether another server is to be tried first."""
-        return now < self.avoid_until or self.load >= 1
+        return not self.has_form or now < self.avoid_until or self.load >= 1
 
 
 def rank(standings: Sequence[ServerRank], now: float) -> list[int]:
@@ -63,18 +65,22 @@ def rank(standings: Sequence[ServerRank], now: float) -> list[int]:
     it.
     """
 
-    def place(index: int) -> tuple[bool, float, bool, bool, float, int]:
+    def place(index: int) -> tuple[bool, bool, float, bool, bool, float, int]:
         each = standings[index]
         is_avoided = each.is_avoided(now)
         until = each.avoid_until if is_avoided else 0.0
-        return is_avoided, until, not each.has_execution, not each.has_drafter, each.cost_ms, index
+        return not each.has_form, is_avoided, until, not each.has_execution, not each.has_drafter, each.cost_ms, index
 
     return sorted((index for index, each in enumerate(standings) if each.has_model is not False), key=place)
 
 
 def is_clearly_better(other: ServerRank, current: ServerRank, now: float) -> bool:
     """Whether a served conversation should change to another server, between two answers."""
-    if other.is_avoided(now) or not other.has_model or (current.has_drafter and not other.has_drafter):
+    if other.is_avoided(now) or not other.has_model:
+        return False
+    if not current.has_form:
+        return True
+    if current.has_drafter and not other.has_drafter:
         return False
     if current.has_execution and not other.has_execution:
         return False

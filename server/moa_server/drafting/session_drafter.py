@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from moa_shared.constraints.draft_form import DraftForm
 from moa_shared.drafting import ConversationDraft, ConversationDrafter, GrowthShape, NgramTable, TextGuesser
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.protocol.messages import Plane
@@ -22,6 +24,9 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.drafting.calibration import Calibration
 from moa_server.drafting.growth_rule import GrowthRule
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.constrained_text import ConstrainedText
 
 Rows = npt.NDArray[np.float32]
 NewDrafter = Callable[[], ConversationDrafter]
@@ -113,6 +118,8 @@ class SessionDrafter:
         self._found = [Calibration(found.factor, FOUND_WEIGHT) for found in record.found]
         self._calibration = Calibration(record.calibration.factor)
         self._unread = 0  # tokens committed since the last step
+        self._form: ConstrainedText | None = None  # of the answer that it drafts, and its own copy
+        self._draft_form: DraftForm | None = None
 
     @property
     def nbytes(self) -> int:
@@ -136,13 +143,16 @@ class SessionDrafter:
         rule: GrowthRule,
         read_rows: ReadRows,
         cached: int,
+        form: ConstrainedText | None = None,
     ) -> Guess:
         """Adds nodes to the draft that has arrived, as far as they pay.
 
         Args:
             covered: the chance that the next token is among the arrived nodes.
             read_rows: of the target; `cached`: those before this position exist.
+            form: of the answer; None: it has none.
         """
+        self._follow_form(form, sampling)
         pool = arrived
         reaches: list[float] = []
         steps: list[int] = []
@@ -196,13 +206,21 @@ class SessionDrafter:
                 else:
                     calibration.fade()
 
+    def _follow_form(self, form: ConstrainedText | None, sampling: Sampling) -> None:
+        """Guesses only what is of the form."""
+        if form is not self._form:
+            self._form, self._draft_form = form, DraftForm(form) if form is not None else None
+        answer = self._draft.state.tokens[sampling.answer_start :]
+        self._draft.follow(self._draft_form.after(answer) if self._draft_form is not None else None)
+
     def _follow(self, read_rows: ReadRows, cached: int) -> float:
         """Reads the rows that have come; how long it took, in ms."""
         began = time.perf_counter()
         if 0 < min(self._read.values()) < cached - MOST_UNREAD:
-            text = self._draft.state.tokens
+            text, form = self._draft.state.tokens, self._draft.form
             self._draft = ConversationDraft(self._drafter.new, SHAPE, self._guesser)
             self._draft.restart(text)
+            self._draft.follow(form)
             self._read = dict.fromkeys(self._read, 0)
         for plane, read in self._read.items():
             if not read or cached - read >= ROWS_TOGETHER[plane]:

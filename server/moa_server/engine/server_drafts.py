@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from moa_shared.protocol.messages import Plane
@@ -61,10 +61,12 @@ class DraftedWork(Work):
     """One session's share of a forward, for which the server may draft first.
 
     Args:
+        drafts_forced: what the answer's form forces is drafted too.
         order: None: the server does not draft.
         guess: what it drafted; None: nothing was tried.
     """
 
+    drafts_forced: bool = False
     order: DraftOrder | None = None
     guess: Guess | None = None
 
@@ -78,16 +80,23 @@ class ServerDrafts:
     def extend(self, work: Sequence[DraftedWork], price: TimePrice) -> float:
         """Adds what forms force, and the server's nodes, to the plans; returns how long that took, in ms."""
         began = time.perf_counter()
-        for each in work:
-            each.plan = each.plan.with_forced()
+        forced = {each: self._add_forced(each) for each in work if each.drafts_forced}
         rows = sum(each.rows for each in work) - 1
         for each in work:
-            if each.order is not None:
-                each.guess = self._guess(each.tensors, each.plan, each.order, price, rows)
+            if (order := each.order) is not None:
+                order = replace(order, most_nodes=max(0, order.most_nodes - forced.get(each, 0)))
+                each.guess = self._guess(each.tensors, each.plan, order, price, rows)
             if each.guess is not None:
                 each.plan = each.plan.extend(each.guess.tree, each.plan.own_nodes + each.guess.own)
                 rows += each.guess.own
         return 1e3 * (time.perf_counter() - began)
+
+    @staticmethod
+    def _add_forced(work: DraftedWork) -> int:
+        """Adds what the form forces to a plan; how many nodes."""
+        before = len(work.plan.tree)
+        work.plan = work.plan.with_forced()
+        return len(work.plan.tree) - before
 
     def learn(self, work: Sequence[DraftedWork]) -> None:
         """The target has chosen after the plans that `extend` has extended."""
@@ -118,7 +127,7 @@ class ServerDrafts:
             rule = GrowthRule(rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
             sampling = plan.sampling
             read_rows = tensors.read_for_drafter
-            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, read_rows, plan.cached)
+            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, read_rows, plan.cached, plan.form)
         except Exception as error:
             tensors.drafter = None
             log.error("the server's drafter failed: the session goes on without it", exc_info=error)

@@ -219,15 +219,19 @@ class Stepper:
 
         If the forward fails, each session has one of its own, so that only those that fail again are lost.
         """
-        masks = [None if each.plan.form is None else self._masks.submit(each.plan.allowed) for each in work]
+        has_forms = any(each.plan.form is not None for each in work)
+        masks = self._masks.submit(_masks_of, [each.plan for each in work]) if has_forms else None
         try:
             outputs = self.forward_all(work)
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
             return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
         outcomes: list[Outcome] = []
-        for each, output, mask in zip(work, outputs, masks, strict=True):
+        found = masks.result() if masks is not None else [None] * len(work)
+        for each, output, allowed in zip(work, outputs, found, strict=True):
+            if isinstance(allowed, Exception):
+                outcomes.append(allowed)
+                continue
             try:
-                allowed = mask.result() if mask is not None else None
                 outcomes.append(self._verify(each.tensors, each.plan, output, allowed))
             except Exception as error:  # noqa: BLE001 (as above)
                 outcomes.append(error)
@@ -303,6 +307,17 @@ class Stepper:
             for tensors, start, stop in parts:
                 tensors.planes[Plane.MEMORY].write(start, rows[done : done + stop - start])
                 done += stop - start
+
+
+def _masks_of(plans: Sequence[StepPlan]) -> list[Allowed | Exception | None]:
+    """Which tokens each session's form allows, or why that cannot be known; None: any."""
+    found: list[Allowed | Exception | None] = []
+    for plan in plans:
+        try:
+            found.append(plan.allowed())
+        except Exception as error:  # noqa: BLE001 (as above)
+            found.append(error)
+    return found
 
 
 def _newest_chunk(tensors: SessionTensors, rows: NewestRows) -> Chunk:

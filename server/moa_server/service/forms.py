@@ -9,7 +9,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from moa_shared.errors import ConfigError, OverloadedError
+from moa_shared.errors import NoFormsError, OverloadedError
 from moa_shared.sampling.constraint import Constraint
 
 if TYPE_CHECKING:
@@ -39,14 +39,12 @@ class Forms:
         """An answer under a constraint, before its first token.
 
         Raises:
-            ConfigError: the constraint cannot be enforced, or none can be here.
+            ConfigError: the constraint cannot be enforced.
+            NoFormsError: none can be here.
             OverloadedError: too many wait already.
         """
         if self._compiler is None:
-            raise ConfigError(
-                "This server cannot hold answers to a form.",
-                hint="Ask for text, or have its operator install 'moa[constraints]'.",
-            )
+            raise NoFormsError("This server cannot hold answers to a form.")
         if self._waiting >= MOST_WAITING:
             raise OverloadedError("Too many forms of answers wait to be compiled.")
         self._waiting += 1

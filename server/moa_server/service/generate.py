@@ -81,8 +81,10 @@ class Generation:
         services.let_in(live, self.caller)
         session = live.session
         session.run_ahead = True
-        drafts_by = services.drafting_source(None, wanted=request.server_drafts and not given)
-        live.drafting.agree(by_server=drafts_by is not None)
+        wants_drafts = request.server_drafts and not given
+        drafts_by = services.drafting_source(None, wanted=wants_drafts)
+        forced = wants_drafts and services.settings.drafts_here
+        live.drafting.agree(by_server=drafts_by is not None, drafts_forced=forced)
         if drafts_by is not None:
             stepper = services.engine.stepper
             services.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))

@@ -6,7 +6,9 @@ may follow a path does not depend on what else was drafted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -42,23 +44,76 @@ class ConstrainedText:
         """How many of the answer's tokens it has read."""
         return self._read
 
+    def copy(self) -> ConstrainedText:
+        """The same answer, to be continued apart from this one."""
+        other = copy(self)
+        other._matcher = self._matcher.deep_copy()
+        return other
+
     def advance(self, tokens: Sequence[int]) -> None:
         """Reads the answer's next tokens.
 
         Raises:
-            ConfigError: they are not of the form, which they are not if the target chose them.
+            ConfigError: they are not of the form, which they are if the target chose them; or the library's limits are
+                exceeded.
         """
         read = self._matcher.try_consume_tokens(list(tokens))
         self._read += read
+        if self._matcher.is_error():
+            raise refusal(self._kind, self._matcher.get_error())
         if read < len(tokens):
             raise ConfigError(
                 f"Token {self._read + 1} of the answer does not have the form that it must have.",
                 hint="Ask again: the answer was continued without its constraint.",
             )
 
-    def forced(self) -> list[int]:
-        """The tokens that follow in any case, as the tokenizer would write them; none where there is a choice."""
-        return self._matcher.compute_ff_tokens()
+    def forced(self, path: Sequence[int] = ()) -> list[int]:
+        """The tokens that follow the answer, and a path below it, in any case; none where there is a choice.
+
+        They are those that the tokenizer would write.
+        """
+        with self._below(path) as is_of_form:
+            return self._matcher.compute_ff_tokens() if is_of_form else []
+
+    def permitted(self, path: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """Those of some tokens that may follow the answer and a path below it; it costs much less than a mask.
+
+        All, where the path is not of the form; none after an end.
+        """
+        if self._ends.intersection(path):
+            return []
+        with self._below(path) as is_of_form:
+            return [token for token in tokens if not is_of_form or self._permits(token)]
+
+    def _permits(self, token: int) -> bool:
+        """Whether a token may follow what the matcher has read; of an end the library does not say so."""
+        return self._matcher.is_accepting() if token in self._ends else bool(self._matcher.validate_tokens([token]))
+
+    def allowed_after(self, paths: Sequence[Sequence[int]]) -> Allowed:
+        """Which tokens may follow the answer and each path below it, [paths, vocabulary].
+
+        All, where the path is not of the form; none after an end.
+        """
+        masks = allocate_token_bitmask(len(paths), self._size)
+        masks[:] = 0
+        for row, path in enumerate(paths):
+            if self._ends.intersection(path):
+                continue
+            with self._below(path) as is_of_form:
+                if is_of_form:
+                    fill_next_token_bitmask(self._matcher, masks, row)
+                else:
+                    masks[row] = -1
+        return self._unpacked(masks)
+
+    @contextmanager
+    def _below(self, path: Sequence[int]) -> Iterator[bool]:
+        """Has the matcher read a path for a while; whether it is of the form, and does not end the text."""
+        read = 0 if self._ends.intersection(path) else self._matcher.try_consume_tokens(list(path))
+        try:
+            yield read == len(path)
+        finally:
+            self._matcher.rollback(read)
 
     def allowed(self, tree: DraftTree) -> Allowed:
         """Which tokens may follow the answer, and each node of a draft below it: [1 + nodes, vocabulary].
@@ -85,6 +140,9 @@ class ConstrainedText:
                 self._fill(masks, node + 1)
         finally:
             self._matcher.rollback(len(read))
+        return self._unpacked(masks)
+
+    def _unpacked(self, masks: npt.NDArray[np.int32]) -> Allowed:
         bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._size, bitorder="little")
         return bits.view(np.bool_)
 

@@ -65,6 +65,12 @@ def refusal(kind: ConstraintKind, problem: str) -> ConfigError:
         return ConfigError(
             f"The {kind.label} has a oneOf whose forms overlap, which cannot be enforced.", hint="Use anyOf."
         )
+    if "NoExtensionBias" in problem:
+        hint = "Look for contradictions, and for definitions that lead only to themselves."
+        return ConfigError(f"The {kind.label} allows no text at all.", hint=hint)
+    if "Too many items" in problem:
+        hint = "Look for definitions that lead only to themselves, or make it less ambiguous."
+        return ConfigError(f"The {kind.label} leads too far at one place of the answer.", hint=hint)
     words = " ".join(_PLACE.sub("", problem).split()).rstrip(".")
     return ConfigError(f"The {kind.label} cannot be enforced: {words[:MOST_ERROR]}.", hint="Use a simpler one.")
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int64]
+Allowed = npt.NDArray[np.bool_]
 
 
 class Drafter(Protocol):
@@ -39,6 +40,22 @@ class Drafter(Protocol):
         """Adds nodes (parents: numbers in order of addition, -1 the root); logits [nodes, columns], float32, after
         each.
         """
+        ...
+
+
+class TextForm(Protocol):
+    """The form that an answer must have, after its committed tokens. A path is what a draft has below them."""
+
+    def allowed_after(self, paths: Sequence[Sequence[int]]) -> Allowed:
+        """Which tokens may follow each path, [paths, vocabulary]; all, where the path itself is not of the form."""
+        ...
+
+    def permitted(self, path: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """Those of some tokens that may follow a path; all, where the path itself is not of the form."""
+        ...
+
+    def forced(self, path: Sequence[int] = ()) -> list[int]:
+        """The tokens that follow a path in any case; none where there is a choice."""
         ...
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.base import ConversationDrafter, TextForm
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.drafting.repetition import barred_after
@@ -40,6 +40,12 @@ class ConversationDraft:
         self._guesser = guesser
         self.state = new_state()
         self.growing = GrowingDraft(self.state, shape, guesser)
+        self.form: TextForm | None = None
+
+    def follow(self, form: TextForm | None) -> None:
+        """As `GrowingDraft.follow`, for this conversation."""
+        self.form = form
+        self.growing.follow(form)
 
     def restart(self, tokens: Sequence[int]) -> int:
         """Sets the tokens of the conversation; how many of them the drafter knew."""
@@ -54,6 +60,7 @@ class ConversationDraft:
         else:
             self.state = self._new_state()
             self.growing = GrowingDraft(self.state, self._shape, self._guesser)
+            self.growing.follow(self.form)
         self.growing.commit(tokens[common:])
         if self._guesser is not None:
             self._guesser.restart(tokens)

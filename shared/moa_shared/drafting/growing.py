@@ -16,7 +16,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import GrowingDrafter
+from moa_shared.drafting.base import GrowingDrafter, TextForm
 from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST, SHORTEST_STANDALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
@@ -85,6 +85,7 @@ class _Node:
     least: float = 0.0  # the least log-score among its candidates, for what is none of them
     spare: tuple[tuple[int, float], ...] = ()  # further tokens with their log-scores, best first
     looked: bool = False  # whether what the text suggests after it is among the children
+    is_forced_on: bool = False  # the form leaves one token to follow it, its only child
 
 
 class GrowingDraft:
@@ -105,6 +106,17 @@ class GrowingDraft:
         self._call = 0
         self._held = 0  # nodes that the drafter holds
         self._written: tuple[DraftTree, _Node] | None = None  # the newest draft of standalone text, and its leaf
+        self._form: TextForm | None = None
+
+    def follow(self, form: TextForm | None) -> None:
+        """Guesses only what is of a form from now on; None: whatever there is.
+
+        Args:
+            form: of the text after the newest committed token, whenever something is asked of this draft.
+        """
+        if form is not self._form:
+            self.forget()
+            self._form = form
 
     def forget(self) -> None:
         """Forgets all nodes: the drafter's draft was dropped, or is another one's."""
@@ -173,14 +185,13 @@ class GrowingDraft:
 
         0 if there is nothing to expand.
         """
-        nodes = self._place(draft, sampling)
-        best = self._best_open(nodes) if self._root.expanded else [self._root]
+        best = self._next_to_expand(self._place(draft, sampling))
         return sum(math.exp(node.score - self._root.score) * _uncovered(node) for node in best)
 
     def expand(self, draft: DraftTree, sampling: Sampling) -> None:
         """One step of the drafter below `draft`; `offer` gives what it has found."""
-        nodes = self._place(draft, sampling)
-        self._expand(self._best_open(nodes) if self._root.expanded else [])
+        nodes = self._next_to_expand(self._place(draft, sampling))
+        self._expand([node for node in nodes if node is not self._root])
 
     def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> WrittenToken:
         """What to write after the newest node of a draft: the drafter's own choice, or what the conversation has after
@@ -190,8 +201,11 @@ class GrowingDraft:
         if not leaf.expanded:
             self._expand([leaf])
         own = self._own_choice(leaf, barred)
-        copied = self._guesser.copied(self._ahead(leaf), SHORTEST_STANDALONE) if self._guesser is not None else None
-        written = likelier(own, None if copied is None or copied[0] in barred else copied)
+        ahead, form = self._ahead(leaf), self._form
+        copied = self._guesser.copied(ahead, SHORTEST_STANDALONE) if self._guesser is not None else None
+        if copied is not None and (copied[0] in barred or (form and not form.permitted(ahead, [copied[0]]))):
+            copied = None
+        written = likelier(own, copied)
         if written.token not in leaf.children:
             step = written.log_chance
             leaf.children[written.token] = _Node(written.token, leaf, step, leaf.score + step, leaf.depth + 1)
@@ -207,6 +221,8 @@ class GrowingDraft:
             token, step = spare
             child = leaf.children[token] = _Node(token, leaf, step, leaf.score + step, leaf.depth + 1, said=step)
             allowed = [child]
+        if not leaf.children and self._form is not None:  # the drafter has no column for what the form allows
+            return int(self._form.allowed_after([self._ahead(leaf)])[0].argmax()), _LEAST_STEP
         best = max(allowed or leaf.children.values(), key=lambda child: child.said)
         return best.token, best.said
 
@@ -248,8 +264,7 @@ class GrowingDraft:
 
     def _look(self, node: _Node) -> None:
         """Adds what the text suggests after a node, and after that, likeliest first, as far as it is likely enough."""
-        guesser = self._guesser
-        if guesser is None or node.looked:
+        if (self._guesser is None and self._form is None) or node.looked:
             return
         least = self._root.score + max(self._floor, LEAST_LOG_SURVIVAL)
         order = count()
@@ -261,7 +276,7 @@ class GrowingDraft:
             if node.looked:
                 continue
             node.looked = True
-            for token, log_chance in guesser.guesses(self._ahead(node)):
+            for token, log_chance in self._suggestions(node):
                 child = node.children.get(token)
                 if child is None:
                     child = _Node(token, node, log_chance, node.score + log_chance, node.depth + 1)
@@ -270,6 +285,18 @@ class GrowingDraft:
                     child.step = max(child.step, log_chance)
                     child.score = max(child.score, node.score + log_chance)
                 heapq.heappush(below, (-child.score, next(order), child))
+
+    def _suggestions(self, node: _Node) -> list[tuple[int, float]]:
+        """What form and text suggest after a node: tokens with their log-chances."""
+        form, guesser, ahead = self._form, self._guesser, self._ahead(node)
+        if form is not None and (forced := form.forced(ahead)):
+            node.is_forced_on = True
+            return [(forced[0], 0.0)]
+        guesses = guesser.guesses(ahead) if guesser is not None else []
+        if form is None or not guesses:
+            return guesses
+        permitted = form.permitted(ahead, [token for token, _ in guesses])
+        return [guess for guess in guesses if guess[0] in permitted]
 
     def _ahead(self, node: _Node) -> list[int]:
         """The tokens from below the root down to a node."""
@@ -284,10 +311,15 @@ class GrowingDraft:
     def _best_open(self, nodes: Sequence[_Node]) -> list[_Node]:
         """The draft's best unexpanded nodes that are worth a step."""
         if self._shape.breadth == 1:
-            return [node for node in nodes[-1:] if not node.expanded]
+            return [node for node in nodes[-1:] if not node.expanded and not node.is_forced_on]
         least = self._root.score + self._floor
-        open_nodes = [node for node in nodes if not node.expanded and node.score >= least]
+        open_nodes = [n for n in nodes if not n.expanded and not n.is_forced_on and n.score >= least]
         return heapq.nlargest(self._shape.breadth, open_nodes, key=lambda node: node.score)
+
+    def _next_to_expand(self, nodes: Sequence[_Node]) -> list[_Node]:
+        """What a step of the drafter would look at: the root first."""
+        root = self._root
+        return self._best_open(nodes) if root.expanded or root.is_forced_on else [root]
 
     def _expand(self, nodes: Sequence[_Node]) -> None:
         """Gives candidates to these nodes, and to those above them that have none."""
@@ -316,9 +348,15 @@ class GrowingDraft:
     def _candidates(self, nodes: Sequence[_Node], logits: npt.NDArray[np.float32]) -> None:
         first = self._drafter.next_position - self._root.depth
         positions, breadth = [first + node.depth for node in nodes], self._shape.breadth
-        sampling, drafter = self._sampling, self._drafter
-        before = TextBefore(drafter.tokens, [self._ahead(node) for node in nodes]) if sampling.reads_text else None
-        best, tokens = draft_candidates(logits, positions, sampling, breadth + SPARE, drafter.token_ids, before)
+        sampling, drafter, form = self._sampling, self._drafter, self._form
+        paths = [self._ahead(node) for node in nodes] if sampling.reads_text or form is not None else []
+        before = TextBefore(drafter.tokens, paths) if sampling.reads_text else None
+        allowed = form.allowed_after(paths) if form is not None else None
+        best, tokens = draft_candidates(
+            logits, positions, sampling, breadth + SPARE, drafter.token_ids, before, allowed
+        )
+        if allowed is not None:
+            best = np.where(np.take_along_axis(allowed, tokens, axis=1), best, np.float32(-np.inf))
         for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
             node.expanded = True
             node.least = min(0.0, max(_LEAST_STEP, row_scores[:breadth][-1]))
@@ -339,11 +377,7 @@ class GrowingDraft:
         """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""
         room = self._shape.nodes - (len(nodes) - 1)
         if self._shape.breadth == 1:
-            if room <= 0 or not nodes[-1].children:
-                return Growth()
-            child = max(nodes[-1].children.values(), key=lambda child: child.step)
-            child.call, child.number = self._call, len(nodes) - 1
-            return Growth((child.token,), (nodes[-1].number,))
+            return self._next_of_chain(nodes[-1], room)
         least = self._root.score + self._floor
         order = count()
 
@@ -376,6 +410,16 @@ class GrowingDraft:
             return False
         copied = self._guesser.copied(self._ahead(node.parent), SHORTEST)
         return copied is not None and copied[0] == node.token
+
+    def _next_of_chain(self, node: _Node, room: int) -> Growth:
+        """The best candidate after a node, and what the form forces after that."""
+        tokens: list[int] = []
+        first = node.number
+        while len(tokens) < room and node.children and (not tokens or node.is_forced_on):
+            node = max(node.children.values(), key=lambda child: child.step)
+            tokens.append(node.token)
+            self._look(node)
+        return Growth(tuple(tokens), tuple(range(first, first + len(tokens))))
 
 
 def _number(node: _Node | None) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from moa_shared.errors import ConfigError
 
@@ -55,15 +56,7 @@ class Constraint:
     text: str = ""
 
     def __post_init__(self) -> None:
-        label, size = self.kind.label, len(self.text.encode())
-        if size > MOST_BYTES:
-            raise ConfigError(f"The {label} has {size:,} bytes, at most {MOST_BYTES:,} are allowed.")
-        if (self.kind is ConstraintKind.JSON_OBJECT) is bool(self.text):
-            raise ConfigError(f"The {label} has {'a text, expected none' if self.text else 'no text'}.")
-        if self.kind is ConstraintKind.JSON_SCHEMA and not isinstance(_parsed(self.text, label), dict | bool):
-            raise ConfigError(f"The {label} is not a JSON object.")
-        if self.kind is ConstraintKind.CHOICE:
-            _check_choices(_parsed(self.text, label))
+        _check(self.kind, self.text)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -79,6 +72,19 @@ def choice_of(texts: list[str]) -> Constraint:
     """
     _check_choices(texts)
     return Constraint(ConstraintKind.CHOICE, json.dumps(texts, ensure_ascii=False))
+
+
+@lru_cache(8)  # a question's is made twice: to compile it, and among its settings
+def _check(kind: ConstraintKind, text: str) -> None:
+    label, size = kind.label, len(text.encode())
+    if size > MOST_BYTES:
+        raise ConfigError(f"The {label} has {size:,} bytes, at most {MOST_BYTES:,} are allowed.")
+    if (kind is ConstraintKind.JSON_OBJECT) is bool(text):
+        raise ConfigError(f"The {label} has {'a text, expected none' if text else 'no text'}.")
+    if kind is ConstraintKind.JSON_SCHEMA and not isinstance(_parsed(text, label), dict | bool):
+        raise ConfigError(f"The {label} is not a JSON object.")
+    if kind is ConstraintKind.CHOICE:
+        _check_choices(_parsed(text, label))
 
 
 def _parsed(text: str, label: str) -> object:

@@ -120,7 +120,8 @@ class Sampling:
 
     def within(self, answer_start: int) -> Sampling:
         """The same for an answer that starts there; itself where that does not matter."""
-        return replace(self, answer_start=answer_start) if self.penalises_answer else self
+        matters = self.penalises_answer or self.constraint is not None
+        return replace(self, answer_start=answer_start) if matters else self
 
 
 def _check_bias(bias: TokenBias) -> None:

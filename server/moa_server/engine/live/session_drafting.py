@@ -23,6 +23,7 @@ class SessionDrafting:
         takes_drafts: whether they count.
         verifies_all: whether all of their nodes are verified, even where that does not pay.
         by_server: whether the server drafts too.
+        drafts_forced: whether it drafts what an answer's form forces, for which it needs no drafter.
     """
 
     source: MemorySource | None = None
@@ -31,6 +32,7 @@ class SessionDrafting:
     takes_drafts: bool = True
     verifies_all: bool = False
     by_server: bool = False
+    drafts_forced: bool = False
     _told: int = 0  # tokens that the server's drafter knows, and their hash
     _told_hash: int = 0
 
@@ -48,12 +50,13 @@ class SessionDrafting:
         self,
         *,
         by_server: bool,
+        drafts_forced: bool = False,
         record: DraftRecord | None = None,
         takes_drafts: bool = True,
         verifies_all: bool = False,
     ) -> None:
         """Settles who drafts for a new stream."""
-        self.by_server, self.record = by_server, record
+        self.by_server, self.drafts_forced, self.record = by_server, drafts_forced, record
         self.takes_drafts, self.verifies_all = takes_drafts, verifies_all
 
     def keep(self, source: MemorySource, widths: Mapping[KeptPlane, int]) -> list[KeptPlane]:

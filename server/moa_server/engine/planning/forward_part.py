@@ -30,4 +30,5 @@ class ForwardPart(DraftedWork):
         cls, live: LiveSession, plan: StepPlan, coding: Coding, *, reads: bool = False, order: DraftOrder | None = None
     ) -> ForwardPart:
         """A session's part."""
-        return cls(live.tensors, plan, order=order, live=live, coding=coding, reads=reads)
+        forced = live.drafting.drafts_forced
+        return cls(live.tensors, plan, drafts_forced=forced, order=order, live=live, coding=coding, reads=reads)

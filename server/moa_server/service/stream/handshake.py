@@ -144,6 +144,7 @@ class OpenHandshake:
         drafts_by = services.drafting_source(terms.source, wanted=wanted)
         live.drafting.agree(
             by_server=drafts_by is not None,
+            drafts_forced=wanted and services.settings.drafts_here,
             record=DraftRecord(),
             takes_drafts=services.settings.takes_drafts,
             verifies_all=not services.settings.choose_nodes,

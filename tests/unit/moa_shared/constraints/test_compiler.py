@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from moa_shared.constraints.compiler import ConstraintCompiler
+from moa_shared.constraints.compiler import REFUSAL_SECONDS, ConstraintCompiler
 from moa_shared.errors import ConfigError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -52,3 +52,32 @@ def test_a_schema_that_takes_too_long_is_refused(compiler: ConstraintCompiler) -
     schema = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(8000)}}
     with pytest.raises(ConfigError, match="The JSON schema cannot be enforced: it takes more than"):
         compiler.begin(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)))
+
+
+def test_what_was_refused_is_refused_again_without_a_child_for_a_while(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, tried = [0.0], list[Constraint]()
+
+    class Child:
+        def try_constraint(self, constraint: Constraint) -> None:
+            tried.append(constraint)
+            raise ConfigError("It is refused.", hint="Leave it out.")
+
+    monkeypatch.setattr("moa_shared.constraints.compiler.constraint_child", Child)
+    monkeypatch.setattr("moa_shared.constraints.compiler.REFUSALS_KEPT", 2)
+    compiler = ConstraintCompiler(tokenizer, ROWS, [0], clock=lambda: now[0])
+
+    def ask(name: str) -> None:
+        with pytest.raises(ConfigError, match=r"It is refused\. Leave it out\."):
+            compiler.begin(choice_of([name]))
+
+    for name in ("a", "a", "b", "a"):
+        ask(name)
+    assert [each.choices[0] for each in tried] == ["a", "b"]
+    ask("c")  # one too many to remember
+    ask("a")
+    assert [each.choices[0] for each in tried] == ["a", "b", "c", "a"]
+    now[0] = REFUSAL_SECONDS + 1
+    ask("a")
+    assert len(tried) == 5

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError
@@ -66,3 +68,17 @@ def test_what_is_no_constraint_is_refused(kind: ConstraintKind, text: str, messa
 
 def test_a_choice_keeps_its_texts() -> None:
     assert choice_of(["a", "né|"]).choices == ("a", "né|")
+
+
+def test_a_text_is_parsed_once_however_often_its_constraint_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed, loads = list[str](), json.loads
+
+    def parse(text: str) -> object:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr("moa_shared.sampling.constraint.json.loads", parse)
+    schema = '{"type": "object", "title": "once"}'
+    for text in (schema, schema[:9] + schema[9:], schema):
+        Constraint(ConstraintKind.JSON_SCHEMA, text)
+    assert parsed == [schema]

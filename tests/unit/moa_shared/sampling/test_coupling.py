@@ -343,3 +343,27 @@ def test_biases_are_kept_in_the_order_of_their_tokens() -> None:
 def test_biases_that_are_no_such_are_refused(bias: list[tuple[int, float]], message: str) -> None:
     with pytest.raises(ConfigError, match=f"logit_bias {message}"):
         Sampling(logit_bias=tuple(bias))
+
+
+@settings(max_examples=examples(200))
+@given(
+    seed=st.integers(0, 1 << 20),
+    share=st.sampled_from([0.0, 0.02, 0.1, 0.6, 1.0]),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.0, 0.7, 1.5]),
+        top_k=st.sampled_from([0, 1, 3]),
+        top_p=st.sampled_from([1.0, 0.9, 0.4]),
+        min_p=st.sampled_from([0.0, 0.1]),
+        logit_bias=st.sampled_from([(), ((3, 2.0), (70, -1.0))]),
+    ),
+)
+def test_a_choice_among_allowed_tokens_is_that_among_all_if_the_others_were_impossible(
+    seed: int, share: float, sampling: Sampling
+) -> None:
+    random = np.random.default_rng(seed)
+    logits = np.round(normal(3, 80, seed=seed) * 4, 1).astype(np.float32)  # so that some tie
+    allowed = random.random((3, 90)) < share
+    allowed[:, random.integers(80)] = True
+    masked = np.where(allowed[:, :80], logits, np.float32(-np.inf))
+    assert select(logits, [5, 6, 7], sampling, None, allowed) == select(masked, [5, 6, 7], sampling)

@@ -1,0 +1,168 @@
+"""Answers of a form by the real model: whether they have it, with drafts and without, and what that costs and brings.
+
+    python -m tests.e2e.forms_figures            # the figures of docs/measurements/parts.md
+    python -m tests.e2e.forms_figures --answers 12 --calls 4 --rounds 1
+
+It starts a server of its own. What is timed fills its tokens: a list without end, and free text that goes on after its
+end; free and formed answers, and those with drafts, take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import click
+from moa_bench.harness.answers import PlainClient
+from moa_bench.harness.child import Child, running_server
+from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+from moa_bench.report.interleave import collect_interleaved
+from moa_bench.report.spread import Spread, paired_ratio
+from moa_client.tools.forced import forced_grammar
+from moa_client.tools.formats.families import find_format
+from moa_client.tools.reading.pieces import CallArguments, CallEnded
+from moa_client.tools.template_input import ChatMessage, template_input
+from moa_client.tools.tool import Tool
+from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.settings import Sampling
+from moa_shared.text.template import ChatTemplate
+
+PLACES = ("Paris", "Oslo", "Lima", "Cairo", "Quito")
+PROPERTIES = {
+    "city": {"type": "string", "maxLength": 24},
+    "unit": {"enum": ["celsius", "fahrenheit"]},
+    "days": {"type": "integer", "minimum": 1, "maximum": 14},
+}
+RECORD = {"type": "object", "properties": PROPERTIES, "required": [*PROPERTIES], "additionalProperties": False}
+LIST = {"type": "array", "items": RECORD, "minItems": 1000}
+DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+FORMS = (
+    Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(RECORD)),
+    Constraint(ConstraintKind.REGEX, f"On {DATE} it (rains|snows|is dry)\\."),
+    Constraint(ConstraintKind.CHOICE, json.dumps(["warm and dry", "warm and wet", "cold and dry", "cold and wet"])),
+)
+TOOL = Tool("get_weather", "Weather of a city.", RECORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens of all users a second of the server's processor time, which others on the machine hardly change, and the ratios of interleaved rounds."""
+
+    users: int
+    free: Spread
+    formed: Spread
+    drafted: Spread
+    cost: Spread  # formed to free
+    gain: Spread  # drafted to formed
+
+
+def wrong_answers(client: PlainClient, tokenizer: Tokenizer, count: int) -> tuple[int, int]:
+    """How many answers are not of their form, and how many are others with drafts."""
+    invalid = differing = 0
+    for number in range(count):
+        form, place = FORMS[number % len(FORMS)], PLACES[number % len(PLACES)]
+        prompt = chat_tokens(tokenizer, f"What is the weather in {place} now?")
+        sampling = Sampling(0.0 if number % 4 == 0 else 1.0, seed=number, constraint=form)
+        settings = AnswerSettings(sampling, max_tokens=200)
+        plain, drafted = (client.ask(prompt, settings, server_drafts=drafts).tokens for drafts in (False, True))
+        invalid += not _is_of(form, tokenizer.shown(plain))
+        differing += plain != drafted
+    return invalid, differing
+
+
+def _is_of(form: Constraint, text: str) -> bool:
+    if form.kind is ConstraintKind.JSON_SCHEMA:
+        return _is_record(text)
+    return text in form.choices if form.kind is ConstraintKind.CHOICE else bool(re.fullmatch(form.text, text))
+
+
+def _is_record(text: str) -> bool:
+    try:
+        match json.loads(text):
+            case {"city": str(city), "unit": "celsius" | "fahrenheit", "days": int(days), **others}:
+                return len(city) <= 24 and 1 <= days <= 14 and not others
+    except ValueError:
+        pass
+    return False
+
+
+def is_call_right(client: PlainClient, tokenizer: Tokenizer, seed: int) -> bool:
+    """Whether an answer that must be a call is one whole call, with arguments of the schema."""
+    template = tokenizer.chat_template or ""
+    form = find_format(template)
+    question = ChatMessage("user", f"What is the weather in {PLACES[seed % len(PLACES)]}?")
+    given = template_input(form, template, [question], [TOOL])
+    prompt = ChatTemplate(tokenizer).whole(given.messages, given.arguments)
+    grammar = forced_grammar(form, [TOOL], tokenizer.special_tokens)
+    sampling = Sampling(1.0, seed=seed, constraint=Constraint(ConstraintKind.LARK, grammar))
+    answer = client.ask(prompt, AnswerSettings(sampling, max_tokens=200), server_drafts=True)
+    reader = form.reader([TOOL])
+    pieces = [*reader.push(tokenizer.decode(list(answer.tokens))), *reader.finish()]
+    arguments = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments))
+    return sum(isinstance(piece, CallEnded) for piece in pieces) == 1 and _is_record(arguments)
+
+
+def speed_of(
+    server: Child, client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int, tokens: int = 64
+) -> Speed:
+    """How fast `users` at once are answered."""
+    prompts = [chat_tokens(tokenizer, QUESTIONS[user % len(QUESTIONS)]) for user in range(users)]
+    free = AnswerSettings(Sampling(1.0, seed=1), max_tokens=tokens, ignore_end_of_text=True)
+    constraint = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(LIST))
+    formed = AnswerSettings(Sampling(1.0, seed=1, constraint=constraint), max_tokens=tokens)
+
+    def rate(settings: AnswerSettings, *, drafts: bool) -> float:
+        with ThreadPoolExecutor(users) as asking:
+            began = server.cpu_s()
+            answers = list(asking.map(lambda prompt: client.ask(prompt, settings, server_drafts=drafts), prompts))
+            return sum(len(answer.tokens) for answer in answers) / (server.cpu_s() - began)
+
+    rates: dict[str, Sequence[float]] = dict(
+        collect_interleaved(
+            {
+                "free": lambda: rate(free, drafts=False),
+                "formed": lambda: rate(formed, drafts=False),
+                "drafted": lambda: rate(formed, drafts=True),
+            },
+            rounds,
+            warm_up=1,
+        )
+    )
+    cost, gain = (paired_ratio(rates[ours], rates[base]) for ours, base in (("formed", "free"), ("drafted", "formed")))
+    return Speed(users, Spread.of(rates["free"]), Spread.of(rates["formed"]), Spread.of(rates["drafted"]), cost, gain)
+
+
+@click.command()
+@click.option("--answers", default=500)
+@click.option("--calls", default=100)
+@click.option("--rounds", default=5)
+@click.option("--users", default=(1, 16), multiple=True)
+@click.option("--pin", is_flag=True, help="The server on one core, the rest on another.")
+def main(answers: int, calls: int, rounds: int, users: tuple[int, ...], pin: bool) -> None:
+    """Prints the figures."""
+    tokenizer = load_tokenizer(resolve("default"))
+    cores, own = split_cores(pin)
+    with on_cores(own), running_server(cores=cores) as server:
+        client = PlainClient(server.address)
+        for each in users if rounds else ():
+            speed = speed_of(server, client, tokenizer, each, rounds)
+            print(
+                f"{each} users, tokens a processor second: {speed.free:1} free, {speed.formed:1} of a form, {speed.drafted:1} drafted"
+            )
+            print(f"  of a form / free: {speed.cost:3}; drafted / not: {speed.gain:2}", flush=True)
+        invalid, differing = wrong_answers(client, tokenizer, answers)
+        print(f"{answers} answers: {invalid} not of their form, {differing} others with drafts", flush=True)
+        right = sum(is_call_right(client, tokenizer, seed) for seed in range(calls))
+        print(f"{calls} required calls: {right} valid")
+        client.close()
+
+
+if __name__ == "__main__":
+    main()

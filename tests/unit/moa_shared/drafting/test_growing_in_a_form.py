@@ -1,0 +1,150 @@
+"""Drafts of an answer that must have a form: no node that the form forbids, and what it forces without the drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_shared.constraints.draft_form import DraftForm
+from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, GrowthShape, TextGuesser
+from moa_shared.sampling.constraint import Constraint, ConstraintKind
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.toy_forms import FIRST, ToyForms
+
+END = 95
+FORM = Constraint(ConstraintKind.REGEX, r"kind: (red|green|blue)( and (red|green|blue))?; size: [0-9]{2}\.")
+TREE = GrowthShape(breadth=3, nodes=40, survival=0.01)
+Rows = npt.NDArray[np.float32]
+START = 3  # of the answer
+
+
+class Table:
+    """A drafter whose logits depend on the newest token, as those of its target do; it keeps no draft."""
+
+    def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
+        self.tokens = [10, 11, 12]
+        self.token_ids = token_ids
+        self.steps = 0
+        self.table = np.random.default_rng(seed).standard_normal((END + 1, END + 1), np.float32)
+
+    @property
+    def next_position(self) -> int:
+        return len(self.tokens)
+
+    def begin(self) -> Rows:
+        return self._logits([self.tokens[-1]])
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        return self._logits(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+
+    def crop(self, length: int) -> None:
+        del self.tokens[length:]
+
+    def append_memory(self, start: int, rows: Rows) -> None:
+        raise AssertionError("it reads none")
+
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        raise AssertionError("it reads none")
+
+    def _logits(self, tokens: Sequence[int]) -> Rows:
+        self.steps += 1
+        rows: Rows = self.table[list(tokens)]
+        return rows if self.token_ids is None else rows[:, self.token_ids]
+
+
+def token(character: str) -> int:
+    return ord(character) - FIRST
+
+
+def whole(drafter: Table, sampling: Sampling) -> list[int]:
+    """What the target says."""
+    form, text = ToyForms(END).begin(FORM), list(drafter.tokens)
+    while True:
+        form.advance(text[START + form.read :])
+        allowed = form.allowed(DraftTree((), ()))
+        chosen = select(drafter.table[text[-1:]], [len(text)], sampling, None, allowed)
+        if chosen == [END]:
+            return text[START:]
+        text += chosen
+
+
+@given(st.integers(0, 99), st.sampled_from([Sampling(), Sampling(1.0, seed=3)]), st.sampled_from([CHAIN, TREE]))
+def test_a_drafter_that_agrees_drafts_what_the_target_chooses_in_the_form(
+    seed: int, sampling: Sampling, shape: GrowthShape
+) -> None:
+    drafter = Table(seed)
+    expected = whole(drafter, sampling)
+    growing, draft_form = GrowingDraft(drafter, shape), DraftForm(ToyForms(END).begin(FORM))
+    said = list[int]()
+    while len(said) < len(expected):
+        growing.follow(draft_form.after(said))
+        draft = DraftTree((), ())
+        for _ in range(2):
+            growth = growing.grow(draft, sampling)
+            draft = DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
+        alone = ToyForms(END).begin(FORM)
+        alone.advance(said)
+        for path in draft.paths:
+            assert alone.permitted(path[:-1], path[-1:]) == list(path[-1:])
+        node, taken = -1, 0
+        while taken < len(expected) - len(said):
+            child = draft.child_with(node, expected[len(said) + taken])
+            if child is None:
+                break
+            node, taken = child, taken + 1
+        assert taken  # it agrees with the target
+        new = expected[len(said) : len(said) + taken]
+        growing.commit(new)
+        said += new
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+def test_what_is_forced_needs_no_step_of_the_drafter(shape: GrowthShape) -> None:
+    drafter = Table(1)
+    growing = GrowingDraft(drafter, shape)
+    growing.follow(ToyForms(END).begin(FORM))
+    growth = growing.grow(DraftTree((), ()), Sampling())
+    assert growth.tokens == tuple(map(token, "kind: "))
+    assert growth.parents == tuple(range(-1, 5))
+    assert drafter.steps == 0
+    assert not growing.reach(DraftTree((), ()), Sampling()) > 1
+
+
+def test_what_the_text_suggests_is_drafted_only_where_the_form_allows_it() -> None:
+    guesser = TextGuesser()
+    draft = ConversationDraft(lambda: Table(1), TREE, guesser)
+    text = [token(each) for each in "kind: red; kind: rex kind: re"]
+    draft.restart(text)
+    form = DraftForm(ToyForms(END).begin(FORM))
+    draft.follow(form.after([token(each) for each in "kind: re"]))
+    assert draft.growing.offer(DraftTree((), ()), Sampling()).tokens[0] == token("d")  # and not the newer x
+
+
+def test_standalone_text_is_of_the_form_even_where_the_drafter_lacks_the_token() -> None:
+    for token_ids in (None, np.array([token("x"), token("r"), token("e"), token(";")])):
+        draft = ConversationDraft(lambda ids=token_ids: Table(1, ids), CHAIN)  # type: ignore[misc]
+        draft.restart([10, 11, 12])
+        draft.follow(ToyForms(END).begin(FORM))
+        written = list[int]()
+        for _ in range(12):
+            written.append(draft.write(DraftTree.chain(written), Sampling(), guarded=False).token)
+        alone = ToyForms(END).begin(FORM)
+        alone.advance(written)
+        assert alone.read == 12
+
+
+def test_a_text_that_is_not_of_the_form_is_drafted_without_it() -> None:
+    form = DraftForm(ToyForms(END).begin(FORM))
+    assert form.after([token("k")]) is not None
+    assert form.after([token("k"), token("x")]) is None
+    assert form.after([token("k"), token("x"), token("y")]) is None
