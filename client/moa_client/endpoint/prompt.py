@@ -47,7 +47,7 @@ def chat_prompt(
     template = model.chat_template
     calls = find_format(template)
     given = template_input(calls, template, messages, offer.tools)
-    with refusing("reasoning_effort"):
+    with refusing(asked.param):
         given.arguments.update(template_arguments(template, asked))
     try:
         tokens = model.render(given)
@@ -61,7 +61,8 @@ def chat_prompt(
         markup = AnswerMarkup(calls if has_calls else None, offer, thinking, is_open)
     if reasoning is not None and asked.is_off and not reasoning.is_open:
         reasoning = None  # the prompt has closed it
-    return Prompt(tokens, markup, _constraint(calls, offer, model, reasoning, form))
+    with refusing(asked.budget_param):
+        return Prompt(tokens, markup, _constraint(calls, offer, model, reasoning, form))
 
 
 def _reasoning(tokens: Sequence[int], model: ServedModel, asked: AskedReasoning) -> Reasoning | None:
@@ -94,8 +95,7 @@ def _constraint(
         with refusing("response_format"):
             grammar = reasoned_grammar(reasoning, form, model.special_tokens)
     elif reasoning is not None and reasoning.budget is not None:
-        with refusing("thinking_token_budget"):
-            grammar = limited_grammar(reasoning, model.special_tokens)
+        grammar = limited_grammar(reasoning, model.special_tokens)
     else:
         return None
     return Constraint(ConstraintKind.LARK, grammar)

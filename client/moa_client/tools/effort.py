@@ -64,12 +64,15 @@ class AskedReasoning:
         is_on: whether the model is to reason at all; None: as it has it.
         budget: the most tokens of it; None: any number.
         arguments: further ones of the chat template, by name.
+        param, budget_param: of the request, which errors name.
     """
 
     effort: str | None = None
     is_on: bool | None = None
     budget: int | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    param: str = "reasoning_effort"
+    budget_param: str = "thinking_token_budget"
 
     @property
     def is_off(self) -> bool:

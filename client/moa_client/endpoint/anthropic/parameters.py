@@ -24,16 +24,21 @@ PARAMETERS = (
     Parameter("top_p", MESSAGES, "used", "More than 0, at most 1; if absent the model's, else 1."),
     Parameter("top_k", MESSAGES, "used", "Sample from the k likeliest tokens; 0: all; if absent the model's, else 0."),
     Parameter("stop_sequences", MESSAGES, "used", "Up to 16 texts of 1 to 64 characters."),
-    Parameter("tools", MESSAGES, "used", "Up to 128 tools of the program, see below; not with `output_config.format`."),
+    Parameter("tools", MESSAGES, "used", "Up to 128 tools of the program, see below."),
     Parameter("tool_choice", MESSAGES, "used", "`auto`, `any`, `tool`, `none`, each with `disable_parallel_tool_use`."),
     Parameter(
         "thinking",
         MESSAGES,
         "used",
-        "`enabled`, `adaptive` and `disabled`: models think as their chat template has it; "
-        "`display: omitted` leaves the blocks of it out.",
+        "`enabled` with `budget_tokens`, `disabled`, or as the model has it; without effect on a model that does not "
+        "think. `display: omitted` leaves the blocks of it out.",
     ),
-    Parameter("output_config", MESSAGES, "used", "`format`: `json_schema`, which is enforced; `effort` has no effect."),
+    Parameter(
+        "output_config",
+        MESSAGES,
+        "used",
+        "`format`: `json_schema`, which is enforced on what calls no tool; `effort` has no effect.",
+    ),
     Parameter(
         "context_management", MESSAGES, "used", "Only `clear_thinking_20251015`, which is what happens in any case."
     ),

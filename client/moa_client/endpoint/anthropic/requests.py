@@ -25,7 +25,9 @@ from moa_client.endpoint.asked import AnswerHeader, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
 from moa_client.endpoint.fields import RequestFields, first_problem, refused, refusing
 from moa_client.endpoint.prompt import chat_prompt
+from moa_client.tools.effort import AS_IT_IS, AskedReasoning
 from moa_client.tools.offer import ToolOffer, offer_of
+from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import ChoiceMode, Tool, ToolChoice, check_tools
 from moa_client.web.error_form import RequestError
 
@@ -139,7 +141,16 @@ class MessagesRequest(RequestFields):
 
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
-        return chat_prompt(conversation(self.system, self.messages), self.offer(), model)
+        messages = conversation(self.system, self.messages)
+        return chat_prompt(messages, self.offer(), model, self._reasoning(model), self._constraint())
+
+    def _reasoning(self, model: ServedModel) -> AskedReasoning:
+        """What is asked of the reasoning before the answer; nothing if the model has none: agents always ask."""
+        if find_thinking(model.chat_template) is None:
+            return AS_IT_IS
+        is_on = {"enabled": True, "disabled": False}.get(self.thinking.type)
+        budget = self.thinking.budget_tokens if is_on else None
+        return AskedReasoning(is_on=is_on, budget=budget, param="thinking", budget_param="thinking.budget_tokens")
 
     def options(self, defaults: SamplingDefaults = NOTHING_SAID, vocab_size: int = TOKEN_LIMIT) -> AnswerOptions:
         """The options of the answer; nothing of them is open."""
@@ -185,8 +196,7 @@ class MessagesRequest(RequestFields):
                 code="missing_required_parameter",
             )
         conversation(self.system, self.messages)
-        if self.offer().tools and self.output_config.format is not None:
-            raise refused("output_config.format", "an answer of this form calls no tools: give one of them")
+        self.offer()
 
     def _constraint(self) -> Constraint | None:
         if self.output_config.format is None:

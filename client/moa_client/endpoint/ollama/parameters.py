@@ -24,7 +24,12 @@ PARAMETERS = (
     Parameter("stream", OLLAMA, "used", "true if absent: an object a line, as the text is committed."),
     Parameter("format", OLLAMA, "used", "`json`, or a JSON schema, which is enforced."),
     Parameter("options", OLLAMA, "used", "See below."),
-    Parameter("think", OLLAMA, "used", "Models think as their chat template has it; false: it is not sent."),
+    Parameter(
+        "think",
+        OLLAMA,
+        "used",
+        "true, false or `low`, `medium`, `high`, `max`, as far as the model can be asked.",
+    ),
     Parameter("keep_alive", OLLAMA, "ignored", "The server's model stays loaded."),
     Parameter("truncate", OLLAMA, "refused", "What does not fit into the context is refused.", (False,)),
     Parameter("shift", OLLAMA, "refused", "An answer ends where the context does.", (False,)),

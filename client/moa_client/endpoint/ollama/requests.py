@@ -27,6 +27,7 @@ from moa_client.endpoint.ollama.messages import Message, conversation
 from moa_client.endpoint.ollama.parameters import used_body
 from moa_client.endpoint.openai.tool_fields import ToolField, tool_offer
 from moa_client.endpoint.prompt import chat_prompt
+from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.tool import ToolChoice
@@ -81,7 +82,7 @@ class OllamaRequest(RequestFields):
     stream: bool = True
     format: Annotated[dict[str, Any] | str, PlainValidator(_format)] = ""
     options_: OptionFields = Field(default_factory=OptionFields, alias="options")
-    think: Annotated[bool | str, PlainValidator(_think)] = True
+    think: Annotated[bool | str | None, PlainValidator(_think)] = None
 
     @property
     def unverified(self) -> Literal["end", "fail"] | None:
@@ -114,7 +115,7 @@ class OllamaRequest(RequestFields):
                 repeat_last_n=given.repeat_last_n,
                 presence_penalty=given.presence_penalty,
                 frequency_penalty=given.frequency_penalty,
-                constraint=self._constraint(),
+                constraint=self.constraint(),
             ).decided(defaults, DEFAULTS)
             options.settings()
         except ConfigError as error:
@@ -128,7 +129,13 @@ class OllamaRequest(RequestFields):
             RequestError: they do not fit together.
         """
 
-    def _constraint(self) -> Constraint | None:
+    def reasoning(self) -> AskedReasoning:
+        """What is asked of the reasoning before the answer."""
+        if isinstance(self.think, str):
+            return AskedReasoning("xhigh" if self.think == "max" else self.think, param="think")
+        return AskedReasoning(is_on=self.think, param="think")
+
+    def constraint(self) -> Constraint | None:
         """The form of the answer.
 
         Raises:
@@ -165,7 +172,7 @@ class ChatRequest(OllamaRequest):
 
     def prompt(self, model: ServedModel) -> Prompt:
         """What the model is asked."""
-        return chat_prompt(conversation(self.messages), self.offer(), model)
+        return chat_prompt(conversation(self.messages), self.offer(), model, self.reasoning(), self.constraint())
 
     def form(self, header: AnswerHeader, parts: AnswerParts | None) -> OllamaForm:
         """How the answer is sent."""
@@ -178,8 +185,7 @@ class ChatRequest(OllamaRequest):
                 "the last message must not be from assistant: answers are not continued",
             )
         conversation(self.messages)
-        if self.offer().tools and self.format:
-            raise refused("format", "an answer of this form calls no tools: give one of them")
+        self.offer()
 
 
 class TextRequest(OllamaRequest):
@@ -202,7 +208,8 @@ class TextRequest(OllamaRequest):
         if self.raw:
             return Prompt(model.encode(self.text))
         system = [ChatMessage("system", self.system)] if self.system else []
-        return chat_prompt([*system, ChatMessage("user", self.text)], ToolOffer(), model)
+        messages = [*system, ChatMessage("user", self.text)]
+        return chat_prompt(messages, ToolOffer(), model, self.reasoning(), self.constraint())
 
     def form(self, header: AnswerHeader, parts: AnswerParts | None) -> OllamaForm:
         """How the answer is sent."""

@@ -165,7 +165,7 @@ PARAMETERS = (
         "Nothing more can be said of a response; reasoning comes as text, without encryption.",
         ([], ["reasoning.encrypted_content"]),
     ),
-    Parameter("reasoning", RESPONSES, "refused", "Models answer as their chat template has it.", ({},)),
+    Parameter("reasoning", RESPONSES, "used", "`effort`, as chats have `reasoning_effort`; summaries are not made."),
     Parameter("top_logprobs", RESPONSES, "refused", "Responses tell no probabilities.", (0,)),
     Parameter("truncation", RESPONSES, "refused", "Nothing is left out of an input: shorten it.", ("disabled",)),
     Parameter("background", RESPONSES, "refused", "A response is made while its client waits.", (False,)),

@@ -145,7 +145,7 @@ class ResponseForm:
             "output": output,
             "parallel_tool_calls": request.parallel_tool_calls,
             "previous_response_id": request.previous_response_id,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": request.reasoning.effort, "summary": None},
             "service_tier": "default",
             "store": self._is_kept,
             "temperature": request.temperature,
@@ -160,13 +160,13 @@ class ResponseForm:
         }
 
     def _usage(self, progress: AnswerProgress) -> Fields:
-        """How many tokens there were; which of them were cached, or reasoning, is not counted."""
+        """How many tokens there were; which of them were cached is not counted."""
         asked, answered = self._header.prompt_tokens, progress.completion_tokens
         return {
             "input_tokens": asked,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": answered,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": progress.reasoning_tokens or 0},
             "total_tokens": asked + answered,
         }
 

@@ -27,6 +27,7 @@ from moa_client.endpoint.openai.response_format import (
 from moa_client.endpoint.openai.tool_fields import FunctionField, tool_offer
 from moa_client.endpoint.prompt import chat_prompt
 from moa_client.endpoint.responses.items import INPUT, ITEMS, Item, as_items, conversation, used_items
+from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ChoiceMode, ToolChoice
 from moa_client.web.error_form import RequestError
@@ -59,6 +60,14 @@ class TextConfig(RequestFields):
         type="text"
     )
     verbosity: Literal["medium"] | None = None
+
+
+class ReasoningConfig(RequestFields):
+    """The reasoning before the answer; there are no summaries of it."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: None = None
+    generate_summary: None = None
 
 
 class FlatTool(FunctionField):
@@ -107,6 +116,7 @@ class ResponseRequest(AnswerRequest):
         default_factory=dict, max_length=MOST_NOTES
     )
     text: TextConfig = TextConfig()
+    reasoning: ReasoningConfig = ReasoningConfig()
     max_output_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     tools: list[FlatTool] = Field(default_factory=list)
     tool_choice: Annotated[ToolChoice, PlainValidator(_choice)] = ToolChoice()
@@ -142,7 +152,9 @@ class ResponseRequest(AnswerRequest):
         Raises:
             RequestError: the model cannot be asked this.
         """
-        return chat_prompt(conversation(before, self.input, self.instructions), self.offer(), model)
+        asked = AskedReasoning(self.reasoning.effort, param="reasoning.effort")
+        messages = conversation(before, self.input, self.instructions)
+        return chat_prompt(messages, self.offer(), model, asked, self.constraint())
 
     def check(self) -> None:
         super().check()
@@ -152,8 +164,8 @@ class ResponseRequest(AnswerRequest):
             raise refused("moa.provisional", "only streams of /v1/chat/completions and /v1/completions have it")
         if self.previous_response_id is None:
             conversation((), self.input, self.instructions)
-        if self.offer().tools and self.constraint() is not None:
-            raise refused("text.format", "an answer of this form calls no tools: give one of them, or tool_choice none")
+        if self.offer().tools and self.structured_outputs is not None:
+            raise refused("structured_outputs", "an answer of this form calls no tools: use text.format")
 
 
 def response_request(body: Mapping[str, Any]) -> ResponseRequest:

@@ -132,10 +132,6 @@ def test_a_prompt_is_counted_without_a_limit() -> None:
             {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "then"}},
             snapshot("tool_choice: A call of 'then' is required, which is not among the tools. Offered: now."),
         ),
-        (
-            {"tools": [TOOL], "output_config": {"format": SCHEMA}},
-            snapshot("output_config.format: an answer of this form calls no tools: give one of them."),
-        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_its_name(given: dict[str, Any], message: str) -> None:

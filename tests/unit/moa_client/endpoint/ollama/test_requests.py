@@ -98,10 +98,6 @@ def test_a_prompt_is_a_chat_of_its_own_unless_it_is_raw() -> None:
             snapshot("messages[0].images is not supported. Models read text only."),
         ),
         (
-            {"tools": [TOOL], "format": "json"},
-            snapshot("format: an answer of this form calls no tools: give one of them."),
-        ),
-        (
             {"messages": [ASKED, {"role": "tool", "tool_name": "now", "content": "noon"}]},
             snapshot("messages[1]: no message before it made a call 'now' that has no result."),
         ),

@@ -173,9 +173,9 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             ),
         ),
         (
-            HI | {"tools": [TOOL], "text": {"format": SCHEMA}},
+            HI | {"tools": [TOOL], "structured_outputs": {"choice": ["a"]}},
             snapshot(
-                "text.format | invalid_value | text.format: an answer of this form calls no tools: give one of them, or tool_choice none."
+                "structured_outputs | invalid_value | structured_outputs: an answer of this form calls no tools: use text.format."
             ),
         ),
         (
@@ -227,10 +227,8 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             ),
         ),
         (
-            HI | {"reasoning": {"effort": "high"}},
-            snapshot(
-                "reasoning | unsupported_parameter | reasoning is not supported. Models answer as their chat template has it."
-            ),
+            HI | {"reasoning": {"summary": "auto"}},
+            snapshot("reasoning.summary | invalid_value | reasoning.summary: expected None."),
         ),
         (HI | {"metadata": {"a": 1}}, snapshot("metadata.a | invalid_value | metadata.a: expected a valid string.")),
         (
