@@ -12,7 +12,8 @@ from moa_client.endpoint.health import Health, health_route
 from moa_client.endpoint.host_source import HostSource
 from moa_client.endpoint.ollama import parameters as ollama
 from moa_client.endpoint.openai.message_fields import message_fields_table
-from moa_client.endpoint.openai.parameters import EMBEDDING_PARAMETERS, PARAMETERS, fields_table, parameters_table
+from moa_client.endpoint.openai.parameters import EMBEDDING_PARAMETERS, PARAMETERS, parameters_table
+from moa_client.endpoint.parameters import fields_table
 from moa_client.endpoint.responses.items import items_table
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.endpoint.routes_table import routes_table

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moa_client.endpoint.fields import refused
-from moa_client.endpoint.openai.parameters import Api, Parameter, fields_table, used_fields
+from moa_client.endpoint.parameters import Api, Parameter, fields_table, used_fields
 
 MESSAGES: tuple[Api, ...] = ("messages",)
 TEXT_ONLY = "models read text only"

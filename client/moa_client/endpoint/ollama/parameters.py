@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moa_client.endpoint.openai.parameters import Api, Parameter, fields_table, used_fields
+from moa_client.endpoint.parameters import Api, Parameter, fields_table, used_fields
 
 OLLAMA: tuple[Api, ...] = ("ollama",)
 _TEXT_ONLY = "Models read text only."

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moa_client.endpoint.openai.parameters import CHAT, Parameter, fields_table, used_fields
+from moa_client.endpoint.openai.parameters import CHAT
+from moa_client.endpoint.parameters import Parameter, fields_table, used_fields
 from moa_client.web.error_form import RequestError
 
 _OTHER_NAME = "The same in other programs' form, which is not read."

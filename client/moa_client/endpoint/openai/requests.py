@@ -28,9 +28,10 @@ from moa_client.endpoint.openai.choices_form import OpenAiChoicesForm
 from moa_client.endpoint.openai.forms import ChatForm, OpenAiForm, TextForm
 from moa_client.endpoint.openai.message_fields import used_messages
 from moa_client.endpoint.openai.messages import Message, conversation
-from moa_client.endpoint.openai.parameters import Api, used_parameters
+from moa_client.endpoint.openai.parameters import used_parameters
 from moa_client.endpoint.openai.response_format import ResponseFormat, StructuredOutputs, constraint_of
 from moa_client.endpoint.openai.tool_fields import ToolChoiceField, ToolField, tool_offer
+from moa_client.endpoint.parameters import Api
 from moa_client.endpoint.prompt import chat_prompt
 from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from moa_client.endpoint.fields import RequestFields, refused, refusing
-from moa_client.endpoint.openai.parameters import RESPONSES, Parameter, used_fields
+from moa_client.endpoint.openai.parameters import RESPONSES
+from moa_client.endpoint.parameters import Parameter, used_fields
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.tool import ToolCall, ToolResult
 from moa_client.web.error_form import RequestError

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import Prompt
 from moa_client.endpoint.fields import RequestFields, refused
-from moa_client.endpoint.openai.parameters import RESPONSES, Parameter, used_fields
+from moa_client.endpoint.openai.parameters import RESPONSES
 from moa_client.endpoint.openai.requests import AnswerRequest, parsed_request
 from moa_client.endpoint.openai.response_format import (
     JsonObjectFormat,
@@ -25,6 +25,7 @@ from moa_client.endpoint.openai.response_format import (
     constraint_of,
 )
 from moa_client.endpoint.openai.tool_fields import FunctionField, tool_offer
+from moa_client.endpoint.parameters import Parameter, used_fields
 from moa_client.endpoint.prompt import chat_prompt
 from moa_client.endpoint.responses.items import INPUT, ITEMS, Item, as_items, conversation, used_items
 from moa_client.tools.effort import AskedReasoning
