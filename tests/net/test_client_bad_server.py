@@ -39,6 +39,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.net.client_device import device
 from tests.net.server_peer import VOCAB
+from tests.support.answer_events import plainly_committed
 from tests.support.messages import raises
 
 PROMPT = [5, 17, 42]
@@ -188,7 +189,7 @@ async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
     hashed = PrefixHashes([1, 2]).at(2) & 0xFFFF_FFFF
     frames = [OPENED, memory(payload=b"short", prefix_hash=hashed), verdict([7, 8, 9, 1], finish=pb.FINISH_MAX_TOKENS)]
     events, engine = await alone(target, frames)
-    assert events == [Committed((7, 8, 9, 1)), Ended(Finish.MAX_TOKENS)]
+    assert events == [plainly_committed(7, 8, 9, 1), Ended(Finish.MAX_TOKENS)]
     assert engine.unsettled == 0
 
 

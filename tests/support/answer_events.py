@@ -1,4 +1,6 @@
-"""A strategy for the events of one answer, of which every event may cut a character in pieces: tokens are bytes."""
+"""Events of answers: of a plain step, and a strategy for those of one answer, whose tokens are bytes, so that every event
+may cut a character in pieces.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
+from moa_client.conversation.text_runs import Provenance
 from moa_shared.protocol.finish_rule import Finish
+
+
+def plainly_committed(*tokens: int) -> Committed:
+    """Tokens that no draft had."""
+    return Committed(tokens, writers=(Provenance.TARGET,) * len(tokens))
 
 
 def decode_bytes(tokens: Sequence[int]) -> str:

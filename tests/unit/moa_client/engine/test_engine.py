@@ -9,13 +9,14 @@ from typing import cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import Committed, Ended, Event, LinkState
+from moa_client.conversation.events import Ended, Event, LinkState
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.connection import FrameReceived
 from moa_shared.errors import MismatchError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 
+from tests.support.answer_events import plainly_committed
 from tests.support.fake_connection import LINK, VOCAB, FakeConnection, bare_device, use_fake_connections
 
 PROMPT = [1, 2, 3]
@@ -56,7 +57,7 @@ async def test_a_question_is_answered(engine: ClientEngine) -> None:
     assert connection.opens[0].ask.id == 1
     connection.verdict(1, 3, [4, 5])
     connection.verdict(1, 5, [6], finish=pb.FINISH_END_OF_TEXT)
-    assert await asking == [Committed((4, 5)), Committed((6,)), Ended(Finish.END_OF_TEXT)]
+    assert await asking == [plainly_committed(4, 5), plainly_committed(6), Ended(Finish.END_OF_TEXT)]
     assert engine.conversation.tokens == [*PROMPT, 4, 5, 6]
     assert engine.figures.verdicts == 2
 
@@ -69,7 +70,7 @@ async def test_an_event_is_shown_before_the_next_item_is_handled(engine: ClientE
         connection.open()
         connection.verdict(1, 3, [4])
         connection.verdict(1, 4, [5])
-        assert await asking == Committed((4,))
+        assert await asking == plainly_committed(4)
         assert engine.conversation.tokens == [*PROMPT, 4]
 
 
@@ -81,7 +82,7 @@ async def test_what_comes_from_a_stream_that_was_left_is_dropped(engine: ClientE
     late = FrameReceived(connection.stream_number - 1, pb.ServerFrame(verdict=pb.Verdict(ask=1, base=3, tokens=[9])))
     engine._inbox.post(late)
     connection.verdict(1, 3, [4], finish=pb.FINISH_END_OF_TEXT)
-    assert await asking == [Committed((4,)), Ended(Finish.END_OF_TEXT)]
+    assert await asking == [plainly_committed(4), Ended(Finish.END_OF_TEXT)]
 
 
 async def test_a_server_that_violates_the_protocol_is_left(engine: ClientEngine) -> None:
@@ -151,7 +152,7 @@ async def test_a_user_who_stops_gets_the_servers_last_word(engine: ClientEngine)
         stop = pb.ClientFrame(stop=pb.Stop(ask=1, base=1))
         await until(lambda: stop in connection.sent)
         connection.verdict(1, 4, [5], finish=pb.FINISH_CANCELLED)
-        assert await asking == Committed((5,))
+        assert await asking == plainly_committed(5)
         assert await anext(events) == Ended(Finish.CANCELLED)
 
 

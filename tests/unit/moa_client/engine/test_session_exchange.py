@@ -10,7 +10,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import Committed, Ended, LinkChanged, LinkState, ServerChanged
+from moa_client.conversation.events import Ended, LinkChanged, LinkState, ServerChanged
 from moa_client.drafting.results import DraftCompleted, DrafterFailed
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.inbox import Inbox
@@ -24,6 +24,7 @@ from moa_shared.sampling.constraint import choice_of
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
+from tests.support.answer_events import plainly_committed
 from tests.support.fake_connection import LINK, VOCAB, FakeConnection, bare_device, use_fake_connections
 
 Result = TypeVar("Result")
@@ -159,7 +160,7 @@ def test_what_is_decided_is_shown(session: Session) -> None:
     session.ask()
     session.decide(4, 5)
     session.decide(6, finish=pb.FINISH_END_OF_TEXT)
-    assert session.events() == [Committed((4, 5)), Committed((6,)), Ended(Finish.END_OF_TEXT)]
+    assert session.events() == [plainly_committed(4, 5), plainly_committed(6), Ended(Finish.END_OF_TEXT)]
     assert session.exchange.figures.newest.verdicts == 2
 
 
@@ -167,7 +168,7 @@ def test_a_server_that_shuts_down_does_not_end_the_answer(session: Session) -> N
     session.open()
     session.ask()
     session.decide(4, finish=pb.FINISH_DRAINING)
-    assert session.events() == [Committed((4,))]
+    assert session.events() == [plainly_committed(4)]
     session.connection.receive(go_away=pb.GoAway(reason="an update"))
     session.handle()
     assert session.availability.error is not None
