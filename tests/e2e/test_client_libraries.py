@@ -4,13 +4,14 @@ drafts and cuts as with them. Calls and schemas are enforced, so a small model's
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
 
 import pytest
-from openai import OpenAI, pydantic_function_tool
+from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
 from pydantic import BaseModel, Field, SecretStr
 
 from tests.e2e.endpoints import KEY, Endpoints, example
@@ -79,6 +80,37 @@ def test_openai(endpoints: Endpoints) -> None:
     name, _, text = endpoints.same(call)
     assert name == "get_weather"
     assert text
+
+
+def test_openai_agents(endpoints: Endpoints) -> None:
+    from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+
+    set_tracing_disabled(True)
+
+    async def act(url: str) -> tuple[list[str], str, list[str]]:
+        """The cities that the tool was asked for, the answer, and what has happened before it."""
+        cities: list[str] = []
+
+        @function_tool
+        def get_weather(city: str) -> str:
+            """The weather of a city."""
+            cities.append(city)
+            return "sunny, 21 degrees"
+
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+            settings = ModelSettings(temperature=0, max_tokens=60, tool_choice="required", parallel_tool_calls=False)
+            model = OpenAIResponsesModel("default", client)
+            agent = Agent(
+                "Weather", instructions="Be brief.", model=model, model_settings=settings, tools=[get_weather]
+            )
+            run = Runner.run_streamed(agent, QUESTION)
+            kinds = [event.name async for event in run.stream_events() if event.type == "run_item_stream_event"]
+            return cities, str(run.final_output), [str(kind) for kind in kinds]
+
+    cities, answer, kinds = endpoints.same(lambda url: asyncio.run(act(url)))
+    assert len(cities) == 1
+    assert answer
+    assert kinds == ["tool_called", "tool_output", "message_output_created"]
 
 
 def test_litellm(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, NotFoundError, OpenAI
+from openai import NotFoundError, OpenAI
 from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
 from pydantic import BaseModel, Field
 
 from tests.support.daemon_home import Home, daemon_home
-from tests.support.skipping import cannot_run
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("real target")]
 PLAIN: dict[str, Any] = {"model": "default", "temperature": 0, "max_output_tokens": 120}
@@ -96,36 +94,3 @@ def test_a_call_is_made_answered_and_continued(home: Home) -> None:
         answer = client.responses.create(**{**PLAIN, "input": result}, previous_response_id=called.id)
     assert answer.output_text
     assert answer.previous_response_id == called.id
-
-
-def test_an_agent_of_openais_library_calls_a_tool_and_answers(home: Home) -> None:
-    try:
-        from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
-    except ImportError:
-        cannot_run("openai-agents is not installed")
-    set_tracing_disabled(True)
-    cities: list[str] = []
-
-    @function_tool
-    def get_weather(city: str) -> str:
-        """The weather of a city."""
-        cities.append(city)
-        return "sunny, 21 degrees"
-
-    async def ask(url: str) -> tuple[Any, list[str]]:
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            settings = ModelSettings(temperature=0, max_tokens=60, tool_choice="required", parallel_tool_calls=False)
-            model = OpenAIResponsesModel("default", client)
-            agent = Agent(
-                "Weather", instructions="Be brief.", model=model, model_settings=settings, tools=[get_weather]
-            )
-            run = Runner.run_streamed(agent, "What is the weather in Paris?")
-            kinds: list[str] = [
-                event.name async for event in run.stream_events() if event.type == "run_item_stream_event"
-            ]
-            return run.final_output, kinds
-
-    answer, kinds = asyncio.run(ask(started(home)))
-    assert len(cities) == 1
-    assert answer
-    assert kinds == ["tool_called", "tool_output", "message_output_created"]
