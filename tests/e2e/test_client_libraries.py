@@ -52,7 +52,11 @@ def _kept_to_this_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No library asks or tells others, and what one has left open warns in its own test."""
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would fetch a list of prices
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # of those who take the current one, and close none
     yield
+    asyncio.set_event_loop(None)
+    loop.close()
     gc.collect()
 
 

@@ -79,19 +79,19 @@ def choices_through_cuts(
     behind_4g: Behind4G, question: str, extensions: Mapping[str, Any] | None = None, **asked: Any
 ) -> list[Choice]:
     """The same as the choices of its chunks."""
-    client = OpenAI(base_url=behind_4g.url, api_key="none")
-    stream = client.chat.completions.create(
-        model="default",
-        messages=[{"role": "user", "content": question}],
-        top_p=1,
-        seed=SEED,
-        max_tokens=LENGTH,
-        stream=True,
-        extra_body={**PLAIN, **(extensions or {})},
-        **asked,
-    )
     choices: list[Choice] = []
-    joined_through_cuts(behind_4g, contents(stream, choices))
+    with OpenAI(base_url=behind_4g.url, api_key="none") as client:
+        stream = client.chat.completions.create(
+            model="default",
+            messages=[{"role": "user", "content": question}],
+            top_p=1,
+            seed=SEED,
+            max_tokens=LENGTH,
+            stream=True,
+            extra_body={**PLAIN, **(extensions or {})},
+            **asked,
+        )
+        joined_through_cuts(behind_4g, contents(stream, choices))
     return choices
 
 
