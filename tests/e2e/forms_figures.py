@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import click
 from moa_bench.harness.answers import PlainClient
-from moa_bench.harness.child import Child, running_server
+from moa_bench.harness.child import running_server
 from moa_bench.harness.cores import on_cores, split_cores
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens
 from moa_bench.report.interleave import collect_interleaved
@@ -53,7 +54,7 @@ TOOL = Tool("get_weather", "Weather of a city.", RECORD)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens of all users a second of the server's processor time, which others on the machine hardly change, and the ratios of interleaved rounds."""
+    """Tokens of all users a second, and the ratios of interleaved rounds."""
 
     users: int
     free: Spread
@@ -110,9 +111,13 @@ def is_call_right(client: PlainClient, tokenizer: Tokenizer, seed: int) -> bool:
 
 
 def speed_of(
-    server: Child, client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int, tokens: int = 64
+    clock: Callable[[], float], client: PlainClient, tokenizer: Tokenizer, users: int, rounds: int, tokens: int = 64
 ) -> Speed:
-    """How fast `users` at once are answered."""
+    """How fast `users` at once are answered.
+
+    Args:
+        clock: seconds.
+    """
     prompts = [chat_tokens(tokenizer, QUESTIONS[user % len(QUESTIONS)]) for user in range(users)]
     free = AnswerSettings(Sampling(1.0, seed=1), max_tokens=tokens, ignore_end_of_text=True)
     constraint = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(LIST))
@@ -120,9 +125,9 @@ def speed_of(
 
     def rate(settings: AnswerSettings, *, drafts: bool) -> float:
         with ThreadPoolExecutor(users) as asking:
-            began = server.cpu_s()
+            began = clock()
             answers = list(asking.map(lambda prompt: client.ask(prompt, settings, server_drafts=drafts), prompts))
-            return sum(len(answer.tokens) for answer in answers) / (server.cpu_s() - began)
+            return sum(len(answer.tokens) for answer in answers) / (clock() - began)
 
     rates: dict[str, Sequence[float]] = dict(
         collect_interleaved(
@@ -144,17 +149,22 @@ def speed_of(
 @click.option("--calls", default=100)
 @click.option("--rounds", default=5)
 @click.option("--users", default=(1, 16), multiple=True)
+@click.option(
+    "--processor",
+    is_flag=True,
+    help="Count the server's processor time, which others on the machine hardly change: as with one core.",
+)
 @click.option("--pin", is_flag=True, help="The server on one core, the rest on another.")
-def main(answers: int, calls: int, rounds: int, users: tuple[int, ...], pin: bool) -> None:
+def main(answers: int, calls: int, rounds: int, users: tuple[int, ...], processor: bool, pin: bool) -> None:
     """Prints the figures."""
     tokenizer = load_tokenizer(resolve("default"))
     cores, own = split_cores(pin)
     with on_cores(own), running_server(cores=cores) as server:
-        client = PlainClient(server.address)
+        client, clock = PlainClient(server.address), server.cpu_s if processor else time.monotonic
         for each in users if rounds else ():
-            speed = speed_of(server, client, tokenizer, each, rounds)
+            speed = speed_of(clock, client, tokenizer, each, rounds)
             print(
-                f"{each} users, tokens a processor second: {speed.free:1} free, {speed.formed:1} of a form, {speed.drafted:1} drafted"
+                f"{each} users, tokens a second: {speed.free:1} free, {speed.formed:1} of a form, {speed.drafted:1} drafted"
             )
             print(f"  of a form / free: {speed.cost:3}; drafted / not: {speed.gain:2}", flush=True)
         invalid, differing = wrong_answers(client, tokenizer, answers)
