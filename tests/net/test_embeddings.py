@@ -67,6 +67,14 @@ async def test_a_lost_server_is_tried_again_and_then_said(target: Target) -> Non
         assert await client.embeddings.create(model="default", input=SHORT)
 
 
+async def test_a_server_that_has_another_model_now_embeds_nothing(target: Target) -> None:
+    async with hosting_over_a_link(target, Drafters(target)) as hosted, endpoint_of(hosted.host) as client:
+        assert await client.embeddings.create(model="default", input=SHORT)
+        hosted.server.host.services.served.identity.target_fingerprint = b"another"
+        with pytest.raises(openai.InternalServerError, match="has another model now"):
+            await client.embeddings.create(model="default", input=SHORT)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 
@@ -17,9 +16,8 @@ from moa_client.endpoint.answer_source import Embeddings, OneAnswer
 from moa_client.host.host import Host
 from moa_client.host.local_conversation import LocalConversation
 from moa_client.link.embedding import embed
+from moa_client.link.repeated_call import call_best
 from moa_client.tools.template_input import TemplateInput
-
-RETRY_SECONDS = 0.5  # between calls that break, each of which first asks whether the server is there
 
 
 class HostModel:
@@ -85,20 +83,9 @@ class HostModel:
         self, tokens: Sequence[int], options: AnswerOptions, settle_seconds: float
     ) -> Sequence[TokenChances]:
         """How likely the model finds the tokens of a text, all but the first; a call that breaks is made again."""
-        if self._host.is_offline:
-            raise UnavailableError(
-                "You are offline, and only the server knows how likely a text is.",
-                hint="Go online again, in the page or with /online in a chat.",
-            )
-        settings, loop, until = options.settings(), asyncio.get_running_loop(), None
-        while True:
-            try:
-                return await self._host.link.score(self._device.identity, tokens, settings)
-            except UnavailableError:
-                until = until or loop.time() + settle_seconds
-                if loop.time() + RETRY_SECONDS > until:
-                    raise
-                await asyncio.sleep(RETRY_SECONDS)
+        self._require_online("knows how likely a text is")
+        settings, identity = options.settings(), self._device.identity
+        return await call_best(self._host.link, identity, lambda server: server.score(tokens, settings), settle_seconds)
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         """Asks for an answer."""
@@ -110,11 +97,18 @@ class HostModel:
 
     async def embed(self, texts: Sequence[Sequence[int]], seconds: float) -> Embeddings:
         """The vectors of some texts."""
-        if self._host.is_offline:
-            raise UnavailableError("You are offline, and only the server can embed texts.", hint="Go online.")
-        answers = await embed(self._host.link, self._device.identity, texts, seconds)
+        self._require_online("can embed texts")
+        answers = await call_best(self._host.link, self._device.identity, lambda server: embed(server, texts), seconds)
         first = answers[0]
         return Embeddings([each.values for each in answers], pb.Pooling.Name(first.pooling).lower(), first.trained)
+
+    def _require_online(self, what: str) -> None:
+        """Raises UnavailableError if the user wants no server; `what` only it does."""
+        if self._host.is_offline:
+            raise UnavailableError(
+                f"You are offline, and only the server {what}.",
+                hint="Go online again, in the page or with /online in a chat.",
+            )
 
 
 class HostSource:

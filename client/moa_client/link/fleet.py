@@ -17,10 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MismatchError, MoaError
+from moa_shared.errors import MoaError
 from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_loopback, leads_here, successors_among
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.chances import TokenChances
 
 from moa_client.link.left_out import odd, refusal, silent
 from moa_client.link.server import Server, serves
@@ -204,25 +202,6 @@ class Fleet:
                 await server.measure()
 
         return self._in_background(measure())
-
-    async def score(
-        self, needs: pb.Identity, tokens: Sequence[int], settings: AnswerSettings
-    ) -> Sequence[TokenChances]:
-        """How likely the best of the servers finds the tokens of a text, all but the first.
-
-        Args:
-            needs: the model that is meant.
-            settings: with what is wanted of their chances.
-
-        Raises:
-            MoaError: the server does not say it, or has another model.
-        """
-        server = self.best(self.servers, needs)
-        if not serves(await server.ask(), needs):
-            raise MismatchError(
-                f"The server at {server.label} has another model now.", hint="Restart this program, and ask again."
-            )
-        return await server.score(tokens, settings)
 
     # ------------------------------------------------------------ who belongs to it
 

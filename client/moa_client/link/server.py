@@ -239,20 +239,17 @@ class Server:
     # ------------------------------------------------------------ calls
 
     async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
-        """The vector of a text. A failure is remembered, as by `ask`.
+        """The vector of a text.
 
         Raises:
             MoaError: the server refuses, or does not answer in time.
         """
-        request, channel = pb.EmbedRequest(tokens=tokens), self.channel_number
+        request = pb.EmbedRequest(tokens=tokens)
         try:
             with heeded_cancellation(), self._channel.current().used() as calls:
                 return await calls.Embed(request, timeout=EMBED_SECONDS, metadata=self.security.metadata)
         except grpc.RpcError as error:
-            failure = self.security.advised(error_from_rpc(error))
-            if isinstance(failure, UnavailableError):
-                self.error, self._failed_channel = failure, channel
-            raise failure from None
+            raise self.security.advised(error_from_rpc(error)) from None
 
     def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
         """One call of FetchDrafter, message by message.
