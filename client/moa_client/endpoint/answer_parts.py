@@ -16,6 +16,7 @@ from moa_client.tools.answer_split import AnswerSplit
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.ids import call_id
 from moa_client.tools.offer import ToolOffer
+from moa_client.tools.reading.markers import have_any
 from moa_client.tools.reading.pieces import CallArguments, CallBroken, CallEnded, CallStarted, Piece, TextPiece
 from moa_client.tools.thinking import ReasoningPiece, Thinking, ThinkingReader
 
@@ -46,7 +47,7 @@ class AnswerMarkup:
             marks += [*form.openings, *form.likely_openings, *form.first_openings, form.closing]
         if thinking is not None:
             marks += [*thinking.openings, *thinking.closings]
-        return any(token in mark for token in special_tokens for mark in marks)
+        return have_any(marks, special_tokens)
 
     def split(self) -> AnswerSplit | None:
         """The answer before its first token, to tell its reasoning from all else; None: it has none."""

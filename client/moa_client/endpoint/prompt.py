@@ -70,9 +70,9 @@ def _reasoning(tokens: Sequence[int], model: ServedModel, asked: AskedReasoning)
     thinking = find_thinking(model.chat_template)
     if thinking is None:
         return None
-    marks = {mark: number for mark in thinking.marks if (number := model.token_id(mark)) is not None}
     is_open = thinking.is_open(model.spelled(tokens[-END:]))
-    return Reasoning(thinking, is_open, asked.budget, marks, frozenset(model.end_of_text))
+    ends = frozenset(model.end_of_text)
+    return Reasoning.of(thinking, model.token_id, is_open=is_open, budget=asked.budget, ends=ends)
 
 
 def _constraint(

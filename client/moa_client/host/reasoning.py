@@ -13,6 +13,7 @@ from moa_shared.sampling.constraint import Constraint, ConstraintKind
 
 from moa_client.tools.answer_split import ReasoningMarks
 from moa_client.tools.effort import EFFORTS, effort_arguments
+from moa_client.tools.reading.markers import have_any
 from moa_client.tools.reasoned import Reasoning, limited_grammar
 from moa_client.tools.thinking import Thinking, find_thinking
 
@@ -47,8 +48,7 @@ def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:
     marks = reasoning_marks(device.tokenizer)
     if marks is None:
         return device.decode
-    has_special = any(token in mark for token in device.tokenizer.special_tokens for mark in marks.all)
-    return device.spelled if has_special else device.decode
+    return device.spelled if have_any(marks.all, device.tokenizer.special_tokens) else device.decode
 
 
 def reasoned(device: Device, options: AnswerOptions) -> AnswerOptions:
@@ -66,8 +66,8 @@ def reasoned(device: Device, options: AnswerOptions) -> AnswerOptions:
     is_open = (effort or "") in marks.opened
     if effort == "none" and not is_open:
         return options  # there is none
-    ids = {mark: number for mark in thinking.marks if (number := tokenizer.token_id(mark)) is not None}
-    grammar = limited_grammar(Reasoning(thinking, is_open, options.thinking_budget, ids), tokenizer.special_tokens)
+    reasoning = Reasoning.of(thinking, tokenizer.token_id, is_open=is_open, budget=options.thinking_budget)
+    grammar = limited_grammar(reasoning, tokenizer.special_tokens)
     return replace(options, constraint=Constraint(ConstraintKind.LARK, grammar))
 
 

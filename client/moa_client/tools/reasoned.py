@@ -7,7 +7,7 @@ Pure: text only; whether it can be enforced is known once it is compiled.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from moa_shared.errors import ConfigError
@@ -35,6 +35,24 @@ class Reasoning:
     budget: int | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
     ends: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        thinking: Thinking,
+        token_id: Callable[[str], int | None],
+        *,
+        is_open: bool,
+        budget: int | None,
+        ends: frozenset[int] = frozenset(),
+    ) -> Reasoning:
+        """The reasoning of an answer of a model.
+
+        Args:
+            token_id: the model's token that is spelled so; None: there is none.
+        """
+        tokens = {mark: number for mark in thinking.marks if (number := token_id(mark)) is not None}
+        return cls(thinking, is_open, budget, tokens, ends)
 
     def before(self, grammar: Grammar) -> str:
         """Terms for the reasoning before an answer of a form, with what separates them.

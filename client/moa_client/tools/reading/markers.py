@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class MarkerSearch:
@@ -36,3 +36,9 @@ class MarkerSearch:
         """The rest of the text, which ends here."""
         rest, self.held = self.held, ""
         return rest
+
+
+def have_any(markers: Iterable[str], special_tokens: Iterable[str]) -> bool:
+    """Whether some of these special tokens are in markers, so that text without special tokens would lack them."""
+    tokens = tuple(special_tokens)
+    return any(token in marker for marker in markers for token in tokens)
