@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from inline_snapshot import snapshot
 from moa_client.history.responses import MOST_DAYS, KeptResponse, KeptResponses
@@ -12,29 +9,14 @@ from moa_client.history.store import HistoryStore
 from moa_shared.errors import NotFoundError
 
 from tests.support.messages import raises
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        self.now += 1
-        return self.now
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[HistoryStore]:
-    made = HistoryStore(tmp_path / "history", Clock())
-    yield made
-    made.close()
+from tests.unit.moa_client.history.ticking_clock import TickingClock
 
 
 def response(identifier: str, previous: str | None = None, text: str = "x") -> KeptResponse:
     return KeptResponse(identifier, previous, 1000.0, "[]", text)
 
 
-def bounded(store: HistoryStore, clock: Clock, **bounds: int) -> KeptResponses:
+def bounded(store: HistoryStore, clock: TickingClock, **bounds: int) -> KeptResponses:
     return KeptResponses(store.path, store._connection, store._eraser, clock, **bounds)
 
 
@@ -66,7 +48,7 @@ def test_what_continues_a_deleted_one_cannot_be_continued(store: HistoryStore) -
 
 
 def test_those_not_continued_for_the_longest_time_make_room_from_their_end_on(store: HistoryStore) -> None:
-    kept = bounded(store, Clock(), most=4)
+    kept = bounded(store, TickingClock(), most=4)
     for identifier, previous in (("a", None), ("b", "a"), ("x", None), ("c", "a")):
         kept.keep(response(identifier, previous))
     kept.keep(response("d", "c"))
@@ -80,7 +62,7 @@ def test_those_not_continued_for_the_longest_time_make_room_from_their_end_on(st
 
 
 def test_they_are_bounded_by_bytes_but_for_the_newest(store: HistoryStore) -> None:
-    kept = bounded(store, Clock(), most_bytes=100)
+    kept = bounded(store, TickingClock(), most_bytes=100)
     kept.keep(response("a", text="x" * 60))
     kept.keep(response("b", text="x" * 60))
     assert kept.count() == 1
@@ -90,7 +72,7 @@ def test_they_are_bounded_by_bytes_but_for_the_newest(store: HistoryStore) -> No
 
 
 def test_those_not_continued_for_a_month_are_let_go(store: HistoryStore) -> None:
-    clock = Clock()
+    clock = TickingClock()
     kept = bounded(store, clock)
     kept.keep(response("a"))
     clock.now += (MOST_DAYS - 1) * 86_400

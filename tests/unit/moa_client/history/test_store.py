@@ -6,10 +6,8 @@ import itertools
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -30,22 +28,6 @@ from tests.support.programs import environment
 ORIGIN = ConversationOrigin("toy", b"t" * 32, b"k" * 32, "int8", "127.0.0.1:50051", "Be brief.")
 OPTIONS = AnswerOptions(temperature=0.7, seed=(1 << 64) - 1, stop=("\n\n", "x"))
 PROMPT, DRAFT, TARGET = Provenance.PROMPT, Provenance.DRAFT, Provenance.TARGET
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        self.now += 1
-        return self.now
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[HistoryStore]:
-    made = HistoryStore(tmp_path / "history", Clock())
-    yield made
-    made.close()
 
 
 def say(store: HistoryStore, conversation: str, question: str, answer: str) -> int:
