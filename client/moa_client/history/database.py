@@ -115,6 +115,8 @@ def _has(option: str) -> bool:
 
 def _check(path: Path, connection: sqlite3.Connection) -> None:
     """Refuses a file that another program, or a newer version, has made."""
+    # First: what another moa makes meanwhile has all of it at once, so its name is read after its tables.
+    has_tables = connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
@@ -123,7 +125,7 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
             f"The history {path} is of a newer version of moa ({version}, this one knows {len(MIGRATIONS)}).",
             hint="Use that version, name another folder with --history-dir, or chat with --no-history.",
         )
-    is_new = (application, version) == (0, 0) and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+    is_new = (application, version) == (0, 0) and not has_tables
     if application != APPLICATION and not is_new:
         raise HistoryError(
             f"The file {path} is a database of another program.", hint="Name another folder with --history-dir."

@@ -7,7 +7,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from inline_snapshot import snapshot
@@ -184,6 +187,22 @@ for number in range(50):
         store.append_committed(answer, [token], [], f"{token} ")
     store.end_answer(answer, "end_of_text")
 """
+
+
+def test_another_moa_that_makes_it_between_two_looks_is_no_other_program(tmp_path: Path) -> None:
+    made = False
+
+    def execute(asked: str) -> SimpleNamespace:
+        nonlocal made
+        (row,) = connection.execute(asked).fetchall() or [None]
+        if not made:
+            HistoryStore(tmp_path).close()
+            made = True
+        return SimpleNamespace(fetchone=lambda: row)
+
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        database._check(tmp_path / FILE, cast("sqlite3.Connection", SimpleNamespace(execute=execute)))
+    assert made
 
 
 def test_several_programs_make_and_write_it_at_once(tmp_path: Path) -> None:
