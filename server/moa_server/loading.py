@@ -36,6 +36,7 @@ from moa_server.access.authentication import Gate
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
+from moa_server.service.fetching.companion_files import offered_companion
 from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host
 from moa_server.service.served import Served
@@ -76,6 +77,7 @@ def load_host(
     pooling = find_pooling(files)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
+    companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target
     tokenizer = load_tokenizer(files)
@@ -117,7 +119,7 @@ def load_host(
     )
     offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
-    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes)
+    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes, companion)
     parts.prepare()
     return Host.assemble(
         served,

@@ -137,6 +137,12 @@ class ServerSettings(SettingsBase):
         256 * 1024, "Memory in flight to a client that does not name its own credit.", "BYTES", ge=4096
     )
     drafter: str = setting("default", "The drafter whose memory is served.", "default|deep|none|PATH|ID")
+    companion: str = setting(
+        "",
+        "An ordinary small model of the same vocabulary that devices may fetch, to write with while the link is cut.",
+        "FILE|FOLDER|ID",
+        shown="none",
+    )
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
         "Who drafts. server: this server, while that pays; device: the clients' devices; auto: both; off: nobody.",
