@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moa_kernels import F16, F32, KernelError, variant_name
@@ -29,16 +28,19 @@ class Companion:
     Args:
         files: the model's.
         tokenizer: its own, with its chat template.
-        context_tokens: the longest text that it can read.
-        weights_bytes: of its packed weights, which all processes that hold it share.
-        new_state: makes a conversation's empty state.
+        network: over packed weights, of which all processes that hold it share one copy.
+        columns: of its logits that are tokens of the target.
+        weights_bytes: of those weights.
+        tokens_a_forward: that its drafts bring, with the target's own; 0: not known.
     """
 
     files: ModelFiles
     tokenizer: Tokenizer
-    context_tokens: int
-    weights_bytes: int
-    new_state: Callable[[], CompanionState]
+    network: Network
+    columns: int
+    kv: str = F16
+    weights_bytes: int = 0
+    tokens_a_forward: float = 0.0
 
     @property
     def name(self) -> str:
@@ -48,6 +50,23 @@ class Companion:
     def fingerprint(self) -> str:
         """Of configuration and weights, hexadecimal."""
         return self.files.fingerprint
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest text that it was made for."""
+        return int(self.files.config.get("max_position_embeddings") or 1 << 31)
+
+    def new_state(self) -> CompanionState:
+        """The empty state of one conversation."""
+        return CompanionState(self.network, self.columns, kv=self.kv)
+
+    def beside(self, target: ModelFiles) -> Companion:
+        """The same model as companion of a target, of which only the tokenizer is read.
+
+        Raises:
+            MismatchError: it has another vocabulary.
+        """
+        return replace(self, columns=_columns_for(target, self.files, self.tokenizer))
 
 
 def find_companion(spec: str, cache_dir: Path | None = None, progress: Progress | None = None) -> ModelFiles:
@@ -80,7 +99,7 @@ def load_companion(
 
     Args:
         files: its own, of `find_companion`.
-        target: of which only the tokenizer is read.
+        target: of which only the tokenizer is read; its own files: it writes for itself.
         weights: "int8", or "float32" for a reference.
 
     Raises:
@@ -88,20 +107,24 @@ def load_companion(
         ModelSourceError: it cannot be read or computed.
     """
     progress = progress or SilentProgress()
-    own = load_tokenizer(files)
-    theirs = own
-    if files.tokenizer_hash != target.tokenizer_hash:
-        theirs = load_tokenizer(target)
-        check_vocabulary(own, theirs, files.target_id, target.target_id)
-    columns, trained = token_count(theirs), int(files.config.get("max_position_embeddings") or 1 << 31)
+    tokenizer = load_tokenizer(files)
+    columns = _columns_for(target, files, tokenizer)  # before the weights are packed, which takes time
     packed = _weights(files, cache_dir, progress, weights)
     size = sum(each.memory.nbytes for each in packed.tiles.values()) if isinstance(packed, TiledWeights) else 0
     try:
         network = Network(packed, files.config, progress, plain=weights != INT8)
     except ModelSourceError as error:
         raise _unusable(files, error) from error
-    kv = F16 if weights == INT8 else F32
-    return Companion(files, own, trained, size, lambda: CompanionState(network, columns, kv=kv))
+    return Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size)
+
+
+def _columns_for(target: ModelFiles, files: ModelFiles, tokenizer: Tokenizer) -> int:
+    """How many of a companion's logits are tokens of the target, whose vocabulary must be its own."""
+    if files.tokenizer_hash == target.tokenizer_hash:
+        return token_count(tokenizer)
+    theirs = load_tokenizer(target)
+    check_vocabulary(tokenizer, theirs, files.target_id, target.target_id)
+    return token_count(theirs)
 
 
 def _weights(files: ModelFiles, cache_dir: Path | None, progress: Progress, weights: str) -> Weights:

@@ -28,7 +28,8 @@ def state(columns: int = VOCAB) -> CompanionState:
 def said(tokens: list[int]) -> Rows:
     """The model's own logits after a text."""
     segment = Segment.chain(NETWORK.new_cache(kv=F32), len(tokens))
-    return NETWORK.forward(tokens, [segment], [len(tokens) - 1]).logits[0]
+    logits: Rows = NETWORK.forward(tokens, [segment], [len(tokens) - 1]).logits[0]
+    return logits
 
 
 def close(ours: Rows, tokens: list[int]) -> None:
