@@ -96,6 +96,8 @@ async def _run(
         await stack.enter_async_context(leaving_on_signals(chat.close))
         if settings.json_events:
             write_output(ready_line(conversation.facts) + "\n")
+        if settings.offline and (single or conversation.facts.companion):
+            conversation.write_alone()  # who wants no server has nothing to wait for
         if question is None:
             from moa_client.chat.terminal import converse
 
@@ -104,8 +106,6 @@ async def _run(
             await converse(chat)
             return
         chat.warn()
-        if settings.offline:
-            conversation.write_alone()  # who wants one answer without a server has nothing to wait for
         try:
             with quiet_keys(conversation.write_alone):
                 answer = await chat.ask(question)
@@ -156,9 +156,11 @@ def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Ope
 def _say_absent(settings: ClientSettings, facts: ConversationFacts, *, single: bool) -> None:
     """Says why there is no server, and what that means."""
     if (settings.offline and single) or settings.alone == "always":
-        remark(f"{facts.absent} {worth_words(facts.target)}")
+        remark(f"{facts.absent} {worth_words(facts)}")
     elif settings.offline:
-        remark(offline_words(facts.target, writes=False))
+        remark(offline_words(facts, writes=bool(facts.companion)))
+    elif facts.companion and not single:
+        remark(f"{facts.absent} {worth_words(facts)}")
     elif not single:
         remark(f"{facts.absent} Questions wait until it is back; /alone has a small model here answer, much worse.")
     else:

@@ -5,6 +5,7 @@ Everything is checked against what the server describes before a conversation is
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_ch
 from moa_shared.drafter.checkpoint.checkpoint import NewState
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafter.companion.loading import Companion, find_companion, load_companion
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, InternalError, MismatchError
@@ -31,17 +33,22 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
-from moa_client.device.drafter_catalog import DrafterCatalog
+from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog
 from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.mapped_parts import target_parts
-from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
+from moa_client.device.sources import NONE, Sources, means_served, named_drafter, resolve_sources
 from moa_client.drafting.answer_forms import ConversationForms, DeviceForms
+from moa_client.drafting.companion import CompanionDrafter, CompanionPair
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
 from moa_client.drafting.paired import PairedDrafter
 from moa_client.settings import ClientSettings
 
 if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler
+
+
+TEMPLATE_DIFFERS = "the companion {companion} has another chat template than {target}: it reads the conversation's"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,8 @@ class Device:
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         sampling: how the model's answers are sampled by default.
+        companion: writes without a server; None: there is none.
+        stands_in: the companion is all that is here: `files` and identity are its own until a server names its target.
     """
 
     files: ModelFiles
@@ -76,6 +85,8 @@ class Device:
     is_refused: bool = False
     new_drafter: Callable[[], ClientDrafter] | None = None
     sampling: SamplingDefaults = NOTHING_SAID
+    companion: Companion | None = None
+    stands_in: bool = False
 
     @property
     def planes(self) -> dict[Plane, int]:
@@ -131,6 +142,7 @@ class Device:
             state_width=other.state_width,
             choice=other.choice,
             catalog=other.catalog,
+            companion=other.companion,
             is_refused=False,
         )
 
@@ -153,12 +165,14 @@ def load_device(
     progress: Progress,
     sources: Sources | None = None,
     rtt_ms: float | None = 0.0,
+    companion: Companion | None = None,
 ) -> Device:
     """Loads everything.
 
     Args:
         sources: the files; None: --model and the package's drafter, without asking the server for any.
         rtt_ms: to the server, as far as known; None: the server is unavailable.
+        companion: that is loaded already.
 
     Raises:
         ConfigError: drafts are larger than the server accepts.
@@ -188,6 +202,8 @@ def load_device(
         execution=served.execution if served.HasField("execution") else None,
         step_ms=served.step_ms,
         sampling=read_sampling_defaults(files),
+        companion=companion,
+        stands_in=sources.stands_in,
     )
     device = equip(device, settings, sources, progress, rtt_ms)
     check_identity(served.identity, device.identity, served.drafters)
@@ -197,24 +213,26 @@ def load_device(
 def equip(
     device: Device, settings: ClientSettings, sources: Sources, progress: Progress, rtt_ms: float | None
 ) -> Device:
-    """The device with the drafter that --drafter means.
+    """The device with the drafter that --drafter means, and the companion.
 
     Args:
-        device: without a drafter, for the target in `sources`.
+        device: without a drafter, for the target in `sources`; a companion that it has is kept.
 
     Raises:
-        MoaError: a checkpoint cannot be loaded.
+        MismatchError: the companion has another vocabulary than the target.
+        MoaError: a checkpoint or the companion cannot be loaded.
     """
     files, served = sources.files, sources.served
+    device = replace(device, companion=_companion_for(device, settings, progress))
     if settings.drafter == "lookup":
-        return _with(device, lambda: LookupDrafter(settings.length))
+        return _with(device, lambda: LookupDrafter(settings.length), settings)
     if settings.drafter == "random":
         random = _random_checkpoint(files)
         states = drafter_states(random, files, settings, device.context_tokens)
-        return _with(device, _moa_drafters(random, states, files, settings, reads_memory=False))
-    if settings.drafter == "none":
+        return _with(device, _moa_drafters(random, states, files, settings, reads_memory=False), settings)
+    catalog = DrafterCatalog(settings, sources, device.companion)
+    if settings.drafter == NONE and catalog.is_empty:
         return device
-    catalog = DrafterCatalog(settings, sources)
     if not catalog.is_empty:
         server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
         return change_drafter(replace(device, catalog=catalog), catalog.choose(server), settings)
@@ -235,14 +253,28 @@ def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettin
     """
     if device.catalog is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
-    catalog, files = device.catalog, device.files
+    catalog, files, companion = device.catalog, device.files, device.companion
+    if companion is not None and choice.name in (COMPANION, NOBODY):
+        identity = _changed(device.identity, drafter_fingerprint=b"")
+        alone = _companion_drafters(companion, files, settings, drafts=choice.name == COMPANION)
+        return replace(
+            device,
+            drafter=alone(),
+            new_drafter=alone,
+            identity=identity,
+            memory_width=0,
+            state_width=0,
+            choice=replace(choice, alone=companion.name),
+        )
     online = catalog.checkpoint(choice.name)
+    if companion is not None:
+        return _with_checkpoint(device, online, choice, settings)
     standalone = catalog.standalone_for(choice.name, online)
     if standalone is None:
         return _with_checkpoint(device, online, choice, settings)
-    name, alone = standalone
-    pairs = _pairs(online, alone, files, settings, device.context_tokens)
-    return _reading_memory_of(device, alone, pairs, replace(choice, alone=name))
+    name, deeper = standalone
+    pairs = _pairs(online, deeper, files, settings, device.context_tokens)
+    return _reading_memory_of(device, deeper, pairs, replace(choice, alone=name), settings)
 
 
 def _pairs(
@@ -272,20 +304,30 @@ def _with_checkpoint(
     files, reads_memory = device.files, checkpoint.config.memory_width > 0
     states = drafter_states(checkpoint, files, settings, device.context_tokens)
     new_drafter = _moa_drafters(checkpoint, states, files, settings, reads_memory=reads_memory, path=path)
-    return _reading_memory_of(device, checkpoint, new_drafter, choice)
+    return _reading_memory_of(device, checkpoint, new_drafter, choice, settings)
 
 
-def _with(device: Device, new_drafter: Callable[[], ClientDrafter]) -> Device:
+def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
+    """The device with these drafters, beside its companion if it has one."""
+    if device.companion is not None:
+        alone, online = _companion_drafters(device.companion, device.files, settings), new_drafter
+        new_drafter = lambda: CompanionPair(online(), alone())  # noqa: E731
     return replace(device, drafter=new_drafter(), new_drafter=new_drafter)
 
 
 def _reading_memory_of(
-    device: Device, checkpoint: Checkpoint, new_drafter: Callable[[], ClientDrafter], choice: DrafterChoice
+    device: Device,
+    checkpoint: Checkpoint,
+    new_drafter: Callable[[], ClientDrafter],
+    choice: DrafterChoice,
+    settings: ClientSettings,
 ) -> Device:
     """The device with drafters that read the rows which a server has for this checkpoint."""
     config = checkpoint.config
+    if device.companion is not None:
+        choice = replace(choice, alone=device.companion.name)
     return replace(
-        _with(device, new_drafter),
+        _with(device, new_drafter, settings),
         identity=_changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint)),
         memory_width=config.memory_width,
         state_width=config.hidden_size if config.reused_layers else 0,
@@ -304,7 +346,7 @@ def _changed(identity: pb.Identity, **fields: bytes) -> pb.Identity:
 def _check_draft_size(settings: ClientSettings, most: int) -> None:
     chain = settings.mode == "chain" or settings.drafter == "lookup"
     name, value = ("length", settings.length) if chain else ("nodes", settings.nodes)
-    if settings.drafter != "none" and 0 < most < value:
+    if (settings.drafter != NONE or settings.companion) and 0 < most < value:
         raise ConfigError(
             f"--{name} is {value}, the server verifies at most {most} draft tokens at once.",
             hint=f"Give --{name} {most} or less.",
@@ -335,7 +377,7 @@ def _moa_drafters(
     """Makes drafters over one checkpoint's weights."""
     ngrams = ngrams_for(files.fingerprint, path) if settings.copies else None
     confidence = confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None
-    shape = CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
+    shape = _growth_shape(settings)
     forms = DeviceForms(partial(_new_compiler, files))
 
     def new_drafter() -> ClientDrafter:
@@ -352,6 +394,51 @@ def _moa_drafters(
         )
 
     return new_drafter
+
+
+def _companion_for(device: Device, settings: ClientSettings, progress: Progress) -> Companion | None:
+    """The companion that --companion means, for the device's target; None: none is wished for."""
+    if not settings.companion:
+        return None
+    if device.companion is not None:
+        return device.companion.beside(device.files)
+    files = find_companion(settings.companion, settings.cache_dir, progress)
+    companion = load_companion(files, device.files, settings.cache_dir, progress, weights=settings.dtype)
+    if companion.tokenizer.chat_template != device.tokenizer.chat_template:
+        log.warning(TEMPLATE_DIFFERS.format(companion=companion.name, target=device.files.target_id))
+    return companion
+
+
+def _companion_drafters(
+    companion: Companion, files: ModelFiles, settings: ClientSettings, *, drafts: bool = True
+) -> Callable[[], CompanionDrafter]:
+    """Makes drafters over the companion's weights.
+
+    Args:
+        files: the target's.
+        drafts: also for a server that answers.
+    """
+    ngrams = ngrams_for(files.fingerprint) if settings.copies else None
+    confidence = confidence_for(companion.fingerprint, companion.files.weights[0])
+    forms = DeviceForms(partial(_new_compiler, files))
+
+    def new_drafter() -> CompanionDrafter:
+        guesser = TextGuesser(ngrams) if settings.copies else None
+        return CompanionDrafter(
+            companion,
+            _recipe(settings, guesser),
+            shape=_growth_shape(settings),
+            guesser=guesser,
+            confidence=confidence,
+            forms=ConversationForms(forms),
+            drafts=drafts,
+        )
+
+    return new_drafter
+
+
+def _growth_shape(settings: ClientSettings) -> GrowthShape:
+    return CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
 
 
 def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:

@@ -6,7 +6,8 @@ A server's description is stored by its address, so that the device can continue
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -18,6 +19,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.companion.loading import find_companion
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
@@ -33,7 +35,8 @@ from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
-FILELESS = ("lookup", "random", "none")  # --drafter: what no file is read for
+NONE = "none"  # --drafter: nobody drafts here
+FILELESS = ("lookup", "random", NONE)  # --drafter: what no file is read for
 AUTO = "auto"  # --drafter: the fastest here of those that the server gives memory for
 
 
@@ -44,11 +47,13 @@ class Sources:
     Args:
         served: what the server describes, or described when last available.
         drafters: checkpoints that --drafter means, by fingerprint; none: there are none for this target.
+        stands_in: nothing of a target is here: the files are those of the companion, which speaks for itself.
     """
 
     served: pb.DescribeResponse
     files: ModelFiles
     drafters: dict[bytes, Path]
+    stands_in: bool = False
 
 
 def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> list[pb.Drafter]:
@@ -96,20 +101,41 @@ async def find_sources(
 
 
 def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
-    """What is on this device: for the last server at this address, else for the default target; None: nothing.
+    """What is on this device: for the last server at this address, else the companion, or what there is for the default
+    target; None: nothing.
 
     Raises:
-        MoaError: --model cannot be used.
+        MoaError: --model or --companion cannot be used.
     """
     root = cache_root(settings.cache_dir)
     served = _recall(root, settings.server)
     files = _named(settings, progress)
+    if settings.companion:
+        found = None
+        if served is not None or files is not None:
+            found = _find_local(settings, served, files, progress) or _find_local(
+                replace(settings, drafter=NONE), served, files, progress
+            )
+        return found or _stand_in(settings, progress)
+    return _find_local(settings, served, files, progress)
+
+
+def _find_local(
+    settings: ClientSettings, served: pb.DescribeResponse | None, files: ModelFiles | None, progress: Progress
+) -> Sources | None:
+    root = cache_root(settings.cache_dir)
     if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
         files = files or _find_default(root)
         served = _describe_alone(settings, files, root, progress) if files is not None else None
     if served is None:
         return None
     return _find_present(settings, served, files)[0]
+
+
+def _stand_in(settings: ClientSettings, progress: Progress) -> Sources:
+    """The companion by itself: until a server says what its target is, the conversation is with this model."""
+    files = find_companion(settings.companion, settings.cache_dir, progress)
+    return Sources(_describe_files(files), files, {}, stands_in=True)
 
 
 def find_present(
@@ -214,6 +240,11 @@ def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, pro
         )
         for name, path in paths.items()
     ]
+    return _describe_files(files, drafters)
+
+
+def _describe_files(files: ModelFiles, drafters: Sequence[pb.Drafter] = ()) -> pb.DescribeResponse:
+    """What a server of this target with these drafters would describe."""
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(

@@ -1,7 +1,7 @@
 """Two drafters on one device: the faster one drafts for the server, the one that writes better writes without it.
 
-They read the same memory rows and run the same layers of the target; the states that the server sends are those of the
-one that reuses more layers. State: each drafter's own; both have read the same text.
+If both read memory, they read the same rows and run the same layers of the target; the states that the server sends are
+those of the one that reuses more layers. State: each drafter's own; both have read the same text.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ class PairedDrafter:
         standalone: writes while none does.
     """
 
-    reads_memory = True
-
     def __init__(self, online: ClientDrafter, standalone: ClientDrafter) -> None:
+        self.reads_memory = online.reads_memory or standalone.reads_memory
         self._online = online
         self._standalone = standalone
 

@@ -126,8 +126,12 @@ class StandaloneDrafting:
         return job
 
     def _may_begin(self, job: Job) -> bool:
-        """Whether there is anything to go by: without the server's memory of a question the drafter writes no sense."""
-        return self.asked_for or self._text.rule.mode == "always" or self._answers.is_read(job)
+        """Whether there is anything to go by: without the server's memory of a question a drafter writes no sense; a
+        companion reads the question itself.
+        """
+        if self.asked_for or self._text.rule.mode == "always" or self._answers.is_read(job):
+            return True
+        return self._thread is not None and self._thread.may_begin
 
     def _may_show(self, written: TokenWritten) -> bool:
         return self._text.takes(written.chance, asked_for=self.asked_for)

@@ -33,9 +33,10 @@ from moa_client.engine.inbox import (
     NoAnswer,
     OtherModel,
     SameModel,
+    TargetKnown,
     Wake,
 )
-from moa_client.engine.replaced_server import Refit, ReplacedServer
+from moa_client.engine.replaced_server import Adopt, Refit, ReplacedServer
 from moa_client.engine.session_exchange import SessionExchange, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
@@ -52,6 +53,7 @@ class ClientEngine:
         codec: the best one for memory; cheaper ones are also offered.
         offline: do not connect before `go_online`.
         refit: gets a drafter for a server that has another one than before; None: the conversation continues without.
+        adopt: makes the device for a server's model where a companion stands in for any.
         executor: that drafters of several conversations share; None: one of its own.
     """
 
@@ -65,6 +67,7 @@ class ClientEngine:
         *,
         offline: bool = False,
         refit: Refit | None = None,
+        adopt: Adopt | None = None,
         executor: DrafterExecutor | None = None,
     ) -> None:
         settings = settings or DraftingSettings()
@@ -77,7 +80,7 @@ class ClientEngine:
         )
         self.connection = self._exchange.connection
         self.session_figures = self._exchange.figures
-        self._replaced = ReplacedServer(self._exchange, self._inbox, refit)
+        self._replaced = ReplacedServer(self._exchange, self._inbox, refit, adopt)
         self._asked_at = time.monotonic()  # the newest question
         self._spans: AnswerSpans | None = None  # of the running answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
@@ -237,7 +240,7 @@ class ClientEngine:
                     exchange.on_written(item)
                 case DrafterFailed():
                     exchange.on_drafter_failed(item)
-                case SameModel() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
+                case SameModel() | TargetKnown() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
                     reaction = self._replaced.on_finding(item)
                 case Wake():
                     pass

@@ -129,6 +129,12 @@ class SessionExchange:
         self.drafting = self._new_drafting()
         self.drafting.take_over(before)
 
+    def adopt(self, device: Device) -> None:
+        """The device is for a server's model now; what it writes, and drafts, stays the same."""
+        before = self.device
+        self.device = replace(device, drafter=before.drafter, new_drafter=before.new_drafter)
+        self.answers.end_rule = self.device.end_rule
+
     def refuse_drafter(self) -> None:
         """The server has no memory for the drafter; a stream is opened without it from now on."""
         self.device = self.device.refused()

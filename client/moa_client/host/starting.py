@@ -88,9 +88,9 @@ def _find_alone(settings: ClientSettings, absent: UnavailableError | None, progr
     Raises:
         MoaError: there is nothing; says why the server is unavailable, if it was asked.
     """
-    writes = settings.drafter not in ("lookup", "none")
+    writes = settings.companion or settings.drafter not in ("lookup", "none")
     sources = find_local_sources(settings, progress) if writes else None
-    if sources is not None and (sources.drafters or not means_served(settings)):
+    if sources is not None and (sources.drafters or settings.companion or not means_served(settings)):
         return sources
     raise absent or NotFoundError(
         "There is no drafter on this device to write with.", hint="Connect to a server once to fetch one."

@@ -203,9 +203,11 @@ class CommandHandler:
     # ------------------------------------------------------------ the link
 
     async def _offline(self, rest: str) -> None:
-        chat = self._chat
+        chat, facts = self._chat, self._chat.conversation.facts
         chat.set_offline(True)
-        chat.say(offline_words(chat.conversation.facts.target, writes=chat.settings.alone == "always"))
+        if facts.companion:
+            chat.conversation.write_alone()
+        chat.say(offline_words(facts, writes=chat.settings.alone == "always" or bool(facts.companion)))
 
     async def _online(self, rest: str) -> None:
         self._chat.set_offline(False)
@@ -214,7 +216,7 @@ class CommandHandler:
     async def _alone(self, rest: str) -> None:
         chat = self._chat
         chat.conversation.write_alone()
-        chat.say(worth_words(chat.conversation.facts.target))
+        chat.say(worth_words(chat.conversation.facts))
         if (waiting := chat.waiting_question) is not None:
             await chat.rewind(waiting.number - 1)
             await chat.put(waiting.question)

@@ -112,7 +112,7 @@ def load_companion(
     packed = _weights(files, cache_dir, progress, weights)
     size = sum(each.memory.nbytes for each in packed.tiles.values()) if isinstance(packed, TiledWeights) else 0
     try:
-        network = Network(packed, files.config, progress, plain=weights != INT8)
+        network = Network(packed, files.config, plain=weights != INT8)
     except ModelSourceError as error:
         raise _unusable(files, error) from error
     return Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size)

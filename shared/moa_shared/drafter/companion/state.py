@@ -31,7 +31,7 @@ class CompanionState(BaseState):
     def __init__(self, network: Network, columns: int, *, kv: str = F16) -> None:
         super().__init__(None)
         self._network = network
-        self._columns = min(columns, network.vocab_size)
+        self.columns = min(columns, network.vocab_size)
         self._cache = network.new_cache(kv=kv)
         self._read = 0
 
@@ -126,7 +126,7 @@ class CompanionState(BaseState):
 
     def _logits(self, hidden: Rows) -> Rows:
         network = self._network
-        return np.ascontiguousarray(network.logits(network.normed(hidden))[:, : self._columns])
+        return np.ascontiguousarray(network.logits(network.normed(hidden))[:, : self.columns])
 
     def _drop_draft(self) -> None:
         self._drafting = False

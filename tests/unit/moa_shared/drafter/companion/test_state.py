@@ -84,7 +84,7 @@ def test_it_says_nothing_that_the_target_lacks_and_reads_what_it_lacks_itself() 
     companion.extend([*PROMPT, VOCAB + 7])
     assert companion.begin().shape == (1, 40)
     assert companion.expand([3], [-1]).shape == (1, 40)
-    assert state(columns=VOCAB + 30)._columns == VOCAB
+    assert state(columns=VOCAB + 30).columns == VOCAB
 
 
 def test_a_draft_needs_text() -> None:

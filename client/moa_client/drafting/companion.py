@@ -1,0 +1,120 @@
+"""A companion on this device: a whole small model, alone or beside a drafter that drafts for the server.
+
+State: how much text it reads at a time. It reads the committed text when nothing else is to be done, in pieces that are
+short enough for the drafts of all conversations to come between; a draft reads the few tokens that are left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moa_shared.drafting import Growth, GrowthShape, TextGuesser
+from moa_shared.drafting.confidence import Confidence, chance_of
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_client.drafting.answer_forms import ConversationForms
+from moa_client.drafting.drafters import ClientDrafter, MoaDrafter, Recipe
+from moa_client.drafting.paired import PairedDrafter
+
+if TYPE_CHECKING:
+    from moa_shared.drafter.companion.loading import Companion
+    from moa_shared.drafter.companion.state import CompanionState
+
+LEAST_PIECE, MOST_PIECE = 16, 512  # tokens; sixteen take little more time than one, in which all weights are read
+PIECE_MS = 15.0  # of a piece: a draft for the server comes no later than by this
+
+
+class CompanionDrafter(MoaDrafter):
+    """Drafts and writes with a companion.
+
+    Args:
+        companion: of the conversation's target.
+        recipe, shape, guesser, confidence, forms: as of `MoaDrafter`; the guesser is for drafts alone.
+        drafts: also for a server that answers.
+    """
+
+    def __init__(
+        self,
+        companion: Companion,
+        recipe: Recipe,
+        *,
+        shape: GrowthShape,
+        guesser: TextGuesser | None = None,
+        confidence: Confidence | None = None,
+        forms: ConversationForms | None = None,
+        drafts: bool = True,
+    ) -> None:
+        self._state: CompanionState
+
+        def new_state() -> CompanionState:
+            self._state = companion.new_state()
+            return self._state
+
+        super().__init__(
+            new_state,
+            recipe,
+            reads_memory=False,
+            shape=shape,
+            guesser=guesser,
+            confidence=confidence,
+            forms=forms,
+        )
+        self._context_tokens = companion.context_tokens
+        self._drafts = drafts
+        self._piece = LEAST_PIECE
+
+    def read_on(self, *, writes: bool) -> bool:
+        """As of `ReadingDrafter`."""
+        state = self._state
+        is_wanted = (writes or self._drafts) and self._has_room(state.tokens)
+        if not is_wanted or state.unread < LEAST_PIECE:
+            return False
+        began = time.perf_counter()
+        state.read(self._piece)
+        took_ms = 1e3 * (time.perf_counter() - began)
+        if took_ms > PIECE_MS:
+            self._piece = max(LEAST_PIECE, self._piece // 2)
+        elif 2 * took_ms < PIECE_MS:
+            self._piece = min(MOST_PIECE, 2 * self._piece)
+        return state.unread >= LEAST_PIECE
+
+    def draft(self, sampling: Sampling) -> DraftTree:
+        return super().draft(sampling) if self._may_draft() else DraftTree((), ())
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        return super().grow(draft, sampling) if self._may_draft() else Growth()
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        """As of `ClientDrafter`: the model's own choice, of any token, like the target's would be."""
+        if not self._has_room([*self._state.tokens, *draft.tokens]):
+            return None
+        self._follow_form(sampling)
+        written = self._draft.write(draft, sampling, guarded=False, copies=False)
+        return written.token, chance_of(written, self._confidence)
+
+    def _may_draft(self) -> bool:
+        return self._drafts and self._has_room(self._state.tokens)
+
+    def _has_room(self, tokens: Sequence[int]) -> bool:
+        """Whether a text is one of those that the model was made for."""
+        return len(tokens) < self._context_tokens
+
+
+class CompanionPair(PairedDrafter):
+    """A drafter that drafts for the server, and a companion that writes without one.
+
+    Args:
+        online: drafts.
+        companion: writes.
+    """
+
+    def __init__(self, online: ClientDrafter, companion: CompanionDrafter) -> None:
+        super().__init__(online, companion)
+        self._companion = companion
+
+    def read_on(self, *, writes: bool) -> bool:
+        """As of `ReadingDrafter`: no draft waits for the companion."""
+        return writes and self._companion.read_on(writes=True)
