@@ -223,9 +223,8 @@ class Library:
 
     def _set_origin(self, stored: StoredConversation) -> None:
         """A conversation that the companion has begun is with the target from here on."""
-        origin = self._origin(stored.origin.system)
-        if self.store is not None and stored.origin.target != origin.target:
-            self.store.set_origin(stored.identifier, origin)
+        if self.store is not None and stored.origin.target != self.host.device.identity.target_fingerprint:
+            self.store.set_origin(stored.identifier, self._origin(stored.origin.system))
 
     def _is_with_this_model(self, stored: StoredConversation) -> bool:
         """Whether the target, or the companion, whose tokens are the target's, has begun the conversation."""
