@@ -1,4 +1,6 @@
-"""A companion under test: an ordinary small model, which drafts and writes from the text alone."""
+"""A companion under test: an ordinary small model, which drafts and writes from the text alone, as the client has it
+do: its own choices, also where they repeat text.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,14 @@ class CompanionSubject(DrafterSubject):
     """A companion for the target that the reader reads.
 
     Args:
-        stop_ids, guarded: as of `DrafterSubject`.
+        stop_ids: as of `DrafterSubject`.
     """
 
-    def __init__(
-        self, companion: Companion, reader: TargetReader, stop_ids: Collection[int] = (), *, guarded: bool = True
-    ) -> None:
+    def __init__(self, companion: Companion, reader: TargetReader, stop_ids: Collection[int] = ()) -> None:
         self.reader = reader
         self._new_state = companion.new_state
         self._stop_ids = frozenset(stop_ids)
-        self._guarded = guarded
+        self._guarded = self._copies = False
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, None]:
         """Nothing: a companion needs no rows of the target."""

@@ -112,6 +112,7 @@ class DrafterSubject:
         self.reader = reader
         self._stop_ids = frozenset(stop_ids)
         self._guarded = guarded
+        self._copies = True  # where the conversation has likelier ones
         self._reads_last_hidden = checkpoint.config.reads_last_hidden
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
         self._new_state = checkpoint.states(target, weights)
@@ -137,7 +138,7 @@ class DrafterSubject:
         known, runs = 0, []
 
         def following(written: Sequence[int]) -> WrittenToken:
-            return draft.write(DraftTree.chain(written), GREEDY, guarded=self._guarded)
+            return draft.write(DraftTree.chain(written), GREEDY, guarded=self._guarded, copies=self._copies)
 
         for cut in cuts:
             newest = len(prompt) + cut - 1

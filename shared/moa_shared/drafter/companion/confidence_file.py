@@ -40,6 +40,11 @@ def confidence_beside(companion: ModelFiles, target: ModelFiles, root: Path) -> 
         measured = read_confidence(path)
         if measured is not None and measured[0] == pair:
             return measured[1]
+    return kind_confidence(companion, target)
+
+
+def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfidence:
+    """What is known of a companion that was never measured beside this target."""
     same = all(companion.config.get(size) == target.config.get(size) for size in _SAME_SIZES)
     return LearnedConfidence(SAME_MODEL if same else ANOTHER_MODEL, PRIOR_EVIDENCE)
 
