@@ -20,6 +20,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
@@ -78,6 +79,8 @@ def load_host(
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
     companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
+    if companion is None and (fitting := fitting_companions(files.config)):
+        log.info("no companion is offered", fitting=[each.hub for each in fitting])
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target
     tokenizer = load_tokenizer(files)

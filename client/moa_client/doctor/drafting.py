@@ -1,20 +1,27 @@
-"""The steps about this device: which drafters are here, and how fast they are."""
+"""The steps about this device: which drafters are here, how fast they are, and which companion there could be."""
 
 from __future__ import annotations
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.programs.checks import Check, si_bytes
 from moa_shared.programs.progress import Progress
 
+from moa_client.device.companion_offer import find_offered, offered_words
 from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import DrafterCandidate
 from moa_client.device.fetching import bytes_of
-from moa_client.device.sources import Sources, find_present, means_served, meant_drafters
+from moa_client.device.sources import AUTO, Sources, find_present, means_served, meant_drafters
 from moa_client.settings import ClientSettings
 
 WITHOUT_DRAFTER = (
     "Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. "
     "See docs/drafters.md, or try --drafter lookup."
+)
+
+_TAKE = "With --companion auto it writes here while no server answers."
+_NAME_ONE = "With --companion ID it writes here while no server answers (docs/drafters.md#a-companion)."
+    "With --companion ID, or its GGUF file, it writes here while no server answers (docs/drafters.md#a-companion)."
 )
 
 
@@ -46,3 +53,27 @@ def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[Drafte
         MoaError: a checkpoint cannot be used.
     """
     return DrafterCatalog(settings, sources).measure()
+
+
+def judge_companion(settings: ClientSettings, served: pb.DescribeResponse, sources: Sources | None) -> Check:
+    """Which companion there is, or could be.
+
+    Args:
+        sources: the device's half for this server; None: nothing is here.
+    """
+    name, target = "companion", served.identity.target_id
+    if settings.companion not in ("", AUTO):
+        return Check(name, "ok", f"{settings.companion}, as wished")
+    if served.HasField("companion"):
+        words = offered_words(served.companion)
+        if find_offered(settings, served.companion) is not None:
+            return Check(name, "ok", f"here: {words}, which the server offers", "" if settings.companion else _TAKE)
+        return Check(name, "ok", f"the server offers {words}", _TAKE)
+    if settings.companion == AUTO:
+        return Check(name, "warn", "the server offers none", "Name one with --companion FILE.")
+    if sources is None:
+        return Check(name, "skip", f"none; nothing of {target} is here to look for one by")
+    fitting = fitting_companions(sources.files.config)
+    if not fitting:
+        return Check(name, "ok", f"none, and none is known for {target}")
+    return Check(name, "ok", f"none; {' or '.join(each.hub for each in fitting)} would fit {target}", _NAME_ONE)
