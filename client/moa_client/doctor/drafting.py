@@ -1,17 +1,24 @@
-"""The steps about this device: which drafters are here, and how fast they are."""
+"""The steps about this device: which drafters are here, what a companion takes, and how fast they are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter.companion.loading import find_companion, load_companion
+from moa_shared.models import load_tokenizer
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.checks import Check, si_bytes
 from moa_shared.programs.progress import Progress
 
 from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import DrafterCandidate
+from moa_client.device.drafter_speed import level_ms
 from moa_client.device.fetching import bytes_of
-from moa_client.device.sources import Sources, find_present, means_served, meant_drafters
+from moa_client.device.sources import NONE, Sources, find_present, means_served, meant_drafters
 from moa_client.settings import ClientSettings
 
+TEXT_TOKENS = 1000  # of the text whose keys and values are told
 WITHOUT_DRAFTER = (
     "Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. "
     "See docs/drafters.md, or try --drafter lookup."
@@ -37,6 +44,29 @@ def find_drafters(
     size = bytes_of(manifest, wanted) if manifest is not None else 0
     what = si_bytes(size) if size else "it"
     return None, Check("drafter", "warn", f"not here yet: {names}", f"The first chat fetches {what} from the server.")
+
+
+def examine_companion(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Check:
+    """The companion: whether it has the vocabulary of the server's model, and what it takes.
+
+    Raises:
+        MoaError: it cannot be found or used.
+    """
+    files = find_companion(settings.companion, settings.cache_dir, progress)
+    present, _ = find_present(replace(settings, drafter=NONE), served, progress)
+    target = present.files if present is not None else files
+    companion = load_companion(files, target, settings.cache_dir, progress, weights=settings.dtype)
+    text = companion.new_cache().most_nbytes(TEXT_TOKENS)
+    breadth = 1 if settings.mode == "chain" else settings.breadth
+    took = level_ms(cache_root(settings.cache_dir), companion.fingerprint, breadth, companion.new_state)
+    sizes = f"{si_bytes(companion.weights_bytes)} of weights, {si_bytes(text)} for a text of {TEXT_TOKENS} tokens"
+    message = f"{companion.name}: {sizes}; a level of a draft takes {took:.1f} ms"
+    if present is None:
+        hint = "Its vocabulary is compared when the first chat has fetched the server's tokenizer."
+        return Check("companion", "warn", message, hint)
+    if companion.tokenizer.chat_template != load_tokenizer(target).chat_template:
+        message += "; its chat template is another one: it reads conversations in the server's"
+    return Check("companion", "ok", message)
 
 
 def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[DrafterCandidate, ...]:
