@@ -10,6 +10,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.doctor.drafting import examine_companion
 from moa_client.settings import ClientSettings
+from moa_kernels import variant_name
 from moa_shared.errors import MismatchError
 from moa_shared.programs.progress import SilentProgress
 
@@ -18,6 +19,7 @@ from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
 TIME = re.compile(r"[\d.]+(?= ms)")
 
 
+@pytest.mark.skipif(variant_name() == "numpy", reason="without kernels weights are not packed")
 def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None:
     large, small = (save_tiny_model(tmp_path / name, template="{{ messages }}") for name in ("large", "small"))
     served = pb.DescribeResponse(identity=pb.Identity(target_id="large", target_fingerprint=b"l" * 32))
