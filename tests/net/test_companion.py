@@ -121,7 +121,7 @@ async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(
 async def test_text_of_a_companion_that_is_not_to_write_waits(target: KernelTarget, server: RunningServer) -> None:
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
-    never = DraftingSettings(standalone=StandaloneRule("never"))
+    never = DraftingSettings(standalone=StandaloneRule("never", end_ms=60_000.0))
     async with talking(
         target, f"127.0.0.1:{server.port}", never, held=with_companion(target, ITSELF), offline=True
     ) as engine:

@@ -32,6 +32,7 @@ from moa_client.drafting.streamed import DraftStep
 
 MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
 IDLE_SECONDS = 0.002  # without a call, before the text is read ahead: a draft may be due at once
+READING_SHARE = 0.25  # of the time, at most, that reading ahead takes from drafts that never pause
 FEW_TOKENS = 16  # and rows, that a step reads besides its own work: verdicts bring this many
 
 
@@ -58,6 +59,8 @@ class DrafterThread:
         self._new_rows = 0  # of memory since the last step
         self._reader = drafter if isinstance(drafter, ReadingDrafter) else None
         self._reading: asyncio.TimerHandle | None = None  # the text is read ahead from then on
+        self._read_seconds = 0.0  # that the newest piece took
+        self._pause_ends = 0.0  # until then no piece comes between drafts
 
     # ------------------------------------------------------------ on the event loop
 
@@ -140,6 +143,7 @@ class DrafterThread:
         self._executor.submit(partial(self._read_on, writes=True)).add_done_callback(self._on_read)
 
     def _on_read(self, future: asyncio.Future[bool]) -> None:
+        self._pause_ends = time.monotonic() + self._read_seconds * (1 / READING_SHARE - 1)
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
@@ -168,7 +172,10 @@ class DrafterThread:
             self._submit(call, writes=writes)
         else:
             self._inbox.post(result)
-            self._read_ahead(is_idle=True)
+            if self._reader is not None and time.monotonic() >= self._pause_ends:
+                self._read_piece()  # before the next draft
+            else:
+                self._read_ahead(is_idle=True)
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
@@ -183,7 +190,12 @@ class DrafterThread:
     # ------------------------------------------------------------ on the thread
 
     def _read_on(self, *, writes: bool) -> bool:
-        return self._reader is not None and not self._is_closed and self._reader.read_on(writes=writes)
+        if self._reader is None or self._is_closed:
+            return False
+        began = time.monotonic()
+        is_left = self._reader.read_on(writes=writes)
+        self._read_seconds = time.monotonic() - began
+        return is_left
 
     def _decode(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
         rows = decode(payload, codec, count, width)

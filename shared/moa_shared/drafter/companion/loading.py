@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from moa_kernels import F16, F32, KernelError, variant_name
+from moa_kernels import F16, F32, Cache, KernelError, variant_name
 
 from moa_shared.drafter.companion.state import CompanionState
 from moa_shared.drafter.companion.vocabulary import check_vocabulary, token_count
@@ -59,6 +59,10 @@ class Companion:
     def new_state(self) -> CompanionState:
         """The empty state of one conversation."""
         return CompanionState(self.network, self.columns, kv=self.kv)
+
+    def new_cache(self) -> Cache:
+        """An empty cache, as a conversation's state has one."""
+        return self.network.new_cache(kv=self.kv)
 
     def beside(self, target: ModelFiles) -> Companion:
         """The same model as companion of a target, of which only the tokenizer is read.

@@ -47,12 +47,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_pieces_become_as_large_as_their_time_allows(clock: list[float]) -> None:
     reading = drafter()
     reading.restart(text(120))
-    unread = []
+    unread = [119]
     while reading.read_on(writes=True):
         unread.append(reading._state.unread)
-        clock[0] = 0.0 if len(unread) < 2 else 1.0
-    assert unread == [119 - LEAST_PIECE, 119 - 3 * LEAST_PIECE]  # and the rest at once
-    assert reading._state.unread < LEAST_PIECE
+        clock[0] = 0.0 if len(unread) < 3 else 1.0
+    assert unread == [119, 111, 95, 63, 47, 39, 31, 23, 15]
+    assert reading._state.unread == 15 - LEAST_PIECE
 
 
 def test_what_is_read_ahead_changes_nothing() -> None:

@@ -226,7 +226,12 @@ class TestAQuestionThatNoServerHasRead:
         writer.write(4, 0.9)
         writer.write(5, 0.5)
         assert writer.written == [4]
-        assert list(writer.answers.events)[-1] == HeldBack(unread=True)
+        assert list(writer.answers.events)[-1] == HeldBack(unread=False)
+
+    def test_waits_where_a_companion_is_not_to_write(self) -> None:
+        writer = Writer(StandaloneRule("never"), is_companion=True)
+        writer.drafting.write_on(writer.now)
+        assert list(writer.answers.events) == [HeldBack(unread=True)]
 
     def test_is_written_on_once_a_server_has_begun_it(self) -> None:
         writer = Writer(AUTO)
