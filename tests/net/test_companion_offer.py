@@ -14,6 +14,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import companion_offer
 from moa_client.device.companion_offer import find_offered, offered_words, take_offered
+from moa_client.host.starting import Reached, Started, find, load
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
@@ -21,7 +22,14 @@ from moa_server.loading import load_host
 from moa_server.service.fetching import offer
 from moa_server.service.fetching.companion_files import CompanionFiles
 from moa_server.settings import ServerSettings
-from moa_shared.errors import ChecksumError, DiskFullError, MismatchError, NotFoundError, ProtocolError
+from moa_shared.errors import (
+    ChecksumError,
+    DiskFullError,
+    MismatchError,
+    NotFoundError,
+    ProtocolError,
+    UnavailableError,
+)
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
@@ -243,3 +251,43 @@ def test_a_server_names_no_path_of_this_device(small: Path, tmp_path: Path) -> N
     for name in (str(small), "default", f"hub:{small}", "hub:../small"):
         offered = pb.Companion(fingerprint=b"f" * 32, hub=name)
         assert companion_offer._on_hub(offered) is None
+
+
+async def begin(model: Path, link: Fleet, tmp_path: Path, *, is_there: bool = True) -> Started:
+    """What a chat with --companion auto starts with."""
+    settings = ClientSettings(server=link.address, companion="auto", cache_dir=tmp_path / "client")
+    reached = Reached(await link.describe(), 0.0) if is_there else Reached(absent=UnavailableError("It is away."))
+    return load(settings, reached, await find(settings, link, reached, QUIET), QUIET)
+
+
+async def test_a_chat_takes_the_companion_that_is_offered_now_and_keeps_it_without_the_server(
+    source: Source, small: Path, tmp_path: Path
+) -> None:
+    another = save_tiny_model(tmp_path / "another", seed=5)
+    for offered in (small, another):  # the second server is asked at the same address
+        async with offering(source.model, offered, tmp_path) as link:
+            started = await begin(source.model, link, tmp_path)
+            away = await begin(source.model, link, tmp_path, is_there=False)
+        for each in (started, away):
+            assert each.device.companion is not None
+            assert each.device.companion.fingerprint == fingerprint(offered, tmp_path)
+            assert each.device.new_drafter is not None
+
+
+async def test_a_chat_does_without_a_companion_that_it_cannot_have_and_says_why(
+    source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(SilentProgress, "note", lambda _, text: notes.append(text))
+    async with offering(source.model, "", tmp_path) as link:
+        assert (await begin(source.model, link, tmp_path)).device.companion is None
+    assert notes[0] == snapshot(
+        "The server of model offers no companion. Name one with --companion FILE, or leave --companion out. So there is no companion."
+    )
+    async with offering(source.model, small, tmp_path) as link:
+        usage = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+        assert (await begin(source.model, link, tmp_path)).device.companion is None
+        with pytest.raises(UnavailableError, match="It is away"):  # and nothing is here to write with
+            await begin(source.model, link, tmp_path, is_there=False)
+    assert [each for each in notes if "MOA_CACHE_DIR to a folder on a larger disk. So there is no companion." in each]

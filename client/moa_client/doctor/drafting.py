@@ -25,7 +25,7 @@ WITHOUT_DRAFTER = (
     "Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. "
     "See docs/drafters.md, or try --drafter lookup."
 )
-_TAKE = "With --companion auto it writes here while no server answers."
+_TAKE = "--companion auto fetches it, once: it writes here while no server answers."
 _NAME_ONE = "With --companion ID it writes here while no server answers (docs/drafters.md#a-companion)."
 
 
@@ -95,10 +95,10 @@ def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[Drafte
 def _possible_companion(settings: ClientSettings, served: pb.DescribeResponse, sources: Sources | None) -> Check:
     name, target = "companion", served.identity.target_id
     if served.HasField("companion"):
-        is_here = find_offered(settings, served.companion) is not None
-        where = "is here" if is_here else "would be fetched by the first chat with --companion auto"
-        message = f"the server offers {offered_words(served.companion)}; it {where}"
-        return Check(name, "ok", message, "" if settings.companion else _TAKE)
+        words = f"the server offers {offered_words(served.companion)}"
+        if settings.companion:
+            return Check(name, "warn", f"{words}, which is not here yet", "The first chat fetches it.")
+        return Check(name, "ok", words, _TAKE)
     if settings.companion:
         return Check(name, "warn", "the server offers none", "Name one with --companion FILE.")
     if sources is None:

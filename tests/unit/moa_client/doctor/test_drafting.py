@@ -68,8 +68,8 @@ def test_without_one_it_says_which_there_could_be(tmp_path: Path) -> None:
             "skip: none; nothing of large is here to look for one by.",
             "ok: none, and none is known for large.",
             "ok: none; Qwen/Qwen3-0.6B would fit large. With --companion ID it writes here while no server answers (docs/drafters.md#a-companion).",
-            "ok: the server offers small (250 MB); it would be fetched by the first chat with --companion auto. With --companion auto it writes here while no server answers.",
-            "ok: the server offers small (250 MB); it would be fetched by the first chat with --companion auto.",
+            "ok: the server offers small (250 MB). --companion auto fetches it, once: it writes here while no server answers.",
+            "warn: the server offers small (250 MB), which is not here yet. The first chat fetches it.",
             "warn: the server offers none. Name one with --companion FILE.",
         ]
     )
