@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import Corrected, Ended, Event, HeldBack, LinkState, ServerChanged, Settled
+from moa_client.conversation.events import Corrected, Ended, Event, LinkState, ServerChanged, Settled
 from moa_client.device.loading import Device
 from moa_client.drafting.companion import CompanionDrafter, CompanionPair
 from moa_client.drafting.drafters import ClientDrafter
@@ -116,23 +116,6 @@ async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(
         [settled] = [event async for event in engine.settle() if isinstance(event, Settled)]
         assert list(settled.tokens) == screen.provisional == plain_text(target, PROMPT, short)[0]
         assert not settled.changed
-
-
-async def test_text_of_a_companion_that_is_not_to_write_waits(target: KernelTarget, server: RunningServer) -> None:
-    expected, _ = plain_text(target, PROMPT, SETTINGS)
-    screen = Screen()
-    never = DraftingSettings(standalone=StandaloneRule("never", end_ms=60_000.0))
-    async with talking(
-        target, f"127.0.0.1:{server.port}", never, held=with_companion(target, ITSELF), offline=True
-    ) as engine:
-
-        async def connect_then(event: Event) -> None:
-            if isinstance(event, HeldBack):
-                engine.go_online()
-
-        await watch(engine, screen, on_event=connect_then)
-        assert screen.committed == expected
-        assert not screen.most_provisional
 
 
 class Standing:
