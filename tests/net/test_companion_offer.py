@@ -22,6 +22,8 @@ from moa_server.loading import load_host
 from moa_server.service.fetching import offer
 from moa_server.service.fetching.companion_files import CompanionFiles
 from moa_server.settings import ServerSettings
+from moa_shared.drafter.companion.confidence_file import cache_file, confidence_beside, write_confidence
+from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.errors import (
     ChecksumError,
     DiskFullError,
@@ -100,6 +102,10 @@ async def test_a_gguf_file_comes_without_its_name(
     for heads in ("HEADS", "KV_HEADS"):  # of 32 numbers, which the kernels compute
         monkeypatch.setattr(tiny_gguf, heads, 1)
     target, secret = (write_gguf(f"{name}.gguf", seed=len(name), rotated=32) for name in ("target", "of-somebody"))
+    root = tmp_path / "server"
+    models = [resolve(str(path), root) for path in (secret, target)]
+    measured, pair = LearnedConfidence(1.25, 20.0), [model.fingerprint for model in models]
+    write_confidence(cache_file(*pair, root), measured, *pair)
     async with offering(target, secret, tmp_path) as link:
         served = await link.describe()
         files = await take_offered(device(tmp_path), link, served, QUIET)
@@ -107,6 +113,7 @@ async def test_a_gguf_file_comes_without_its_name(
     assert files.weights[0].read_bytes() == secret.read_bytes()
     assert files.fingerprint == fingerprint(secret, tmp_path)
     assert find_offered(device(tmp_path), served.companion) == files
+    assert confidence_beside(files, models[1], tmp_path / "client") == measured  # as the operator has measured it
 
 
 async def test_the_device_half_is_described_as_without_a_companion(source: Source, small: Path, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def evaluate(
         DataError: no questions, or none with a result where results are to be checked.
     """
     files = resolve(options.target, progress=progress)
-    fingerprint, confidence = "", None
+    fingerprint = ""
+    confidence: Confidence | LearnedConfidence | None = None
     companion = companion_named(name, progress)
     if companion is not None:
         fingerprint, confidence = companion.fingerprint, confidence_beside(companion, files, cache_root())

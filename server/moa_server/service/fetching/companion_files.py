@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter.checkpoint.confidence_file import CONFIDENCE_FILE
+from moa_shared.drafter.companion.confidence_file import measured_file
 from moa_shared.drafter.companion.loading import find_companion
 from moa_shared.drafter.companion.vocabulary import check_vocabulary
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.library.pull import PREFIX, HubModel
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import WEIGHTS_INDEX
 from moa_shared.models.weights.parts import TEXT_FILES
 from moa_shared.programs.progress import Progress
@@ -23,10 +26,12 @@ class CompanionFiles:
 
     Args:
         hub: where devices get the same files from the hub, pinned to the revision; empty: they are not from there.
+        confidence: says how far its text can be trusted beside the target; None: that was never measured.
     """
 
     files: ModelFiles
     hub: str = ""
+    confidence: Path | None = None
 
     def offer(self, root: Path) -> Offer:
         """Hashes the files. GGUF files are named by number only: their names are the operator's own.
@@ -43,13 +48,17 @@ class CompanionFiles:
             target_fingerprint=bytes.fromhex(files.fingerprint),
             tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
         )
+        offered = []
+        if self.confidence is not None:
+            offered.append(OfferedFile.of(self.confidence, pb.PART_TEXT, root, CONFIDENCE_FILE))
         if weights[0].suffix == ".safetensors":
             texts = [files.folder / name for name in (*TEXT_FILES, WEIGHTS_INDEX) if (files.folder / name).is_file()]
-            offered = [OfferedFile.of(path, pb.PART_TEXT, root) for path in texts]
+            offered += [OfferedFile.of(path, pb.PART_TEXT, root) for path in texts]
             return Offer(identity, [*offered, *(OfferedFile.of(path, pb.PART_COMPANION, root) for path in weights)])
         return Offer(
             identity,
-            [
+            offered
+            + [
                 OfferedFile.of(path, pb.PART_COMPANION, root, f"model-{number:05}-of-{len(weights):05}.gguf")
                 for number, path in enumerate(weights, 1)
             ],
@@ -82,13 +91,14 @@ def offered_companion(
     Raises:
         NotFoundError, ModelSourceError, ChecksumError, DiskFullError: there is no such model, or no device computes it.
         MismatchError: its vocabulary is not the target's.
+        CheckpointError: a file that says how far it can be trusted cannot be used.
     """
     if not spec:
         return None
     files = find_companion(spec, cache_dir, progress)
     if files.tokenizer_hash != target.tokenizer_hash:
         check_vocabulary(load_tokenizer(files), load_tokenizer(target), files.target_id, target.target_id)
-    return CompanionFiles(files, _hub_name(spec, files))
+    return CompanionFiles(files, _hub_name(spec, files), measured_file(files, target, cache_root(cache_dir)))
 
 
 def _hub_name(spec: str, files: ModelFiles) -> str:

@@ -135,7 +135,9 @@ class DrafterFiles:
     async def _ready(self, *, companion: bool = False) -> Offer:
         async with self._lock:
             made = self._companion_offer if companion else self._parts
-            return made or await asyncio.to_thread(self._offer_companion if companion else self._offer_parts)
+            if made is not None:
+                return made
+            return await asyncio.to_thread(self._offer_companion if companion else self._offer_parts)
 
     def _offer_parts(self) -> Offer:
         offer = self._parts = self._prepare()

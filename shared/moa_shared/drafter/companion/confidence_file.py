@@ -35,12 +35,27 @@ def confidence_beside(companion: ModelFiles, target: ModelFiles, root: Path) -> 
     Raises:
         CheckpointError: a file cannot be used.
     """
+    measured = _measured(companion, target, root)
+    return measured[1] if measured is not None else kind_confidence(companion, target)
+
+
+def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> Path | None:
+    """The file of these two models; None: they were never measured.
+
+    Raises:
+        CheckpointError: a file cannot be used.
+    """
+    measured = _measured(companion, target, root)
+    return measured[0] if measured is not None else None
+
+
+def _measured(companion: ModelFiles, target: ModelFiles, root: Path) -> tuple[Path, LearnedConfidence] | None:
     pair = companion.fingerprint, target.fingerprint
     for path in _files(companion, target.fingerprint, root):
-        measured = read_confidence(path)
-        if measured is not None and measured[0] == pair:
-            return measured[1]
-    return kind_confidence(companion, target)
+        said = read_confidence(path)
+        if said is not None and said[0] == pair:
+            return path, said[1]
+    return None
 
 
 def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfidence:
