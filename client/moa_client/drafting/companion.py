@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LEAST_PIECE, MOST_PIECE = 8, 512  # tokens; eight take little more time than one (AVX2: 11.7 and 8.4 ms of 135M weights)
 MOST_DECIDED = 16  # tokens of a verdict; more at once are a question, or what a server has checked afterwards
-ASKED_EVERY = 4  # tokens of a piece: the head takes a tenth of the piece's time for them
+ASKED_EVERY = 4  # tokens of a piece: of the head a quarter of the work
 PIECE_MS = 15.0  # of a piece: a draft for the server comes no later than by this
 
 

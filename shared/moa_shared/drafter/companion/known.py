@@ -72,3 +72,10 @@ def fitting_companions(config: Mapping[str, Any]) -> list[KnownCompanion]:
         and config.get("vocab_size") in known.vocabularies
         and int(config.get("hidden_size") or 0) > known.hidden_size
     ]
+
+
+def companions_table() -> str:
+    """All of them, as Markdown."""
+    lines = ["| companion | million weights | for | licence |", "| --- | ---: | --- | --- |"]
+    lines += [f"| `{each.hub}` | {each.millions} | {each.targets} | {each.licence} |" for each in KNOWN_COMPANIONS]
+    return "\n".join(lines)
