@@ -20,7 +20,7 @@ from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.files import TextFile, read_text_file
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import quiet_keys
-from moa_client.chat.messages import offline_words, worth_words
+from moa_client.chat.messages import offline_words, worth_words, writes_alone
 from moa_client.chat.permission import KeyPermission, unasked
 from moa_client.chat.question import read_question
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
@@ -96,8 +96,6 @@ async def _run(
         await stack.enter_async_context(leaving_on_signals(chat.close))
         if settings.json_events:
             write_output(ready_line(conversation.facts) + "\n")
-        if settings.offline and (single or conversation.facts.companion):
-            conversation.write_alone()  # who wants no server has nothing to wait for
         if question is None:
             from moa_client.chat.terminal import converse
 
@@ -106,6 +104,8 @@ async def _run(
             await converse(chat)
             return
         chat.warn()
+        if settings.offline:
+            conversation.write_alone()  # who wants one answer without a server has nothing to wait for
         try:
             with quiet_keys(conversation.write_alone):
                 answer = await chat.ask(question)
@@ -158,9 +158,10 @@ def _say_absent(settings: ClientSettings, facts: ConversationFacts, *, single: b
     if (settings.offline and single) or settings.alone == "always":
         remark(f"{facts.absent} {worth_words(facts)}")
     elif settings.offline:
-        remark(offline_words(facts, writes=bool(facts.companion)))
+        remark(offline_words(facts, writes=writes_alone(facts, settings.alone)))
     elif facts.companion and not single:
-        remark(f"{facts.absent} {worth_words(facts)}")
+        sure = "as far as that is likely to be right; /alone has it answer in any case"
+        remark(f"{facts.absent} Until it is back {facts.companion} on this device answers, {sure}.")
     elif not single:
         remark(f"{facts.absent} Questions wait until it is back; /alone has a small model here answer, much worse.")
     else:

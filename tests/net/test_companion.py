@@ -118,6 +118,18 @@ async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(
         assert not settled.changed
 
 
+async def test_who_wants_no_server_has_the_companion_answer_however_sure_it_is(
+    target: KernelTarget, server: RunningServer
+) -> None:
+    screen = Screen()
+    careful = DraftingSettings(standalone=StandaloneRule("auto", least_chance=1.0))
+    held = replace(with_companion(target, ANOTHER), companion=companion(ANOTHER))
+    async with talking(target, f"127.0.0.1:{server.port}", careful, held=held, offline=True) as engine:
+        await watch(engine, screen)
+        assert screen.end == Ended(Finish.MAX_TOKENS, provisional=True)
+        assert not screen.held_back
+
+
 class Standing:
     """A device with nothing but a companion, and what it takes to continue with a server's model."""
 

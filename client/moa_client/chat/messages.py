@@ -63,6 +63,15 @@ MARKS = {
 NOT_SERVED = (LinkState.OFFLINE, LinkState.WAITING)
 
 
+def writes_alone(facts: ConversationFacts, alone: str) -> bool:
+    """Whether this device answers while the user wants no server.
+
+    Args:
+        alone: as of --alone.
+    """
+    return alone == "always" or (bool(facts.companion) and alone == "auto")
+
+
 def worth_words(facts: ConversationFacts) -> str:
     """What the device's own text is worth."""
     if facts.companion:

@@ -237,7 +237,10 @@ def equip(
         return device
     if not catalog.is_empty:
         server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
-        return change_drafter(replace(device, catalog=catalog), catalog.choose(server), settings)
+        choice = catalog.choose(server)
+        if choice.name == NOBODY:
+            progress.note(f"Nobody drafts here: {choice.reason}.")
+        return change_drafter(replace(device, catalog=catalog), choice, settings)
     if means_served(settings):
         where = "here" if served.identity.drafter_fingerprint else "at the server"
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")

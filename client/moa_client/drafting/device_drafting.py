@@ -105,6 +105,11 @@ class DeviceDrafting:
         if self._thread is not None:
             self.memory.crop(self._thread.tell(text, hashes))
 
+    def read_question(self, text: Sequence[int], hashes: PrefixHashes) -> None:
+        """Has a drafter that reads texts itself begin to read while the server reads the question."""
+        if self._thread is not None and self._thread.may_begin:
+            self.tell(text, hashes)
+
     def restart(self) -> None:
         """Called when the text under the drafter's work has changed: what it is making is out of date."""
         self.online.restart()

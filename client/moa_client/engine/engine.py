@@ -84,6 +84,9 @@ class ClientEngine:
         self._asked_at = time.monotonic()  # the newest question
         self._spans: AnswerSpans | None = None  # of the running answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
+        self._may_write = settings.standalone.mode != "never"
+        if offline:
+            self._have_companion_write()
 
     @property
     def figures(self) -> Figures:
@@ -287,6 +290,7 @@ class ClientEngine:
     def go_offline(self) -> None:
         """Continues without the server until `go_online`."""
         self.availability.go_offline()
+        self._have_companion_write()
         self.wake()
 
     def go_online(self) -> None:
@@ -300,6 +304,11 @@ class ClientEngine:
         """Continues the running answer without the server, however unlikely the text is, until the server is back."""
         self._exchange.drafting.standalone.asked_for = True
         self.wake()
+
+    def _have_companion_write(self) -> None:
+        """Who wants no server has nothing to wait for where a companion answers."""
+        if self._exchange.device.companion is not None and self._may_write:
+            self._exchange.drafting.standalone.asked_for = True
 
     def change_device(self, device: Device | None) -> None:
         """Uses another device from the next question on that has nothing unverified before it; None: keeps this one."""

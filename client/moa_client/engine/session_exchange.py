@@ -161,6 +161,7 @@ class SessionExchange:
         if ask is None or job is None:
             return
         self.drafting.online.on_asked()
+        self.drafting.read_question(self._conversation.tokens, self._conversation.hashes)
         if self.connection.is_up and self.availability.is_served:
             self._send_ask(ask, job)
 

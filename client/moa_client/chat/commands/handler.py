@@ -18,7 +18,14 @@ from moa_client.chat.commands.kept import list_kept, load_kept, save_kept, title
 from moa_client.chat.commands.setting import change, shown
 from moa_client.chat.commands.table import SETTABLE, help_text, nearest, resolve, unknown_words
 from moa_client.chat.files import file_words, folded, read_text_file
-from moa_client.chat.messages import drafter_words, execution_words, model_words, offline_words, worth_words
+from moa_client.chat.messages import (
+    drafter_words,
+    execution_words,
+    model_words,
+    offline_words,
+    worth_words,
+    writes_alone,
+)
 
 NOTHING_ASKED = "Nothing was asked yet."
 
@@ -205,9 +212,7 @@ class CommandHandler:
     async def _offline(self, rest: str) -> None:
         chat, facts = self._chat, self._chat.conversation.facts
         chat.set_offline(True)
-        if facts.companion:
-            chat.conversation.write_alone()
-        chat.say(offline_words(facts, writes=chat.settings.alone == "always" or bool(facts.companion)))
+        chat.say(offline_words(facts, writes=writes_alone(facts, chat.settings.alone)))
 
     async def _online(self, rest: str) -> None:
         self._chat.set_offline(False)

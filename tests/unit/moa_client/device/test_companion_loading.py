@@ -12,18 +12,20 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device import adopting
 from moa_client.device.adopting import adopt
 from moa_client.device.drafter_catalog import COMPANION, NOBODY
-from moa_client.device.loading import Device, load_device
+from moa_client.device.drafter_choice import DrafterChoice
+from moa_client.device.loading import Device, change_drafter, load_device
 from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.companion import CompanionDrafter, CompanionPair
 from moa_client.host.starting import Reached, find
 from moa_client.settings import ClientSettings
+from moa_shared.drafter import load_checkpoint
 from moa_shared.errors import MismatchError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises
-from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
+from tests.support.tiny_models import WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
 
 SILENT = SilentProgress()
 
@@ -91,6 +93,28 @@ def test_beside_another_drafter_it_writes(large: Path, small: Path, drafter: str
     assert isinstance(device.drafter, CompanionPair)
     assert isinstance(device.for_another_conversation().drafter, CompanionPair)
     assert not device.drafter.reads_memory
+
+
+def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, small: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(save_drafter(tmp_path / "d.safetensors", small_drafter()))
+    described = served(large)
+    fingerprint = bytes.fromhex(checkpoint.fingerprint)
+    described.drafters.add(name="online", fingerprint=fingerprint, tokens_a_forward=2.0)
+    described.identity.drafter_fingerprint = fingerprint
+    sources = Sources(described, resolve(str(large)), {fingerprint: tmp_path / "d.safetensors"})
+    settings = ClientSettings(companion=str(small))
+    device = load_device(settings, described, SILENT, sources, None)
+    for _ in range(2):
+        assert device.choice is not None
+        assert (device.choice.name, device.choice.alone) == ("online", "small")
+        assert isinstance(device.drafter, CompanionPair)
+        assert device.drafter.reads_memory
+        assert device.memory_width
+        assert device.identity.drafter_fingerprint == fingerprint
+        alone = change_drafter(device, DrafterChoice(COMPANION, ""), settings)
+        assert isinstance(alone.drafter, CompanionDrafter)
+        assert (alone.memory_width, alone.identity.drafter_fingerprint) == (0, b"")
+        device = alone.with_drafter_of(change_drafter(alone, DrafterChoice("online", ""), settings))
 
 
 def test_one_that_means_something_else_by_a_token_is_refused(large: Path, small: Path) -> None:

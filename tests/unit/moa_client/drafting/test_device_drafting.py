@@ -59,6 +59,24 @@ def test_a_user_waits_for_a_device_that_cannot_write(rule: StandaloneRule, is_re
     assert Writer(rule, is_read=is_read).drafting.patience_ms == patience_ms
 
 
+class Reader(LookupDrafter):
+    """Reads texts itself."""
+
+    def read_on(self, *, writes: bool) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("drafter", "begins_at_once"), [(Reader(4), True), (LookupDrafter(4), False)])
+async def test_a_drafter_that_reads_texts_itself_has_the_question_at_once(
+    drafter: LookupDrafter, begins_at_once: bool
+) -> None:
+    writer = Writer(AUTO, drafter=drafter)
+    conversation = writer.answers.conversation
+    writer.drafting.read_question(conversation.tokens, conversation.hashes)
+    writer.drafting.close()
+    assert (drafter._text.tokens == conversation.tokens) == begins_at_once
+
+
 def test_nobody_waits_without_an_answer_or_with_a_device_that_can_write() -> None:
     writer = Writer(AUTO, drafter=LookupDrafter(4))
     assert writer.drafting.patience_ms is None
