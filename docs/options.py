@@ -1,4 +1,4 @@
-"""Writes the tables of options, parameters and companions into docs/ from the code; --check fails where a page is not fresh."""
+"""Writes tables of options, parameters and companions into docs/ from the code; --check fails where one is stale."""
 
 from __future__ import annotations
 

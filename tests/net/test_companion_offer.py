@@ -104,8 +104,8 @@ async def test_a_gguf_file_comes_without_its_name(
     target, secret = (write_gguf(f"{name}.gguf", seed=len(name), rotated=32) for name in ("target", "of-somebody"))
     root = tmp_path / "server"
     models = [resolve(str(path), root) for path in (secret, target)]
-    measured, pair = LearnedConfidence(1.25, 20.0), [model.fingerprint for model in models]
-    write_confidence(cache_file(*pair, root), measured, *pair)
+    measured, (small, large) = LearnedConfidence(1.25, 20.0), (model.fingerprint for model in models)
+    write_confidence(cache_file(small, large, root), measured, small, large)
     async with offering(target, secret, tmp_path) as link:
         served = await link.describe()
         files = await take_offered(device(tmp_path), link, served, QUIET)
