@@ -78,8 +78,10 @@ def load_host(
     pooling = find_pooling(files)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
-    companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
-    if companion is None and (fitting := fitting_companions(files.config)):
+    companion = None
+    if settings.companion:
+        companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
+    elif fitting := fitting_companions(files.config):
         log.info("no companion is offered", fitting=[each.hub for each in fitting])
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target

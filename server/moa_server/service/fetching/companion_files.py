@@ -82,19 +82,17 @@ class CompanionFiles:
 
 def offered_companion(
     spec: str, target: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None
-) -> CompanionFiles | None:
-    """The companion that an operator names; None: none.
+) -> CompanionFiles:
+    """The companion that an operator names.
 
     Args:
-        spec: empty, or as of `moa_shared.models.resolve`, whose other arguments these are.
+        spec: as of `moa_shared.models.resolve`, whose other arguments these are.
 
     Raises:
         NotFoundError, ModelSourceError, ChecksumError, DiskFullError: there is no such model, or no device computes it.
         MismatchError: its vocabulary is not the target's.
         CheckpointError: a file that says how far it can be trusted cannot be used.
     """
-    if not spec:
-        return None
     files = find_companion(spec, cache_dir, progress)
     if files.tokenizer_hash != target.tokenizer_hash:
         check_vocabulary(load_tokenizer(files), load_tokenizer(target), files.target_id, target.target_id)
