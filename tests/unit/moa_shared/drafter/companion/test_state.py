@@ -90,3 +90,20 @@ def test_it_says_nothing_that_the_target_lacks_and_reads_what_it_lacks_itself() 
 def test_a_draft_needs_text() -> None:
     with pytest.raises(InternalError):
         state().begin()
+
+
+def test_while_it_reads_it_can_say_what_it_would_have_said() -> None:
+    companion, text = state(), [5, 17, 42, 8]
+    text.append(int(said(text).argmax()))  # its own choice, then others
+    text += [(text[-1] + 1) % VOCAB, 8, 9]
+    companion.extend(text)
+    asked = companion.read(6, 3)
+    assert [each.position for each in asked] == [1, 4]
+    for each in asked:
+        logits = said(text[: each.position])
+        chances = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+        assert each.chance == pytest.approx(float(chances.max()), abs=1e-5)
+        assert each.is_chosen == (text[each.position] == int(logits.argmax()))
+    assert asked[1].is_chosen
+    assert companion.read(10) == []  # not asked
+    assert companion.read(10, 1) == []  # nothing is left to read
