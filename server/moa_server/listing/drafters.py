@@ -107,7 +107,7 @@ def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> Draf
 def _look_at(spec: str, root: Path, progress: Progress) -> _Model:
     path = Path(spec).expanduser()
     if spec.strip() and path.exists():
-        found = _the_one_in(path)
+        found: LocalModel | None = _the_one_in(path)
     else:
         found = find_model(spec.removeprefix(PREFIX), installed_models())
     if found is None:
