@@ -243,3 +243,19 @@ def known_drafter(hub_id: str) -> KnownDrafter | None:
     """The entry of an id; None: there is none."""
     wanted = hub_id.partition("@")[0].casefold()
     return next((each for each in KNOWN if each.hub_id.casefold() == wanted), None)
+
+
+def known_table() -> str:
+    """The table for the documentation, a row for each target."""
+    lines = ["| model | most promising | others |", "| --- | --- | --- |"]
+    for target in dict.fromkeys(each.target for each in KNOWN):
+        first, *others = sorted((each for each in KNOWN if each.target == target), key=lambda each: each.kind.rank)
+        lines.append(
+            f"| {target.family} {target.size}: {target.hub_id} | {_cell(first)} | {'; '.join(map(_cell, others))} |"
+        )
+    return "\n".join(lines)
+
+
+def _cell(known: KnownDrafter) -> str:
+    licence = f", {known.licence}" if known.licence else ""
+    return f"[{known.hub_id}]({known.seen}) ({known.kind.label}{licence})"
