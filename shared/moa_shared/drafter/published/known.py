@@ -58,7 +58,7 @@ _LABELS = {
 }
 LAYOUTS = {  # the names of the layouts in which they are published
     Kind.DFLASH: "DFLASH",
-    Kind.DSPARK: "DSPARK",
+    Kind.DSPARK: "DFLASH",
     Kind.MOA: "MOA",
     Kind.EAGLE3: "EAGLE3",
     Kind.PEAGLE: "PEAGLE",
