@@ -21,7 +21,7 @@ from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
 from moa_client.web.closing import Closing
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.published.known import known_table
+from moa_shared.drafter.choice.known import known_table
 from moa_shared.programs.command_line import options_table
 
 

@@ -20,11 +20,11 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.choice.automatic import choose_drafter
+from moa_shared.drafter.choice.cached import served_name
+from moa_shared.drafter.choice.measured import remember_trial
 from moa_shared.drafter.layers.target_parts import TargetParts
-from moa_shared.drafter.published.automatic import choose_drafter
-from moa_shared.drafter.published.cached import served_name
 from moa_shared.drafter.published.find import find_drafter
-from moa_shared.drafter.published.measured import remember_trial
 from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import CheckpointError, ConfigError

@@ -90,5 +90,7 @@ async def test_it_is_said_once_and_the_next_question_needs_no_memory(target: Tar
         " this device drafts by look-up from now on.)"
     )
     assert second == []
+    assert engine.device.choice is not None
+    assert engine.device.choice.name == LOOK_UP
     assert engine.device.memory_width == 0
     assert engine.device.identity.drafter_fingerprint == b""

@@ -32,6 +32,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
+from moa_client.conversation.events import LOOK_UP
 from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.mapped_parts import target_parts
@@ -52,7 +53,7 @@ class Device:
     Args:
         drafter: None: the server answers by plain steps.
         new_drafter: makes another one over the same weights, for another conversation.
-        choice: which drafter it is, and why; None where none reads the server's memory.
+        choice: which drafter it is, and why; None where none reads the server's memory, unless that was dropped.
         catalog: those that may replace it.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
@@ -125,7 +126,8 @@ class Device:
     def with_dropped_drafter(self) -> Device:
         """The same device for a drafter that is asked no more: a server need not send memory for it."""
         identity = _changed(self.identity, drafter_fingerprint=b"")
-        bare = replace(self, identity=identity, memory_width=0, state_width=0, choice=None, catalog=None, trial=None)
+        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats")
+        bare = replace(self, identity=identity, memory_width=0, state_width=0, choice=choice, catalog=None, trial=None)
         return bare.for_another_conversation()
 
     def with_drafter_of(self, other: Device) -> Device:

@@ -8,11 +8,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter.published.cached import cached_drafters, in_hub_cache
-from moa_shared.drafter.published.choosing import Candidate, Fit
-from moa_shared.drafter.published.known import Kind, KnownDrafter, known_drafter, known_for, known_of_sizes
-from moa_shared.drafter.published.measured import MeasuredDrafter
-from moa_shared.drafter.published.model_names import names_of
+from moa_shared.drafter.choice.cached import cached_drafters, in_hub_cache
+from moa_shared.drafter.choice.choosing import Candidate, Fit
+from moa_shared.drafter.choice.known import Kind, KnownDrafter, known_drafter, known_for, known_of_sizes
+from moa_shared.drafter.choice.measured import MeasuredDrafter
+from moa_shared.drafter.choice.model_names import names_of
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.identity import identify
 from moa_shared.models.gguf.parts import read_parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from moa_shared.drafter.published.choosing import Fit
+from moa_shared.drafter.choice.choosing import Fit
 from moa_shared.programs.table import table
 
 from moa_server.listing.drafters import DrafterList, ListedDrafter, Place

@@ -7,8 +7,7 @@ from pathlib import Path
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
 from moa_shared.drafter.published.adopt import adopt
 from moa_shared.drafter.published.files import PICKLED, SAFETENSORS, PublishedFiles
-from moa_shared.drafter.published.known import model_key
-from moa_shared.drafter.published.named_target import check_vocabulary, named_target
+from moa_shared.drafter.published.named_target import check_vocabulary, model_key, named_target
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import cache_root

@@ -6,18 +6,35 @@ other tokens is proof; a name is only said, because the same model has many.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models import ModelFiles
+from moa_shared.models.gguf.parts import model_name
+from moa_shared.models.library.local_model import storage_label
 from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
 from moa_shared.text.json_text import parse_json
 from moa_shared.text.plain_text import plain_line
 
 _TOKENIZER = "tokenizer.json"
 _MOST_NAME = 120  # characters
+_STORED = re.compile(r"[-_. ](gguf|fp8|awq|gptq|int4|int8|bnb)\b.*", re.IGNORECASE)
+
+
+def model_key(name: str) -> str:
+    """What is left of a model's name that says which one it is, however it is stored and whoever repeats it.
+
+    Equal for Qwen/Qwen3-8B, unsloth/Qwen3-8B-GGUF:Q4_K_M, Qwen3-8B-Q4_K_M.gguf and "Qwen3 8B".
+    """
+    last = name.rstrip("/").rsplit("/", 1)[-1].partition("@")[0].partition(":")[0]
+    stem = model_name(Path(last)) if last.lower().endswith(".gguf") else last
+    if label := storage_label(f"{stem}.gguf"):
+        stem = stem.removesuffix(label).rstrip("-_.")
+    stem = _STORED.sub("", stem)
+    return re.sub(r"[^a-z0-9.]", "", stem.lower().removesuffix("-hf")).removeprefix("meta")
 
 
 def named_target(config: Mapping[str, Any]) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_shared.drafter.published import automatic, cached, find
-from moa_shared.drafter.published.automatic import choose_drafter
-from moa_shared.drafter.published.cached import cached_drafters
-from moa_shared.drafter.published.choosing import Fit
+from moa_shared.drafter.choice import automatic, cached
+from moa_shared.drafter.choice.automatic import choose_drafter
+from moa_shared.drafter.choice.cached import cached_drafters
+from moa_shared.drafter.choice.choosing import Fit
+from moa_shared.drafter.choice.known import KNOWN, Kind, KnownDrafter, KnownTarget
+from moa_shared.drafter.choice.measured import remember_trial
+from moa_shared.drafter.published import find
 from moa_shared.drafter.published.find import find_drafter
-from moa_shared.drafter.published.known import KNOWN, Kind, KnownDrafter, KnownTarget
-from moa_shared.drafter.published.measured import remember_trial
 from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve

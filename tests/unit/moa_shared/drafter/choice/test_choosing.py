@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moa_shared.drafter.published.choosing import Candidate, Fit, ranked
-from moa_shared.drafter.published.known import Kind
-from moa_shared.drafter.published.measured import MeasuredDrafter, recall_trial, remember_trial
+from moa_shared.drafter.choice.choosing import Candidate, Fit, ranked
+from moa_shared.drafter.choice.known import Kind
+from moa_shared.drafter.choice.measured import MeasuredDrafter, recall_trial, remember_trial
 from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
 
 NAMES = ("unsloth/Qwen3-8B-GGUF:Q4_K_M",)

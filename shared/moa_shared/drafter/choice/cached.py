@@ -8,11 +8,11 @@ from typing import Any
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
-from moa_shared.drafter.published.choosing import Candidate
+from moa_shared.drafter.choice.choosing import Candidate
+from moa_shared.drafter.choice.known import Kind, known_drafter
+from moa_shared.drafter.choice.measured import recall_trial
 from moa_shared.drafter.published.files import PICKLED, PublishedFiles
-from moa_shared.drafter.published.known import Kind, known_drafter
 from moa_shared.drafter.published.layouts import convert
-from moa_shared.drafter.published.measured import recall_trial
 from moa_shared.drafter.published.named_target import named_target
 from moa_shared.errors import CheckpointError, MoaError
 from moa_shared.models.library.places import hub_snapshots

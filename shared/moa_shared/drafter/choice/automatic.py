@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from moa_shared.drafter.published.cached import cached_drafters
-from moa_shared.drafter.published.choosing import Candidate, ranked
+from moa_shared.drafter.choice.cached import cached_drafters
+from moa_shared.drafter.choice.choosing import Candidate, ranked
+from moa_shared.drafter.choice.known import known_for
+from moa_shared.drafter.choice.model_names import names_of
 from moa_shared.drafter.published.find import drafter_in_folder
-from moa_shared.drafter.published.known import known_for
-from moa_shared.drafter.published.model_names import names_of
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import cache_root

@@ -1,4 +1,4 @@
-"""The published drafters that moa knows, for which model each was trained, and how models are recognised. Pure.
+"""The published drafters that moa knows, and for which model each was trained. Pure.
 
 Each entry was seen on the page that it names; what a page does not say, such as a licence, is left empty. A newer one
 need not be here: `--drafter` takes any id. docs/drafters.md has the same table.
@@ -6,16 +6,13 @@ need not be here: `--drafter` takes any id. docs/drafters.md has the same table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from moa_shared.drafter.published.layouts import Layout
-from moa_shared.models.gguf.parts import model_name
-from moa_shared.models.library.local_model import storage_label
+from moa_shared.drafter.published.named_target import model_key
 
 
 class Kind(Enum):
@@ -202,21 +199,6 @@ KNOWN = (
     ),
     _own_page(_QWEN3_CODER, "JinnP/SGLang-EAGLE3-Qwen3-Coder-30B-A3B-Instruct", Kind.EAGLE3, _APACHE),
 )
-
-_STORED = re.compile(r"[-_. ](gguf|fp8|awq|gptq|int4|int8|bnb)\b.*", re.IGNORECASE)
-
-
-def model_key(name: str) -> str:
-    """What is left of a model's name that says which one it is, however it is stored and whoever repeats it.
-
-    Equal for Qwen/Qwen3-8B, unsloth/Qwen3-8B-GGUF:Q4_K_M, Qwen3-8B-Q4_K_M.gguf and "Qwen3 8B".
-    """
-    last = name.rstrip("/").rsplit("/", 1)[-1].partition("@")[0].partition(":")[0]
-    stem = model_name(Path(last)) if last.lower().endswith(".gguf") else last
-    if label := storage_label(f"{stem}.gguf"):
-        stem = stem.removesuffix(label).rstrip("-_.")
-    stem = _STORED.sub("", stem)
-    return re.sub(r"[^a-z0-9.]", "", stem.lower().removesuffix("-hf")).removeprefix("meta")
 
 
 def known_for(names: Iterable[str], config: Mapping[str, Any] | None = None) -> tuple[KnownDrafter, ...]:

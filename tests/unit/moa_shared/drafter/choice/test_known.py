@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from moa_shared.drafter.published.known import (
+from moa_shared.drafter.choice.known import (
     KNOWN,
     LAYOUTS,
     Kind,
     known_drafter,
     known_for,
     known_of_sizes,
-    model_key,
 )
 from moa_shared.drafter.published.layouts import Layout
+from moa_shared.drafter.published.named_target import model_key
 from moa_shared.models.sources.hub import HUB_ID
 
 QWEN3_8B = {"hidden_size": 4096, "num_hidden_layers": 36, "vocab_size": 151936}

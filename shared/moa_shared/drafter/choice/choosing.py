@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from moa_shared.drafter.published.known import KNOWN, Kind, known_drafter, model_key
-from moa_shared.drafter.published.measured import MeasuredDrafter
+from moa_shared.drafter.choice.known import KNOWN, Kind, known_drafter
+from moa_shared.drafter.choice.measured import MeasuredDrafter
+from moa_shared.drafter.published.named_target import model_key
 
 
 class Fit(Enum):
