@@ -81,6 +81,8 @@ def load_host(
     read_sampling_defaults(files)  # clients read them: who can correct them learns of it here
     pooling = find_pooling(files)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
+    if settings.drafter == AUTO and paths and paths[0][0] in SHIPPED_DRAFTERS:
+        log.info("drafters that come with moa for this model", drafters=", ".join(name for name, _ in paths))
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target

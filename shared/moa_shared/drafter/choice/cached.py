@@ -19,7 +19,7 @@ from moa_shared.models.library.places import hub_snapshots
 from moa_shared.models.sources.hub_client import hub_cache
 from moa_shared.models.tensors.safetensors import read_metadata
 
-_MOST_LAYERS = 12  # of a pickled drafter: to know the tensors of a whole model takes reading all of it
+_MOST_LAYERS = 8  # of a drafter: DFlash has up to eight
 # What is no drafter, one for another target, of a layout that is not known, or with a config.json that makes no sense.
 _NO_DRAFTER = (MoaError, OSError, LookupError, TypeError, ValueError, ArithmeticError)
 _SIZES = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
@@ -63,7 +63,7 @@ def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: 
     published = PublishedFiles.of(snapshot)
     config = published.config()
     if any(path.suffix in PICKLED for path in published.weights):
-        _check_smallness(config, name)
+        _check_pickled(config, target, name)
     shapes = {each: tuple(tensor.shape) for each, tensor in published.tensors().items()}
     conversion = convert(shapes, config, target, "the target", name)
     known = known_drafter(name)
@@ -78,7 +78,10 @@ def _examine_own(path: Path, target: Mapping[str, Any], fingerprint: str) -> tup
     return Kind(config.kind), ""
 
 
-def _check_smallness(config: Mapping[str, Any], name: str) -> None:
-    layers = config.get("num_hidden_layers", 1)
+def _check_pickled(config: Mapping[str, Any], target: Mapping[str, Any], name: str) -> None:
+    """Refuses what cannot be a drafter for the target by its config.json: to look at its tensors is to read them all."""
+    layers, hidden = config.get("num_hidden_layers", 1), int(target["hidden_size"])
     if not isinstance(layers, int) or layers > _MOST_LAYERS:
         raise CheckpointError(f"{name} is a whole model.")
+    if hidden not in (config.get("hidden_size"), config.get("target_hidden_size")):
+        raise CheckpointError(f"{name} is for another target.")

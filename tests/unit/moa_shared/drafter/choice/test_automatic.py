@@ -76,6 +76,7 @@ def test_what_the_cache_has_for_the_model(hub: Path, files: ModelFiles) -> None:
     put(hub, "owner/moa", moa_tensors(), MOA_CONFIG)
     put(hub, "owner/wide", {"fc.weight": torch.zeros(8, 16)}, EAGLE_CONFIG | {"hidden_size": 8})
     put(hub, "owner/whole", {"lm_head.weight": torch.zeros(8, 8)}, {"num_hidden_layers": 40}, pickled=True)
+    put(hub, "owner/other", eagle_tensors(), EAGLE_CONFIG | {"hidden_size": 8}, pickled=True)
     put_into_hub(hub, "owner/nothing", {})
     found = cached_drafters(files.config, files.fingerprint, hub.parent)
     assert [(each.name, each.kind, each.fit([files.target_id])) for each in found] == [
