@@ -79,7 +79,7 @@ def _examine_own(path: Path, target: Mapping[str, Any], fingerprint: str) -> tup
 
 
 def _check_pickled(config: Mapping[str, Any], target: Mapping[str, Any], name: str) -> None:
-    """Refuses what cannot be a drafter for the target by its config.json: to look at its tensors is to read them all."""
+    """Refuses what its config.json says is no drafter for the target: to look at its tensors is to read them all."""
     layers, hidden = config.get("num_hidden_layers", 1), int(target["hidden_size"])
     if not isinstance(layers, int) or layers > _MOST_LAYERS:
         raise CheckpointError(f"{name} is a whole model.")
