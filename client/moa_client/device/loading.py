@@ -58,10 +58,10 @@ class Device:
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+        trial: of the drafter against look-up, in all conversations; None: it is not tried, or its end was told.
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         sampling: how the model's answers are sampled by default.
-        trial: of the drafter against look-up, in all conversations; None: it is not tried, or its end was told.
     """
 
     files: ModelFiles
@@ -76,10 +76,10 @@ class Device:
     catalog: DrafterCatalog | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
+    trial: DrafterTrial | None = None
     is_refused: bool = False
     new_drafter: Callable[[], ClientDrafter] | None = None
     sampling: SamplingDefaults = NOTHING_SAID
-    trial: DrafterTrial | None = None
 
     @property
     def planes(self) -> dict[Plane, int]:

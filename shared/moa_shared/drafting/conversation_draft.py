@@ -78,11 +78,6 @@ class ConversationDraft:
             self._guesser.extend(tokens)
         self.growing.commit(tokens)
 
-    def _judge(self, tokens: Sequence[int], guesser: TextGuesser, trial: DrafterTrial) -> None:
-        for index, choice in enumerate(self.growing.choices_along(tokens)):
-            if choice is not None:
-                trial.add(tokens[index], choice, guesser.looked_up(tokens[:index]))
-
     def write(self, written: DraftTree, sampling: Sampling, *, guarded: bool = True) -> WrittenToken:
         """The next token of standalone text.
 
@@ -98,3 +93,8 @@ class ConversationDraft:
             self.state.append_reused_state(start, rows)
         else:
             self.state.append_memory(start, rows)
+
+    def _judge(self, tokens: Sequence[int], guesser: TextGuesser, trial: DrafterTrial) -> None:
+        for index, choice in enumerate(self.growing.choices_along(tokens)):
+            if choice is not None:
+                trial.add(tokens[index], choice, guesser.looked_up(tokens[:index]))
