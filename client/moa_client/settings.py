@@ -134,8 +134,8 @@ class ClientSettings(SettingsBase):
     companion: str = setting(
         "",
         "An ordinary small model of the same vocabulary: it writes while no server answers, and drafts where that is "
-        "faster (docs/drafters.md#a-companion).",
-        "FILE|FOLDER|ID",
+        "faster (docs/drafters.md#a-companion). auto: the one that the server offers, fetched once.",
+        "auto|FILE|FOLDER|ID",
         shown="none",
         may_be_path=True,
     )

@@ -36,7 +36,7 @@ from moa_client.device.new_drafters import (
     named_checkpoint,
     random_checkpoint,
 )
-from moa_client.device.sources import NONE, Sources, means_served, named_drafter, resolve_sources
+from moa_client.device.sources import AUTO, NONE, Sources, means_served, named_drafter, resolve_sources
 from moa_client.drafting.companion import CompanionPair
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
 from moa_client.drafting.paired import PairedDrafter
@@ -229,7 +229,7 @@ def equip(
         MoaError: a checkpoint or the companion cannot be loaded.
     """
     files, served = sources.files, sources.served
-    device = replace(device, companion=_companion_for(device, settings, progress))
+    device = replace(device, companion=_companion_for(device, settings, sources, progress))
     if settings.drafter == "lookup":
         return _with(device, lambda: LookupDrafter(settings.length), settings)
     if settings.drafter == "random":
@@ -366,13 +366,17 @@ def _check_draft_size(settings: ClientSettings, most: int) -> None:
         )
 
 
-def _companion_for(device: Device, settings: ClientSettings, progress: Progress) -> Companion | None:
-    """The companion that --companion means, for the device's target; None: none is wished for."""
+def _companion_for(device: Device, settings: ClientSettings, sources: Sources, progress: Progress) -> Companion | None:
+    """The companion that --companion means, for the device's target; None: none is wished for, or offered."""
     if not settings.companion:
         return None
     if device.companion is not None:
         return device.companion.beside(device.files)
-    files = find_companion(settings.companion, settings.cache_dir, progress)
+    files = sources.companion
+    if settings.companion != AUTO:
+        files = find_companion(settings.companion, settings.cache_dir, progress)
+    if files is None:
+        return None
     companion = load_companion(files, device.files, settings.cache_dir, progress, weights=settings.dtype)
     if companion.tokenizer.chat_template != device.tokenizer.chat_template:
         log.warning(TEMPLATE_DIFFERS.format(companion=companion.name, target=device.files.target_id))

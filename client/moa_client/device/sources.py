@@ -31,6 +31,7 @@ from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, re
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
+from moa_client.device.companion_offer import find_offered
 from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
@@ -47,12 +48,14 @@ class Sources:
     Args:
         served: what the server describes, or described when last available.
         drafters: checkpoints that --drafter means, by fingerprint; none: there are none for this target.
+        companion: that the server offers, if --companion means that one; None: it offers none, or it is not here.
         stands_in: nothing of a target is here: the files are those of the companion, which speaks for itself.
     """
 
     served: pb.DescribeResponse
     files: ModelFiles
     drafters: dict[bytes, Path]
+    companion: ModelFiles | None = None
     stands_in: bool = False
 
 
@@ -110,13 +113,16 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
     root = cache_root(settings.cache_dir)
     served = _recall(root, settings.server)
     files = _named(settings, progress)
-    if settings.companion:
+    companion = None
+    if settings.companion == AUTO and served is not None:
+        companion = find_offered(settings, served.companion)
+    if companion is not None or settings.companion not in ("", AUTO):
         found = None
         if served is not None or files is not None:
             found = _find_local(settings, served, files, progress) or _find_local(
                 replace(settings, drafter=NONE), served, files, progress
             )
-        return found or _stand_in(settings, progress)
+        return replace(found, companion=companion) if found is not None else _stand_in(settings, companion, progress)
     return _find_local(settings, served, files, progress)
 
 
@@ -132,10 +138,10 @@ def _find_local(
     return _find_present(settings, served, files)[0]
 
 
-def _stand_in(settings: ClientSettings, progress: Progress) -> Sources:
+def _stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
     """The companion by itself: until a server says what its target is, the conversation is with this model."""
-    files = find_companion(settings.companion, settings.cache_dir, progress)
-    return Sources(_describe_files(files), files, {}, stands_in=True)
+    files = offered or find_companion(settings.companion, settings.cache_dir, progress)
+    return Sources(_describe_files(files), files, {}, companion=offered, stands_in=True)
 
 
 def find_present(

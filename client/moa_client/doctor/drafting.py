@@ -1,21 +1,23 @@
-"""The steps about this device: which drafters are here, what a companion takes, and how fast they are."""
+"""The steps about this device: which drafters are here, which companion there is or could be, and how fast they are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.drafter.companion.loading import find_companion, load_companion
 from moa_shared.models import load_tokenizer
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.programs.checks import Check, si_bytes
 from moa_shared.programs.progress import Progress
 
+from moa_client.device.companion_offer import find_offered, offered_words
 from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import DrafterCandidate
 from moa_client.device.drafter_speed import level_ms
 from moa_client.device.fetching import bytes_of
-from moa_client.device.sources import NONE, Sources, find_present, means_served, meant_drafters
+from moa_client.device.sources import AUTO, NONE, Sources, find_present, means_served, meant_drafters
 from moa_client.settings import ClientSettings
 
 TEXT_TOKENS = 1000  # of the text whose keys and values are told
@@ -23,6 +25,8 @@ WITHOUT_DRAFTER = (
     "Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. "
     "See docs/drafters.md, or try --drafter lookup."
 )
+_TAKE = "--companion auto fetches it, once: it writes here while no server answers."
+_NAME_ONE = "With --companion ID it writes here while no server answers (docs/drafters.md#a-companion)."
 
 
 def find_drafters(
@@ -46,13 +50,23 @@ def find_drafters(
     return None, Check("drafter", "warn", f"not here yet: {names}", f"The first chat fetches {what} from the server.")
 
 
-def examine_companion(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Check:
-    """The companion: whether it has the vocabulary of the server's model, and what it takes.
+def examine_companion(
+    settings: ClientSettings, served: pb.DescribeResponse, sources: Sources | None, progress: Progress
+) -> Check:
+    """The companion: whether it has the vocabulary of the server's model, and what it takes; else which there could be.
+
+    Args:
+        sources: the device's half for this server; None: nothing is here.
 
     Raises:
         MoaError: it cannot be found or used.
     """
-    files = find_companion(settings.companion, settings.cache_dir, progress)
+    if settings.companion == AUTO:
+        files = find_offered(settings, served.companion)
+    else:
+        files = find_companion(settings.companion, settings.cache_dir, progress) if settings.companion else None
+    if files is None:
+        return _possible_companion(settings, served, sources)
     present, _ = find_present(replace(settings, drafter=NONE), served, progress)
     target = present.files if present is not None else files
     companion = load_companion(files, target, settings.cache_dir, progress, weights=settings.dtype)
@@ -76,3 +90,20 @@ def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[Drafte
         MoaError: a checkpoint cannot be used.
     """
     return DrafterCatalog(settings, sources).measure()
+
+
+def _possible_companion(settings: ClientSettings, served: pb.DescribeResponse, sources: Sources | None) -> Check:
+    name, target = "companion", served.identity.target_id
+    if served.HasField("companion"):
+        words = f"the server offers {offered_words(served.companion)}"
+        if settings.companion:
+            return Check(name, "warn", f"{words}, which is not here yet", "The first chat fetches it.")
+        return Check(name, "ok", words, _TAKE)
+    if settings.companion:
+        return Check(name, "warn", "the server offers none", "Name one with --companion FILE.")
+    if sources is None:
+        return Check(name, "skip", f"none; nothing of {target} is here to look for one by")
+    fitting = fitting_companions(sources.files.config)
+    if not fitting:
+        return Check(name, "ok", f"none, and none is known for {target}")
+    return Check(name, "ok", f"none; {' or '.join(each.hub for each in fitting)} would fit {target}", _NAME_ONE)

@@ -64,7 +64,7 @@ class ServerExamination:
             ("download", 2 * GOODPUT_SECONDS + 1, self._measure_download),
             ("upload", GOODPUT_SECONDS + 1, self._measure_upload),
             ("drafter", None, self._find_drafters),
-            *([("companion", None, self._examine_companion)] if self._settings.companion else []),
+            ("companion", None, self._examine_companion),
             ("speed here", None, self._measure_drafters),
             ("expect", None, self._expect),
         ]
@@ -118,7 +118,7 @@ class ServerExamination:
         return check
 
     async def _examine_companion(self) -> Check:
-        return await asyncio.to_thread(examine_companion, self._settings, self._served, self._progress)
+        return await asyncio.to_thread(examine_companion, self._settings, self._served, self._sources, self._progress)
 
     async def _measure_drafters(self) -> Check:
         if self._sources is None:

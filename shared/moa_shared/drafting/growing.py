@@ -145,6 +145,11 @@ class GrowingDraft:
                 child.state_number = number[child.state_number]
                 below += child.children.values()
 
+    @property
+    def expected(self) -> tuple[int, float] | None:
+        """The drafter's own choice after the newest committed token, and its log-chance; None: it was not asked."""
+        return self._own_choice(self._root, ()) if self._root.expanded and self._root.children else None
+
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
 

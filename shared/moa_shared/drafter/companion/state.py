@@ -7,6 +7,7 @@ first `_read` committed tokens and below them the draft under way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from moa_kernels import F16
@@ -15,6 +16,16 @@ from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.models.network.network import Network
+from moa_shared.sampling.scores import log_softmax
+
+
+@dataclass(frozen=True, slots=True)
+class ReadToken:
+    """A committed token, and the model's own choice in its place, with its chance."""
+
+    position: int
+    chance: float
+    is_chosen: bool
 
 
 class CompanionState(BaseState):
@@ -72,10 +83,18 @@ class CompanionState(BaseState):
         """Committed tokens that the next draft must read first, besides the newest."""
         return max(0, len(self.tokens) - 1 - self._read)
 
-    def read(self, most: int) -> None:
-        """Reads up to `most` of the unread tokens ahead of the next draft."""
-        if self.unread:  # so no draft is under way
-            self._fill(self._read, min(self._read + most, len(self.tokens) - 1))
+    def read(self, most: int, every: int = 0) -> list[ReadToken]:
+        """Reads up to `most` of the unread tokens ahead of the next draft.
+
+        Args:
+            every: at how manieth token is asked what the model would have said; 0: at none.
+
+        Returns:
+            what it would have said there.
+        """
+        if not self.unread:  # a draft may be under way
+            return []
+        return self._fill(self._read, min(self._read + most, len(self.tokens) - 1), every)
 
     def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, target's tokens] logits of the token after it.
@@ -110,11 +129,18 @@ class CompanionState(BaseState):
 
     # ------------------------------------------------------------ inside
 
-    def _fill(self, start: int, stop: int) -> None:
+    def _fill(self, start: int, stop: int, every: int = 0) -> list[ReadToken]:
         """Reads committed tokens for their keys and values."""
+        asked = []
         for positions in batches(start, stop):
-            self._run(self.tokens[positions.start : positions.stop], run_of_text(positions))
+            hidden = self._run(self.tokens[positions.start : positions.stop], run_of_text(positions))
             self._read = positions.stop
+            if every:
+                chances = np.exp(log_softmax(self._logits(hidden[::every])))
+                for place, row in zip(positions[::every], chances, strict=True):
+                    token = int(row.argmax())
+                    asked.append(ReadToken(place + 1, float(row[token]), self.tokens[place + 1] == token))
+        return asked
 
     def _run(self, tokens: Sequence[int], place: Placement) -> Rows:
         """What leaves the last layer for new rows, whose keys and values are appended."""

@@ -12,6 +12,7 @@ from moa_client.drafting.drafters import LookupDrafter, ReadingDrafter
 from moa_kernels import F32
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafting import CHAIN, TextGuesser, draft_chain
+from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.models.network.network import Network
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
@@ -106,3 +107,39 @@ def test_beside_another_drafter_it_writes_and_no_draft_waits_for_it() -> None:
     assert pair.read_on(writes=True)
     pair.commit([3])
     assert pair.write(EMPTY, GREEDY) is not None
+
+
+def test_it_learns_from_what_the_target_says_while_it_drafts_and_while_it_only_reads() -> None:
+    drafting, reading, question = (drafter(confidence=LearnedConfidence(0.0, 0.5)) for _ in range(3))
+    for each in (drafting, reading, question):
+        each.restart(text(20))
+    for _ in range(40):  # what it says itself
+        token = drafting.write(EMPTY, GREEDY)
+        assert token is not None
+        drafting.commit([token[0]])
+        reading.commit([token[0]])
+    assert drafting._trust.shift > 0.5
+    assert reading._trust.shift == 0.0
+    while reading.read_on(writes=True):
+        pass
+    assert reading._trust.shift > 0.5
+    question.commit(drafting._state.tokens[20:])  # of nobody knows whom
+    while question.read_on(writes=True):
+        pass
+    assert question._trust.shift == 0.0
+
+
+def test_what_the_target_says_instead_lowers_the_chances_of_all_conversations() -> None:
+    shared = LearnedConfidence(0.0, 0.5)
+    one, other = drafter(confidence=shared), drafter(confidence=shared)
+    for each in (one, other):
+        each.restart(text(30))
+    before = other.write(EMPTY, GREEDY)
+    for _ in range(12):
+        token = one.write(EMPTY, GREEDY)
+        assert token is not None
+        one.commit([(token[0] + 1) % 90])
+    after = other.write(EMPTY, GREEDY)
+    assert before is not None
+    assert after is not None
+    assert (after[0], after[1] < before[1]) == (before[0], True)
