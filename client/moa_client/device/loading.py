@@ -8,24 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.constraints.library import constraint_compiler
-from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
-from moa_shared.drafter.checkpoint.checkpoint import NewState
-from moa_shared.drafter.checkpoint.confidence_file import confidence_for
-from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
-from moa_shared.drafter.companion.confidence_file import confidence_beside
+from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.companion.loading import Companion, find_companion, load_companion
-from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import ConfigError, InternalError, MismatchError
+from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.network.layer_sizes import kv_width_if_differing
-from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -35,19 +25,22 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
+from moa_client.conversation.events import LOOK_UP
 from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog
 from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.mapped_parts import target_parts
+from moa_client.device.new_drafters import (
+    checkpoint_drafters,
+    companion_drafters,
+    drafter_states,
+    named_checkpoint,
+    random_checkpoint,
+)
 from moa_client.device.sources import AUTO, NONE, Sources, means_served, named_drafter, resolve_sources
-from moa_client.drafting.answer_forms import ConversationForms, DeviceForms
-from moa_client.drafting.companion import CompanionDrafter, CompanionPair
-from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
+from moa_client.drafting.companion import CompanionPair
+from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
 from moa_client.drafting.paired import PairedDrafter
 from moa_client.settings import ClientSettings
-
-if TYPE_CHECKING:
-    from moa_shared.constraints.compiler import ConstraintCompiler
-
 
 TEMPLATE_DIFFERS = "the companion {companion} has another chat template than {target}: it reads the conversation's"
 log = logging.getLogger(__name__)
@@ -60,11 +53,12 @@ class Device:
     Args:
         drafter: None: the server answers by plain steps.
         new_drafter: makes another one over the same weights, for another conversation.
-        choice: which drafter it is, and why; None where none reads the server's memory.
+        choice: which drafter it is, and why; None where none reads the server's memory, unless that was dropped.
         catalog: those that may replace it.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+        trial: of the drafter against look-up, in all conversations; None: it is not tried, or its end was told.
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         sampling: how the model's answers are sampled by default.
@@ -84,6 +78,7 @@ class Device:
     catalog: DrafterCatalog | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
+    trial: DrafterTrial | None = None
     is_refused: bool = False
     new_drafter: Callable[[], ClientDrafter] | None = None
     sampling: SamplingDefaults = NOTHING_SAID
@@ -132,6 +127,14 @@ class Device:
             self, identity=identity, memory_width=0, state_width=0, choice=None, catalog=None, is_refused=True
         )
 
+    def with_dropped_drafter(self) -> Device:
+        """The same device for a drafter that is asked no more: a server need not send memory for it."""
+        identity = _changed(self.identity, drafter_fingerprint=b"")
+        alone = self.companion.name if self.companion is not None else ""
+        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats", alone)
+        bare = replace(self, identity=identity, memory_width=0, state_width=0, choice=choice, catalog=None, trial=None)
+        return bare.for_another_conversation()
+
     def with_drafter_of(self, other: Device) -> Device:
         """The same device with another one's drafter."""
         return replace(
@@ -145,6 +148,7 @@ class Device:
             choice=other.choice,
             catalog=other.catalog,
             companion=other.companion,
+            trial=other.trial,
             is_refused=False,
         )
 
@@ -229,9 +233,10 @@ def equip(
     if settings.drafter == "lookup":
         return _with(device, lambda: LookupDrafter(settings.length), settings)
     if settings.drafter == "random":
-        random = _random_checkpoint(files)
-        states = drafter_states(random, files, settings, device.context_tokens)
-        return _with(device, _moa_drafters(random, states, files, settings, reads_memory=False), settings)
+        random = random_checkpoint(files)
+        states, trial = drafter_states(random, files, settings, device.context_tokens), DrafterTrial()
+        new_drafter = checkpoint_drafters(random, states, files, settings, reads_memory=False, trial=trial)
+        return replace(_with(device, new_drafter, settings), trial=trial)
     catalog = DrafterCatalog(settings, sources, device.companion)
     if settings.drafter == NONE and catalog.is_empty:
         return device
@@ -247,7 +252,7 @@ def equip(
         return device
     choice = DrafterChoice(settings.drafter, "as wished")
     path = named_drafter(settings, files, progress)
-    return _with_checkpoint(device, _named_checkpoint(path, files), choice, settings, path)
+    return _with_checkpoint(device, named_checkpoint(path, files), choice, settings, path)
 
 
 def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
@@ -261,7 +266,7 @@ def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettin
     catalog, files, companion = device.catalog, device.files, device.companion
     if companion is not None and choice.name in (COMPANION, NOBODY):
         identity = _changed(device.identity, drafter_fingerprint=b"")
-        alone = _companion_drafters(companion, files, settings, drafts=choice.name == COMPANION)
+        alone = companion_drafters(companion, files, settings, drafts=choice.name == COMPANION)
         return replace(
             device,
             drafter=alone(),
@@ -270,6 +275,7 @@ def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettin
             memory_width=0,
             state_width=0,
             choice=replace(choice, alone=companion.name),
+            trial=None,
         )
     online = catalog.checkpoint(choice.name)
     if companion is not None:
@@ -290,7 +296,7 @@ def _pairs(
     parts = target_parts(reader, files, (online, alone), settings, context)
     first = alone.config.target_layers - alone.config.reused_layers
     first_of, second_of = (
-        _moa_drafters(
+        checkpoint_drafters(
             each,
             each.states(reader, settings.dtype, parts=parts, states_from=first),
             files,
@@ -307,15 +313,17 @@ def _with_checkpoint(
     device: Device, checkpoint: Checkpoint, choice: DrafterChoice, settings: ClientSettings, path: Path | None = None
 ) -> Device:
     files, reads_memory = device.files, checkpoint.config.memory_width > 0
-    states = drafter_states(checkpoint, files, settings, device.context_tokens)
-    new_drafter = _moa_drafters(checkpoint, states, files, settings, reads_memory=reads_memory, path=path)
-    return _reading_memory_of(device, checkpoint, new_drafter, choice, settings)
+    states, trial = drafter_states(checkpoint, files, settings, device.context_tokens), DrafterTrial()
+    new_drafter = checkpoint_drafters(
+        checkpoint, states, files, settings, reads_memory=reads_memory, path=path, trial=trial
+    )
+    return replace(_reading_memory_of(device, checkpoint, new_drafter, choice, settings), trial=trial)
 
 
 def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
     """The device with these drafters, beside its companion if it has one."""
     if device.companion is not None:
-        alone, online = _companion_drafters(device.companion, device.files, settings), new_drafter
+        alone, online = companion_drafters(device.companion, device.files, settings), new_drafter
         new_drafter = lambda: CompanionPair(online(), alone())  # noqa: E731
     return replace(device, drafter=new_drafter(), new_drafter=new_drafter)
 
@@ -358,49 +366,6 @@ def _check_draft_size(settings: ClientSettings, most: int) -> None:
         )
 
 
-def _named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
-    checkpoint = load_checkpoint(path)
-    if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
-        raise MismatchError(
-            "target that the drafter was trained for",
-            files.fingerprint[:12],
-            checkpoint.config.target_fingerprint[:12],
-            hint="Give a drafter that was trained for this target, or --drafter none.",
-        )
-    return checkpoint
-
-
-def _moa_drafters(
-    checkpoint: Checkpoint,
-    states: NewState,
-    files: ModelFiles,
-    settings: ClientSettings,
-    *,
-    reads_memory: bool,
-    path: Path | None = None,
-) -> Callable[[], ClientDrafter]:
-    """Makes drafters over one checkpoint's weights."""
-    ngrams = ngrams_for(files.fingerprint, path) if settings.copies else None
-    confidence = confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None
-    shape = _growth_shape(settings)
-    forms = DeviceForms(partial(_new_compiler, files))
-
-    def new_drafter() -> ClientDrafter:
-        guesser = TextGuesser(ngrams) if settings.copies else None
-        recipe = _recipe(settings, guesser)
-        return MoaDrafter(
-            states,
-            recipe,
-            reads_memory=reads_memory,
-            shape=shape,
-            guesser=guesser,
-            confidence=confidence,
-            forms=ConversationForms(forms),
-        )
-
-    return new_drafter
-
-
 def _companion_for(device: Device, settings: ClientSettings, sources: Sources, progress: Progress) -> Companion | None:
     """The companion that --companion means, for the device's target; None: none is wished for, or offered."""
     if not settings.companion:
@@ -416,89 +381,3 @@ def _companion_for(device: Device, settings: ClientSettings, sources: Sources, p
     if companion.tokenizer.chat_template != device.tokenizer.chat_template:
         log.warning(TEMPLATE_DIFFERS.format(companion=companion.name, target=device.files.target_id))
     return companion
-
-
-def _companion_drafters(
-    companion: Companion, files: ModelFiles, settings: ClientSettings, *, drafts: bool = True
-) -> Callable[[], CompanionDrafter]:
-    """Makes drafters over the companion's weights.
-
-    Args:
-        files: the target's.
-        drafts: also for a server that answers.
-    """
-    ngrams = ngrams_for(files.fingerprint) if settings.copies else None
-    confidence = confidence_beside(companion.files, files, cache_root(settings.cache_dir))
-    forms = DeviceForms(partial(_new_compiler, files))
-
-    def new_drafter() -> CompanionDrafter:
-        guesser = TextGuesser(ngrams) if settings.copies else None
-        return CompanionDrafter(
-            companion,
-            _recipe(settings, guesser),
-            shape=_growth_shape(settings),
-            guesser=guesser,
-            confidence=confidence,
-            forms=ConversationForms(forms),
-            drafts=drafts,
-        )
-
-    return new_drafter
-
-
-def _growth_shape(settings: ClientSettings) -> GrowthShape:
-    return CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
-
-
-def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:
-    tokenizer = load_tokenizer(files)
-    ends = end_of_text(files, tokenizer.eos_token_id)
-    return constraint_compiler(tokenizer, int(files.config["vocab_size"]), ends, tries=False)
-
-
-def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:
-    """The factory of a conversation's draft state, over the parts of the target in `files`.
-
-    Args:
-        context: the most tokens of a conversation at the server; 0: as many as the model was made for.
-
-    Raises:
-        ModelSourceError: a part is missing, or does not have the shape that the drafter needs.
-    """
-    reader = WeightReader(files)
-    parts = target_parts(reader, files, (checkpoint,), settings, context)
-    states = checkpoint.states(reader, settings.dtype, parts=parts)
-    reader.drop_pages()
-    return states
-
-
-def _recipe(settings: ClientSettings, guesser: TextGuesser | None) -> Recipe:
-    if settings.mode == "chain":
-        return lambda state, sampling: draft_chain(state, settings.length, sampling, guesser)
-    shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
-    return lambda state, sampling: draft_tree(state, shape, sampling, guesser)[0]
-
-
-def _random_checkpoint(files: ModelFiles) -> Checkpoint:
-    """An untrained drafter of the target's widths, for tests and for comparison: it is almost never right."""
-    values = files.config
-    heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
-    kv_heads = int(values.get("num_key_value_heads") or heads)
-    head_dim = int(values.get("head_dim") or hidden // heads)
-    config = DrafterConfig(
-        vocab_size=int(values["vocab_size"]),
-        hidden_size=hidden,
-        target_layers=int(values["num_hidden_layers"]),
-        target_heads=heads,
-        target_kv_heads=kv_heads,
-        target_head_dim=head_dim,
-        target_kv_width=kv_width_if_differing(values),
-        sa_kv_heads=kv_heads,
-        sa_mlp=hidden,
-        ca_kv_heads=kv_heads,
-        ca_mlp=hidden,
-        lsa_heads=kv_heads,
-        lsa_kv_heads=kv_heads,
-        lsa_mlp=head_dim,
-    )
-    return Checkpoint(config, fresh_tensors(config, seed=0), "")

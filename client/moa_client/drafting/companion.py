@@ -89,7 +89,7 @@ class CompanionDrafter(MoaDrafter):
     def read_on(self, *, writes: bool) -> bool:
         """As of `ReadingDrafter`."""
         state = self._state
-        is_wanted = (writes or self._drafts) and self._has_room(state.tokens)
+        is_wanted = (writes or self._drafts) and self._has_room(len(state.tokens))
         if not is_wanted or state.unread < LEAST_PIECE:
             return False
         began = time.perf_counter()
@@ -113,18 +113,18 @@ class CompanionDrafter(MoaDrafter):
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         """As of `ClientDrafter`: the model's own choice, of any token, like the target's would be."""
-        if not self._has_room([*self._state.tokens, *draft.tokens]):
+        if not self._has_room(len(self._state.tokens) + len(draft)):
             return None
         self._follow_form(sampling)
         written = self._draft.write(draft, sampling, guarded=False, copies=False)
         return written.token, self._trust.chance(written)
 
     def _may_draft(self) -> bool:
-        return self._drafts and self._has_room(self._state.tokens)
+        return self._drafts and self._has_room(len(self._state.tokens))
 
-    def _has_room(self, tokens: Sequence[int]) -> bool:
-        """Whether a text is one of those that the model was made for."""
-        return len(tokens) < self._context_tokens
+    def _has_room(self, length: int) -> bool:
+        """Whether a text of so many tokens is one of those that the model was made for."""
+        return length < self._context_tokens
 
 
 class CompanionPair(PairedDrafter):

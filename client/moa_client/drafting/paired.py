@@ -26,9 +26,12 @@ class PairedDrafter:
     """
 
     def __init__(self, online: ClientDrafter, standalone: ClientDrafter) -> None:
-        self.reads_memory = online.reads_memory or standalone.reads_memory
         self._online = online
         self._standalone = standalone
+
+    @property
+    def reads_memory(self) -> bool:
+        return self._online.reads_memory or self._standalone.reads_memory
 
     def restart(self, tokens: Sequence[int]) -> None:
         self._online.restart(tokens)

@@ -185,6 +185,19 @@ class GrowingDraft:
         """The chance of each node that the text goes through it, as it is seen now; never more than its parent's."""
         return tuple(math.exp(node.score - self._root.score) for node in self._place(draft, sampling)[1:])
 
+    def choices_along(self, tokens: Sequence[int]) -> list[int | None]:
+        """The drafter's own first choice at each place that these tokens, about to be committed, go through.
+
+        None where it was not asked, or had nothing to say.
+        """
+        choices: list[int | None] = []
+        node: _Node | None = self._root
+        for token in tokens:
+            said = [child for child in node.children.values() if child.said > -math.inf] if node is not None else []
+            choices.append(max(said, key=lambda child: child.said).token if said else None)
+            node = node.children.get(token) if node is not None else None
+        return choices
+
     def reach(self, draft: DraftTree, sampling: Sampling) -> float:
         """The chance, as the drafter sees it, that `expand` looks at the place where the text leaves what is known.
 
