@@ -85,6 +85,8 @@ def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | N
     """
     try:
         content: Any = parse_json(path.read_text("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
         if COMPANION_KEY not in content:
             return None
         shift, evidence = float(content["shift"]), float(content["evidence"])
