@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_shared.drafter.checkpoint.config import EAGLE2, MOA, DrafterConfig
+from moa_shared.drafter.checkpoint.config import EACH, EAGLE2, EAGLE3, JOINT, MOA, DrafterConfig
 
 FC = "spec_model_fc"  # the authors' name of EAGLE's projection
 Shapes = dict[str, tuple[int, ...]]
@@ -14,11 +14,24 @@ ENCODER_TENSORS = (
     "cross_attention.self_attn.k_proj.",
     "cross_attention.self_attn.v_proj.",
 )
+# The same of drafters that read the target's states; the device's half begins with what they project these to.
+PROJECTION_TENSORS = ("fc.", "fc_norm.", "input_norm.", "hidden_norm.")
+OWN_EMBEDDINGS, OWN_HEAD = "embed_tokens.weight", "lm_head.weight"
+
+
+def server_tensors(config: DrafterConfig) -> tuple[str, ...]:
+    """Beginnings of the names of what only the server runs."""
+    if config.kind == MOA:
+        return ENCODER_TENSORS
+    return PROJECTION_TENSORS if config.state_entries else ()
 
 
 def expected_shapes(config: DrafterConfig) -> Shapes:
     """Shapes of the tensors that a checkpoint of this configuration holds."""
-    shapes = _moa_shapes(config) if config.kind == MOA else _baseline_shapes(config)
+    if config.kind == EAGLE3:
+        shapes = _eagle3_shapes(config)
+    else:
+        shapes = _moa_shapes(config) if config.kind == MOA else _baseline_shapes(config)
     if config.output_norm:
         shapes["output_norm.weight"] = (config.hidden_size,)
     if config.draft_vocab:
@@ -63,6 +76,28 @@ def _baseline_shapes(config: DrafterConfig) -> Shapes:
         shapes[f"{FC}.weight"] = (hidden, 2 * hidden)
         if config.fc_bias:
             shapes[f"{FC}.bias"] = (hidden,)
+    return shapes
+
+
+def _eagle3_shapes(config: DrafterConfig) -> Shapes:
+    """Shapes of EAGLE-3's tensors: its first layer's queries, keys and values read an embedding beside a state."""
+    hidden, states = config.hidden_size, len(config.state_entries) * config.state_width
+    query, keys = config.heads * config.head_dim, config.sa_kv_heads * config.head_dim
+    shapes: Shapes = {"fc.weight": (hidden, states)}
+    if config.feature_norm == JOINT:
+        shapes["input_norm.weight"] = (states,)
+    if config.feature_norm == EACH:
+        shapes |= {f"fc_norm.{index}.weight": (config.state_width,) for index in range(len(config.state_entries))}
+    for name in layer_names(config):
+        shapes |= _layer_shapes(name, hidden, query, keys, config.sa_mlp)
+        if config.head_norms:
+            shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+    first = layer_names(config)[0]
+    shapes |= {f"{first}.self_attn.{part}_proj.weight": (query if part == "q" else keys, 2 * hidden) for part in "qkv"}
+    shapes |= {f"{first}.hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+    shapes[OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
+    if config.own_embeddings:
+        shapes[OWN_EMBEDDINGS] = (config.vocab_size, hidden)
     return shapes
 
 

@@ -342,3 +342,17 @@ def test_the_width_of_keys_and_values_is_named_where_it_is_needed() -> None:
     assert "target_kv_width" not in json.loads(CONFIG.to_json())  # earlier versions do not know it
     assert DrafterConfig.from_json(wide.to_json()) == wide
     assert wide.kv_width == 4 * CONFIG.kv_width
+
+
+def test_what_only_drafters_of_states_need_is_stored_for_them_alone() -> None:
+    plain = dataclasses.asdict(CONFIG)
+    stored = set(json.loads(CONFIG.to_json()))
+    assert {name for name in plain if name not in stored} == {
+        *("target_kv_width", "state_entries", "target_hidden_size", "own_heads", "own_head_dim", "own_embeddings"),
+        *("head_norms", "feature_norm", "normed_residual", "normed_feedback"),
+    }
+    eagle3 = dataclasses.replace(CONFIG, kind="eagle3", state_entries=(2, 0, 1), feature_norm="each")
+    assert DrafterConfig.from_json(eagle3.to_json()) == eagle3
+    for wrong in ({"state_entries": (0, CONFIG.target_layers + 1)}, {"state_entries": (1, 1)}, {"state_entries": ()}):
+        with pytest.raises(CheckpointError, match="state"):
+            dataclasses.replace(eagle3, **wrong)
