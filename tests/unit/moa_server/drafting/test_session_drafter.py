@@ -81,9 +81,15 @@ class Bench:
         self.tokens += tokens
 
     def guess(
-        self, arrived: DraftTree = EMPTY, covered: float = 0.0, *, rate: float = 0.08, most_nodes: int = 8
+        self,
+        arrived: DraftTree = EMPTY,
+        covered: float = 0.0,
+        *,
+        rate: float = 0.08,
+        most_nodes: int = 8,
+        step_ms: float = 2.0,
     ) -> Guess:
-        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, 2.0, 0.5, most_nodes)
+        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, step_ms, 0.5, most_nodes)
 
         def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)
@@ -256,25 +262,25 @@ class BlockDrafter(CountingDrafter):
         return super().expand(tokens, parents)
 
 
-def block_bench(*, step_ms: float) -> Bench:
+def block_bench() -> Bench:
     made: list[BlockDrafter] = []
 
     def make() -> BlockDrafter:
         made.append(BlockDrafter())
         return made[-1]
 
-    bench = Bench([1, 2, 3], DrafterRecord(step_ms, 5), kind=OwnDrafter(make, 100, reads_all_rows=True, block_levels=5))
+    bench = Bench([1, 2, 3], DrafterRecord(2.0, 5), kind=OwnDrafter(make, 100, reads_all_rows=True, block_levels=5))
     bench.drafter = made[-1]
     return bench
 
 
 def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
     """A step as dear as a plain one pays where it finds more than one token, and no longer where it finds none."""
-    bench = block_bench(step_ms=10.0)
+    bench = block_bench()
     first = bench.record.found[0].factor
     assert first > 1
     for number in range(12):
-        guess = bench.guess(rate=0.1)
+        guess = bench.guess(rate=0.1, step_ms=10.0)
         newest = bench.tokens[-1]
         assert guess.tree.tokens == tuple(range(newest + 1, newest + 6))
         assert bench.drafter.steps == number + 1
@@ -283,15 +289,14 @@ def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
         bench.commit(*taken)
     assert first < bench.record.found[0].factor <= 5
     for token in range(100, 180):
-        bench.record.step_ms.mean = 10.0
         steps = bench.drafter.steps
-        bench.session.learn(bench.guess(rate=0.1), [token, token + 300])
+        bench.session.learn(bench.guess(rate=0.1, step_ms=10.0), [token, token + 300])
         bench.commit(token, token + 300)
     assert bench.drafter.steps == steps
 
 
 def test_a_drafter_that_knows_only_rows_reads_all_of_them() -> None:
-    bench = block_bench(step_ms=1.0)
+    bench = block_bench()
     bench.guess()
     bench.commit(*range(4, 204))
     bench.guess()
