@@ -53,8 +53,7 @@ class DrafterConfig:
             order: 0 its embeddings, e the output of layer e - 1, before the final norm.
         target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
         own_heads, own_head_dim: of eagle3 and dflash; 0: the target's.
-        own_embeddings: of eagle3: the checkpoint holds embeddings; of dflash: that of its mask token; otherwise they
-            are the target's.
+        own_embeddings: of eagle3: the checkpoint holds embeddings; otherwise they are the target's.
         head_norms: of eagle3 and dflash: queries and keys of each head are normed, as in Qwen3.
         feature_norm: of eagle3: "joint", all states of a token are normed as one row before the projection; "each",
             each has a norm of its own (EAGLE-3.1); "", neither.
@@ -149,7 +148,8 @@ class DrafterConfig:
             "mask_token must be a token of the vocabulary": self.mask_token < self.vocab_size,
             "only dflash has mask_token, anchor_guesses and markov_rank": self.kind == DFLASH
             or not (self.mask_token or self.anchor_guesses or self.markov_rank),
-            "dflash must be as wide as the target": self.kind != DFLASH or self.state_width == self.hidden_size,
+            "dflash is as wide as the target and takes its embeddings": self.kind != DFLASH
+            or (self.state_width == self.hidden_size and not self.own_embeddings),
         }
         for rule, holds in checks.items():
             if not holds:
