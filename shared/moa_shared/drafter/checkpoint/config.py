@@ -47,8 +47,9 @@ class DrafterConfig:
             published (`own_layers` layers). The layers of all but moa have the sizes of `sa_*`, and `ca_*` and `lsa_*`
             mean nothing to them.
         lsa: False, an ablation: the memory is the target's last hidden state.
-        input_norm, fc_bias, qkv_bias: of eagle2, as its authors publish it: no norm before the attention, and biases
-            where the checkpoint has them.
+        input_norm, fc_bias: of eagle2, as its authors publish it: no norm before the attention, and a bias where the
+            checkpoint has one.
+        qkv_bias: of eagle2 and eagle3: queries, keys and values have biases.
         state_entries: of eagle3 and dflash: which of the target's hidden states a memory row is made from, in that
             order: 0 its embeddings, e the output of layer e - 1, before the final norm.
         target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
@@ -126,12 +127,14 @@ class DrafterConfig:
             ),
             f"kind must be one of {', '.join(KINDS)}": self.kind in KINDS,
             "only moa reuses layers": self.kind == MOA or not self.reused_layers,
-            "only eagle2 lacks an input norm or has biases": self.kind == EAGLE2
-            or (self.input_norm and not self.fc_bias and not self.qkv_bias),
+            "only eagle2 lacks an input norm or has a bias of fc": self.kind == EAGLE2
+            or (self.input_norm and not self.fc_bias),
+            "only eagle2 and eagle3 have qkv_bias": self.kind in (EAGLE2, EAGLE3) or not self.qkv_bias,
             "the states of layers are read by eagle3 and dflash, and by nothing else": (self.kind in OF_STATES)
             == bool(self.state_entries),
-            "state_entries must be 0 to target_layers, each once": len({*self.state_entries}) == len(self.state_entries)
-            and all(0 <= entry <= self.target_layers for entry in self.state_entries),
+            "state_entries must be 0 to target_layers": all(
+                0 <= each <= self.target_layers for each in self.state_entries
+            ),
             "only eagle3 and dflash have sizes, embeddings or head norms of their own": self.kind in OF_STATES
             or not (
                 self.target_hidden_size or self.own_heads or self.own_head_dim or self.own_embeddings or self.head_norms

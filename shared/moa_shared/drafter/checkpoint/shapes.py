@@ -96,7 +96,11 @@ def _eagle3_shapes(config: DrafterConfig) -> Shapes:
         if config.head_norms:
             shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
     first = layer_names(config)[0]
-    shapes |= {f"{first}.self_attn.{part}_proj.weight": (query if part == "q" else keys, 2 * hidden) for part in "qkv"}
+    for part in "qkv":
+        outputs = query if part == "q" else keys
+        shapes[f"{first}.self_attn.{part}_proj.weight"] = (outputs, 2 * hidden)
+        if config.qkv_bias:
+            shapes |= {f"{name}.self_attn.{part}_proj.bias": (outputs,) for name in layer_names(config)}
     shapes |= {f"{first}.hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
     shapes[OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
     if config.own_embeddings:
