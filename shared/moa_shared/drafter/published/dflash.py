@@ -156,9 +156,9 @@ def state_entries(
 ) -> tuple[int, ...]:
     """Which of the target's hidden states are read: 0 the embeddings, e the output of layer e - 1.
 
-    speculators' `aux_hidden_state_layer_ids` are these numbers. `target_layer_ids`, in `dflash_config` (z-lab) or at the
-    top (DeepSpec), are layers whose output is read, one less. Without any: as many as the drafter has layers, spread
-    evenly over 1 to n - 3.
+    speculators' `aux_hidden_state_layer_ids` are these numbers. `target_layer_ids`, in `dflash_config` (z-lab) or at
+    the top (DeepSpec), are layers whose output is read, one less. Without any these layers are as many as the
+    drafter's, spread evenly over 1 to n - 3.
 
     Args:
         drafters: how many layers the drafter has; `states`: how many its projection takes; `layers`: of the target.
