@@ -11,7 +11,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.constraints.library import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.checkpoint.config import EAGLE2
+from moa_shared.drafter.checkpoint.config import EAGLE2, OF_STATES
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
@@ -265,7 +265,14 @@ def with_drafters(
         states = cache(partial(_load_states, checkpoint, files, context))
         if load_first and not able:
             states()
-        own = OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes, ngrams)
+        config = checkpoint.config
+        own = OwnDrafter(
+            partial(_new_state, states),
+            config.token_bytes,
+            ngrams,
+            reads_all_rows=config.kind in OF_STATES,
+            block_levels=config.block_levels,
+        )
         able.append(replace(source, drafter=own))
         first_with.setdefault(checkpoint.memory_fingerprint, able[-1])
     return able

@@ -148,7 +148,8 @@ class GrowingDraft:
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
 
-        Empty if nothing is: all that is likely enough is there, or the draft is as large as it may be.
+        Of a drafter that guesses whole blocks, all that is likely enough of one. Empty if nothing is: all that is
+        likely enough is there, or the draft is as large as it may be.
         """
         nodes = self._place(draft, sampling)
         self._look_below(nodes)
@@ -308,12 +309,22 @@ class GrowingDraft:
         ahead.reverse()
         return ahead
 
+    def _is_open(self, node: _Node) -> bool:
+        """Whether the drafter may be asked what follows a node: it has not been, and the draft need not end there."""
+        most = self._drafter.most_depth
+        return not node.expanded and not node.is_forced_on and (most is None or node.depth - self._root.depth < most)
+
+    def _open_freely(self, node: _Node) -> None:
+        """Gives candidates to a node where that takes no step, since the block under way says what follows it."""
+        if self._drafter.most_depth is not None and self._root.expanded and self._is_open(node):
+            self._expand([node])
+
     def _best_open(self, nodes: Sequence[_Node]) -> list[_Node]:
         """The draft's best unexpanded nodes that are worth a step."""
         if self._shape.breadth == 1:
-            return [node for node in nodes[-1:] if not node.expanded and not node.is_forced_on]
+            return [node for node in nodes[-1:] if self._is_open(node)]
         least = self._root.score + self._floor
-        open_nodes = [n for n in nodes if not n.expanded and not n.is_forced_on and n.score >= least]
+        open_nodes = [node for node in nodes if self._is_open(node) and node.score >= least]
         return heapq.nlargest(self._shape.breadth, open_nodes, key=lambda node: node.score)
 
     def _next_to_expand(self, nodes: Sequence[_Node]) -> list[_Node]:
@@ -382,6 +393,7 @@ class GrowingDraft:
         order = count()
 
         def candidates(node: _Node) -> list[tuple[float, int, _Node]]:
+            self._open_freely(node)
             return [
                 (-child.score, next(order), child)
                 for child in node.children.values()
@@ -412,13 +424,21 @@ class GrowingDraft:
         return copied is not None and copied[0] == node.token
 
     def _next_of_chain(self, node: _Node, room: int) -> Growth:
-        """The best candidate after a node, and what the form forces after that."""
+        """The best candidate after a node, and what follows it without a step: what the form forces, and of a block
+        what is likely enough.
+        """
         tokens: list[int] = []
-        first = node.number
-        while len(tokens) < room and node.children and (not tokens or node.is_forced_on):
+        first, in_blocks = node.number, self._drafter.most_depth is not None
+        least = self._root.score + LEAST_LOG_SURVIVAL if in_blocks else -math.inf
+        while (
+            len(tokens) < room and node.children and (not tokens or node.is_forced_on or (in_blocks and node.expanded))
+        ):
             node = max(node.children.values(), key=lambda child: child.step)
+            if node.score < least:
+                break
             tokens.append(node.token)
             self._look(node)
+            self._open_freely(node)
         return Growth(tuple(tokens), tuple(range(first, first + len(tokens))))
 
 

@@ -19,7 +19,7 @@ from moa_shared.models.network.layers import stack_shape
 EMBEDDINGS = "embed_tokens.weight"
 IGNORED = ("rotary_emb.inv_freq",)  # ends of names: of older versions of transformers, made from the configuration
 ANOTHER = "Give a drafter that was trained for this target, or --drafter none."
-KNOWN = "moa takes its own checkpoints, EAGLE-1 to EAGLE-3, and Mixture of Attentions in its authors' layout."
+KNOWN = "moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def check_same(theirs: Mapping[str, Any], target: Mapping[str, Any], layout: str
         theirs: by key of the target's configuration; None where the checkpoint does not say.
     """
     words = {"hidden_size": "hidden size", "vocab_size": "vocabulary size"}
-    words["num_attention_heads"] = "number of attention heads"
+    words |= {"num_attention_heads": "number of attention heads", "num_hidden_layers": "number of layers"}
     for key, size in theirs.items():
         if size is not None and size != target[key]:
             raise CheckpointError(

@@ -25,6 +25,7 @@ from moa_shared.drafter.published.conversion import (
     rope_of,
     target_sizes,
 )
+from moa_shared.drafter.published.dflash import convert_dflash, is_dflash
 from moa_shared.drafter.published.eagle3 import convert_eagle3, is_eagle3
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import stack_shape
@@ -37,6 +38,7 @@ class Layout(Enum):
 
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE-3"
+    DFLASH = "DFlash"
     MOA = "Mixture of Attentions"
     MOA_EAGLE = "EAGLE (of the authors of Mixture of Attentions)"
 
@@ -49,6 +51,8 @@ def recognise(names: Collection[str], where: str) -> Layout:
     """
     if is_eagle3(names):
         return Layout.EAGLE3
+    if is_dflash(names):
+        return Layout.DFLASH
     if any(name.startswith(("layer_self_attention.", "cross_attention.")) for name in names):
         return Layout.MOA
     if f"{FC}.weight" in names:
@@ -80,6 +84,8 @@ def convert(
     try:
         if layout is Layout.EAGLE3:
             return convert_eagle3(shapes, published, target, target_id, where)
+        if layout is Layout.DFLASH:
+            return convert_dflash(shapes, published, target, target_id, where)
         kept = {name: _renamed(name, layout) for name in shapes if name != EMBEDDINGS and not name.endswith(IGNORED)}
         _check_sizes(layout, shapes, published, target, target_id, where)
         ours = {kept[name]: shape for name, shape in shapes.items() if name in kept}
