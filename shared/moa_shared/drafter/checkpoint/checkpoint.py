@@ -21,13 +21,15 @@ from moa_kernels import KernelError
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.baseline.decoder import BaselineDecoder
 from moa_shared.drafter.baseline.state import BaselineState
-from moa_shared.drafter.checkpoint.config import MOA, DrafterConfig
+from moa_shared.drafter.checkpoint.config import DFLASH, MOA, DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS, expected_shapes
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY
 from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
 from moa_shared.drafter.checkpoint.weights import ArrayWeights
 from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafter.decoder import DraftDecoder
+from moa_shared.drafter.dflash.decoder import BlockDecoder
+from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.layers.arithmetic import INT8, Rows
 from moa_shared.drafter.layers.target_parts import TargetParts
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from moa_shared.drafter.encoder import MemoryEncoder
 
-NewState = Callable[[], DraftState | BaselineState]
+NewState = Callable[[], DraftState | BaselineState | BlockState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,10 @@ class Checkpoint:
         states_from: int | None = None,
     ) -> NewState:
         """A function that makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
+        if self.config.kind == DFLASH:
+            with _computable():
+                blocks = BlockDecoder(self.config, ArrayWeights(self.tensors), target, weights, parts=parts)
+            return lambda: BlockState(blocks)
         if self.config.kind != MOA:
             with _computable():
                 baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)

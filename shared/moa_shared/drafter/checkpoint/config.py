@@ -18,6 +18,7 @@ KINDS = (MOA, EAGLE2, INDEPENDENT, EAGLE3, DFLASH)
 OF_STATES = (EAGLE3, DFLASH)  # kinds whose memory rows are made from the inputs of some of the target's layers
 JOINT, EACH = "joint", "each"  # the norms that there may be before EAGLE-3's projection: of all states, or one for each
 MOST_SHOWN = 80  # characters of a wrong value in a message
+MOST_BLOCK_ROWS = 64  # published: up to 16
 _MOST = 1 << 31  # of any number: no file holds a tensor of such a size
 
 
@@ -52,12 +53,18 @@ class DrafterConfig:
             order: 0 its embeddings, e the output of layer e - 1, before the final norm.
         target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
         own_heads, own_head_dim: of eagle3 and dflash; 0: the target's.
-        own_embeddings: of eagle3 and dflash: the checkpoint holds embeddings; otherwise they are the target's.
+        own_embeddings: of eagle3: the checkpoint holds embeddings; of dflash: that of its mask token; otherwise they
+            are the target's.
         head_norms: of eagle3 and dflash: queries and keys of each head are normed, as in Qwen3.
         feature_norm: of eagle3: "joint", all states of a token are normed as one row before the projection; "each",
             each has a norm of its own (EAGLE-3.1); "", neither.
         normed_residual: of eagle3: the first layer adds to its normed input (speculators' norm_before_residual).
         normed_feedback: of eagle3: its own states are fed back after its final norm (norm_output of EAGLE-3.1).
+        block_size: of dflash: the rows of a block, which is the newest token and then `mask_token` again and again.
+        anchor_guesses: of dflash: a row guesses the token after its own position, so that the newest token's row
+            guesses too (sample_from_anchor); otherwise it guesses the token at its position.
+        markov_rank: of dflash: width of the factors of what a token adds to the logits of the next one (DSpark); 0:
+            nothing is added.
     """
 
     vocab_size: int
@@ -97,6 +104,10 @@ class DrafterConfig:
     feature_norm: str = ""
     normed_residual: bool = False
     normed_feedback: bool = False
+    block_size: int = 0
+    mask_token: int = 0
+    anchor_guesses: bool = False
+    markov_rank: int = 0
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -132,6 +143,13 @@ class DrafterConfig:
             "feature_norm must be joint, each or empty": self.feature_norm in ("", JOINT, EACH),
             "only eagle3 has feature_norm, normed_residual and normed_feedback": self.kind == EAGLE3
             or not (self.feature_norm or self.normed_residual or self.normed_feedback),
+            "dflash, and nothing else, has a block_size": (self.kind == DFLASH) == (self.block_size > 0),
+            f"a block has at most {MOST_BLOCK_ROWS} rows, of which one or more guess": self.kind != DFLASH
+            or (self.block_levels > 0 and self.block_size <= MOST_BLOCK_ROWS),
+            "mask_token must be a token of the vocabulary": self.mask_token < self.vocab_size,
+            "only dflash has mask_token, anchor_guesses and markov_rank": self.kind == DFLASH
+            or not (self.mask_token or self.anchor_guesses or self.markov_rank),
+            "dflash must be as wide as the target": self.kind != DFLASH or self.state_width == self.hidden_size,
         }
         for rule, holds in checks.items():
             if not holds:
@@ -156,6 +174,11 @@ class DrafterConfig:
     def state_width(self) -> int:
         """Numbers of one of the target's hidden states."""
         return self.target_hidden_size or self.hidden_size
+
+    @property
+    def block_levels(self) -> int:
+        """The tokens that one block guesses; 0: the drafter guesses one after the other."""
+        return self.block_size if self.anchor_guesses else max(0, self.block_size - 1)
 
     @property
     def memory_width(self) -> int:
@@ -208,10 +231,12 @@ class DrafterConfig:
 
 
 _OWN = ("target_hidden_size", "own_heads", "own_head_dim")
-_MAY_BE_ZERO = ("reused_layers", "draft_vocab", "target_kv_width", *_OWN)
+_BLOCK = ("block_size", "mask_token", "markov_rank")
+_MAY_BE_ZERO = ("reused_layers", "draft_vocab", "target_kv_width", *_OWN, *_BLOCK)
 _LATER = (
     *("target_kv_width", "state_entries", *_OWN, "own_embeddings"),
     *("head_norms", "feature_norm", "normed_residual", "normed_feedback"),
+    *(*_BLOCK, "anchor_guesses"),
 )
 _LAYERS = ("target_layers", "reused_layers", "own_layers")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_shared.drafter.checkpoint.config import EACH, EAGLE2, EAGLE3, JOINT, MOA, DrafterConfig
+from moa_shared.drafter.checkpoint.config import DFLASH, EACH, EAGLE2, EAGLE3, JOINT, MOA, DrafterConfig
 
 FC = "spec_model_fc"  # the authors' name of EAGLE's projection
 Shapes = dict[str, tuple[int, ...]]
@@ -17,6 +17,8 @@ ENCODER_TENSORS = (
 # The same of drafters that read the target's states; the device's half begins with what they project these to.
 PROJECTION_TENSORS = ("fc.", "fc_norm.", "input_norm.", "hidden_norm.")
 OWN_EMBEDDINGS, OWN_HEAD = "embed_tokens.weight", "lm_head.weight"
+MASK_EMBEDDING = "mask_embedding.weight"  # what DFlash has in place of the target's embedding of its mask token
+MARKOV_IN, MARKOV_OUT = "markov_w1.weight", "markov_w2.weight"  # DSpark's
 
 
 def server_tensors(config: DrafterConfig) -> tuple[str, ...]:
@@ -30,6 +32,8 @@ def expected_shapes(config: DrafterConfig) -> Shapes:
     """Shapes of the tensors that a checkpoint of this configuration holds."""
     if config.kind == EAGLE3:
         shapes = _eagle3_shapes(config)
+    elif config.kind == DFLASH:
+        shapes = _dflash_shapes(config)
     else:
         shapes = _moa_shapes(config) if config.kind == MOA else _baseline_shapes(config)
     if config.output_norm:
@@ -98,6 +102,24 @@ def _eagle3_shapes(config: DrafterConfig) -> Shapes:
     shapes[OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
     if config.own_embeddings:
         shapes[OWN_EMBEDDINGS] = (config.vocab_size, hidden)
+    return shapes
+
+
+def _dflash_shapes(config: DrafterConfig) -> Shapes:
+    """Shapes of DFlash's tensors, and of DSpark's, which are two more."""
+    hidden = config.hidden_size
+    query, keys = config.heads * config.head_dim, config.sa_kv_heads * config.head_dim
+    shapes: Shapes = {"fc.weight": (hidden, len(config.state_entries) * hidden)}
+    shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+    for name in layer_names(config):
+        shapes |= _layer_shapes(name, hidden, query, keys, config.sa_mlp)
+        if config.head_norms:
+            shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+    if config.own_embeddings:
+        shapes[MASK_EMBEDDING] = (hidden,)
+    if config.markov_rank:
+        shapes[MARKOV_IN] = (config.vocab_size, config.markov_rank)
+        shapes[MARKOV_OUT] = (config.draft_vocab or config.vocab_size, config.markov_rank)
     return shapes
 
 
