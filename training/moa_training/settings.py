@@ -83,6 +83,9 @@ class BlockSettings(TrainingSettings):
     )
     prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: only in answers")
     depth_decay: float = Field(default=0.9, gt=0, le=1, description="weight of each further token of a block")
+    anchors: int = Field(
+        default=128, gt=0, description="of dflash: blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> BlockSettings:

@@ -26,12 +26,15 @@ class Activations:
 
     Args:
         embeddings: [batch, length, hidden] of the tokens.
-        kv: [batch, length, layers, KV width], keys rotated, interleaved by KV head.
+        kv: [batch, length, layers, KV width], keys rotated, interleaved by KV head; no layers where a drafter reads
+            states instead.
         last_hidden: [batch, length, hidden] after the final norm.
         state: [batch, length, hidden] that enters the first reused layer; None for N = 0.
         positions: [batch, length] absolute.
         guessed: embeddings of the tokens that the drafter reads behind block starts, where these are not the text's;
             `last_hidden` and `state` are then the target's after these, and `kv` its of the text.
+        entries: [batch, length, entries, hidden] of the target's hidden states that `state_entries` of the drafter's
+            configuration names.
     """
 
     embeddings: torch.Tensor
@@ -40,6 +43,14 @@ class Activations:
     state: torch.Tensor | None
     positions: torch.Tensor
     guessed: torch.Tensor | None = None
+    entries: torch.Tensor | None = None
+
+    @property
+    def entry_states(self) -> torch.Tensor:
+        """`entries`, of drafters that read them."""
+        if self.entries is None:
+            raise InternalError("A drafter that reads the target's states was trained without them.")
+        return self.entries
 
 
 @dataclass(frozen=True, slots=True)
