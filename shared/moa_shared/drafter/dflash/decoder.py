@@ -59,7 +59,7 @@ class BlockDecoder:
         self._before: Rows | None = None  # [vocabulary, rank], what a token says of the next one
         if config.markov_rank:
             self._before = own.array(MARKOV_IN)
-            self._after = arithmetic.linear([own.array(MARKOV_OUT)])
+            self._after = Arithmetic.of(weights, (config.markov_rank,)).linear([own.array(MARKOV_OUT)])
         self.draft_ids = draft_ids(own)
         self._target = target
         self._head = (parts or TargetParts(target)).head(self.draft_ids, arithmetic)
