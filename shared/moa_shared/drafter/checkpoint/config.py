@@ -199,7 +199,7 @@ class DrafterConfig:
             heads = self.sa_kv_heads + self.ca_kv_heads + self.reused_layers * self.target_kv_heads
             rows = 1 if self.reused_layers else 0
         else:
-            heads, rows = self.own_layers * self.sa_kv_heads, 2
+            heads, rows = self.own_layers * self.sa_kv_heads, 0 if self.kind == DFLASH else 2
         return 4 * heads * self.head_dim + 4 * rows * self.hidden_size
 
     @property
