@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_training.objective.dflash import DrawnBlocks, TrainingDFlash
 from moa_training.objective.eagle3 import StateRows, TrainingEagle3
 from moa_training.objective.losses import guess_losses
-from moa_training.objective.network import Activations
 from safetensors.torch import load_file
 from torch.nn import functional as F
 

@@ -164,6 +164,12 @@ class DrafterConfig:
         return self.target_kv_width or 2 * self.target_kv_heads * self.target_head_dim
 
     @property
+    def method(self) -> str:
+        """What tables call it."""
+        names = {EAGLE2: "EAGLE-2", INDEPENDENT: "independent", EAGLE3: "EAGLE-3", DFLASH: "DFlash"}
+        return names.get(self.kind, f"MoA, N = {self.reused_layers}")
+
+    @property
     def heads(self) -> int:
         """Query heads of its own layers."""
         return self.own_heads or self.target_heads
