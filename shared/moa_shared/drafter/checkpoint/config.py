@@ -167,7 +167,8 @@ class DrafterConfig:
     @property
     def method(self) -> str:
         """What tables call it."""
-        names = {EAGLE2: "EAGLE-2", INDEPENDENT: "independent", EAGLE3: "EAGLE-3", DFLASH: "DFlash"}
+        names = {EAGLE2: "EAGLE-2", INDEPENDENT: "independent", EAGLE3: "EAGLE-3"}
+        names[DFLASH] = "DSpark" if self.markov_rank else "DFlash"
         return names.get(self.kind, f"MoA, N = {self.reused_layers}")
 
     @property
