@@ -28,12 +28,16 @@ def drafter_of(kind: str) -> Checkpoint:
     changes: dict[str, Any] = {"kind": kind, "own_layers": 2}
     if kind == "eagle3":
         changes |= {"state_entries": (0, 2, 1), "draft_vocab": 20, "feature_norm": "each", "normed_feedback": True}
+    if kind in ("dflash", "dspark"):
+        changes |= {"kind": "dflash", "state_entries": (3, 1), "block_size": 4, "mask_token": 5, "head_norms": True}
+    if kind == "dspark":
+        changes |= {"anchor_guesses": True, "markov_rank": 8}
     config = replace(checkpoint(0).config, **changes)
     return Checkpoint(config, fresh_tensors(config, seed=2), "64" * 32)
 
 
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
-@pytest.mark.parametrize("kind", ["eagle2", "independent", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle2", "independent", "eagle3", "dflash", "dspark"])
 async def test_the_text_is_the_targets_own(target: KernelTarget, kind: str, rounds: bool) -> None:
     made = drafter_of(kind)
     source = memory_source(made, target)

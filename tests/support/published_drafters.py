@@ -56,6 +56,15 @@ SPECULATORS_CONFIG: dict[str, Any] = {  # the keys of RedHatAI/Qwen3-8B-speculat
         name: value for name, value in EAGLE3_CONFIG.items() if "draft" not in name and "eagle" not in name
     },
 }  # fmt: skip
+DFLASH_LAYERS = 2
+DFLASH_CONFIG: dict[str, Any] = {  # the keys of z-lab/Qwen3-8B-DFlash-b16
+    "architectures": ["DFlashDraftModel"], "attention_bias": False, "block_size": 6, "head_dim": HEAD_DIM,
+    "dflash_config": {"mask_token_id": SIZES["vocab_size"] - 2, "target_layer_ids": [0, 2]}, "dtype": "bfloat16",
+    "hidden_act": "silu", "hidden_size": HIDDEN, "intermediate_size": 96, "layer_types": ["full_attention"] * 2,
+    "model_type": "qwen3", "num_attention_heads": HEADS, "num_hidden_layers": DFLASH_LAYERS,
+    "num_key_value_heads": KV_HEADS, "num_target_layers": SIZES["num_hidden_layers"], "rms_norm_eps": 1e-5,
+    "rope_theta": THETA, "sliding_window": None, "use_sliding_window": False, "vocab_size": SIZES["vocab_size"],
+}  # fmt: skip
 Tensors = dict[str, torch.Tensor]
 
 
@@ -120,6 +129,18 @@ def eagle3_tensors(
     }
 
 
+def dflash_tensors() -> Tensors:
+    """The tensors of a DFlash checkpoint, in bfloat16."""
+    tensors = {"fc.weight": _matrix(HIDDEN, 2 * HIDDEN, 1), "hidden_norm.weight": _norm(HIDDEN, 2)}
+    tensors["norm.weight"] = _norm(HIDDEN, 3)
+    for layer in range(DFLASH_LAYERS):
+        name = f"layers.{layer}"
+        tensors |= eagle_layer(name, HIDDEN, QUERIES, KEYS, 96, 4 + layer)
+        tensors |= {f"{name}.self_attn.{part}_norm.weight": _norm(HEAD_DIM, 10 + layer) for part in "qk"}
+        tensors[f"{name}.input_layernorm.weight"] = _norm(HIDDEN, 20 + layer)
+    return {name: tensor.bfloat16() for name, tensor in tensors.items()}
+
+
 def publish(folder: Path, tensors: Tensors, config: dict[str, Any], *, pickled: bool = False, shards: int = 1) -> Path:
     """Writes a checkpoint as the hub has it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,6 +176,11 @@ def publish_speculator(folder: Path) -> Path:
     """As RedHatAI/Qwen3-8B-speculator.eagle3: nested sizes, and a copy of the target's embeddings."""
     embeddings = llama3_model().model.embed_tokens.weight.detach()
     return publish(folder, eagle3_tensors("layers.0", **{"embed_tokens.weight": embeddings}), SPECULATORS_CONFIG)
+
+
+def publish_dflash(folder: Path) -> Path:
+    """As z-lab/Qwen3-8B-DFlash-b16: config.json and model.safetensors."""
+    return publish(folder, dflash_tensors(), DFLASH_CONFIG)
 
 
 def _write(path: Path, tensors: Tensors, *, pickled: bool) -> None:

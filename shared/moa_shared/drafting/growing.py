@@ -16,7 +16,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import GrowingDrafter, TextForm
+from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
 from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST, SHORTEST_STANDALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
@@ -88,6 +88,15 @@ class _Node:
     is_forced_on: bool = False  # the form leaves one token to follow it, its only child
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """The candidates of a row of logits: log-scores and tokens, [1, candidates]."""
+
+    logits: Rows
+    best: Rows
+    tokens: TokenIds
+
+
 class GrowingDraft:
     """One conversation's draft in flight.
 
@@ -106,6 +115,7 @@ class GrowingDraft:
         self._call = 0
         self._held = 0  # nodes that the drafter holds
         self._written: tuple[DraftTree, _Node] | None = None  # the newest draft of standalone text, and its leaf
+        self._ranked: dict[int, _Ranked] = {}  # of the block under way, by position
         self._form: TextForm | None = None
 
     def follow(self, form: TextForm | None) -> None:
@@ -122,6 +132,7 @@ class GrowingDraft:
         """Forgets all nodes: the drafter's draft was dropped, or is another one's."""
         self._written = None
         self._root = _Node(-1, None, 0.0, 0.0, 0)
+        self._ranked.clear()
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Appends committed tokens; what hangs below the last of them stays."""
@@ -363,9 +374,12 @@ class GrowingDraft:
         paths = [self._ahead(node) for node in nodes] if sampling.reads_text or form is not None else []
         before = TextBefore(drafter.tokens, paths) if sampling.reads_text else None
         allowed = form.allowed_after(paths) if form is not None else None
-        best, tokens = draft_candidates(
-            logits, positions, sampling, breadth + SPARE, drafter.token_ids, before, allowed
-        )
+        if drafter.most_depth is not None and before is None and allowed is None:
+            best, tokens = self._ranked_once(logits, positions)
+        else:
+            best, tokens = draft_candidates(
+                logits, positions, sampling, breadth + SPARE, drafter.token_ids, before, allowed
+            )
         if allowed is not None:
             best = np.where(np.take_along_axis(allowed, tokens, axis=1), best, np.float32(-np.inf))
         for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
@@ -383,6 +397,20 @@ class GrowingDraft:
                 else:
                     child = node.children[token] = _Node(token, node, step, node.score + step, node.depth + 1)
                 child.said = step
+
+    def _ranked_once(self, logits: Rows, positions: Sequence[int]) -> tuple[Rows, TokenIds]:
+        """`draft_candidates` of rows of a block, which are mostly the same for all nodes of a level: looking through a
+        large vocabulary for each would take longer than the block.
+        """
+        found: list[_Ranked] = []
+        for row, position in zip(logits, positions, strict=True):
+            ranked = self._ranked.get(position)
+            if ranked is None or not np.array_equal(ranked.logits, row):
+                count = self._shape.breadth + SPARE
+                best, tokens = draft_candidates(row[None], [position], self._sampling, count, self._drafter.token_ids)
+                ranked = self._ranked[position] = _Ranked(row, best, tokens)
+            found.append(ranked)
+        return np.concatenate([each.best for each in found]), np.concatenate([each.tokens for each in found])
 
     def _growth(self, nodes: Sequence[_Node]) -> Growth:
         """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""

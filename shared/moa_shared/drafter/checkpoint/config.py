@@ -49,7 +49,8 @@ class DrafterConfig:
         lsa: False, an ablation: the memory is the target's last hidden state.
         input_norm, fc_bias: of eagle2, as its authors publish it: no norm before the attention, and a bias where the
             checkpoint has one.
-        qkv_bias: of eagle2 and eagle3: queries, keys and values have biases.
+        qkv_bias: of eagle2, eagle3 and dflash: queries, keys and values have biases; of dflash what leaves the
+            attention has one too.
         state_entries: of eagle3 and dflash: which of the target's hidden states a memory row is made from, in that
             order: 0 its embeddings, e the output of layer e - 1, before the final norm.
         target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
@@ -129,7 +130,7 @@ class DrafterConfig:
             "only moa reuses layers": self.kind == MOA or not self.reused_layers,
             "only eagle2 lacks an input norm or has a bias of fc": self.kind == EAGLE2
             or (self.input_norm and not self.fc_bias),
-            "only eagle2 and eagle3 have qkv_bias": self.kind in (EAGLE2, EAGLE3) or not self.qkv_bias,
+            "only eagle2, eagle3 and dflash have qkv_bias": self.kind in (EAGLE2, *OF_STATES) or not self.qkv_bias,
             "the states of layers are read by eagle3 and dflash, and by nothing else": (self.kind in OF_STATES)
             == bool(self.state_entries),
             "state_entries must be 0 to target_layers": all(
@@ -205,7 +206,7 @@ class DrafterConfig:
             heads = self.sa_kv_heads + self.ca_kv_heads + self.reused_layers * self.target_kv_heads
             rows = 1 if self.reused_layers else 0
         else:
-            heads, rows = self.own_layers * self.sa_kv_heads, 2
+            heads, rows = self.own_layers * self.sa_kv_heads, 0 if self.kind == DFLASH else 2
         return 4 * heads * self.head_dim + 4 * rows * self.hidden_size
 
     @property
