@@ -69,7 +69,7 @@ def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFi
     settings = load_fit_settings(other, {"start_from": str(begun.train())})
     with raises(
         ConfigError,
-        snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors is eagle2. Set it to the drafter's own."),
+        snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors has eagle2. Set it to the drafter's own."),
     ):
         TrainingRun(settings, SilentProgress())
 
