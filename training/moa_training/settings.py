@@ -38,7 +38,7 @@ class DrafterSettings(TrainingSettings):
     state_entries: tuple[int, ...] | None = Field(
         default=None,
         description="of eagle3 and dflash: which hidden states of the target are read, 0 its embeddings, e the output "
-        "of its layer e - 1; default, as the authors: 2, the middle one, that of the fourth last layer; five for dflash",
+        "of its layer e - 1; default, as the authors: 2, the middle one, the output of the fourth last; dflash: five",
     )
     eagle31: bool = Field(
         default=False, description="eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)"

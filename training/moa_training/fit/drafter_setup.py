@@ -78,4 +78,4 @@ def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
         return wanted.state_entries
     if wanted.kind == EAGLE3:
         return 2, layers // 2, layers - 3
-    return tuple(2 + round(each * (layers - 4) / 4) for each in range(5))
+    return tuple(1 + round(1 + each * (layers - 4) / 4) for each in range(5))
