@@ -11,7 +11,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.constraints.library import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.checkpoint.config import EAGLE2
+from moa_shared.drafter.checkpoint.config import EAGLE2, OF_STATES
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
@@ -180,10 +180,11 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
     config, target = checkpoint.config, files.config
     shapes: dict[str, tuple[object, object]] = {
         "vocabulary": (config.vocab_size, target["vocab_size"]),
-        "hidden size": (config.hidden_size, target["hidden_size"]),
+        "hidden size": (config.state_width, target["hidden_size"]),
         "number of layers": (config.target_layers, target["num_hidden_layers"]),
-        "KV width": (config.kv_width, kv_width(target)),
     }
+    if not config.state_entries:  # which reads no keys and values
+        shapes["KV width"] = (config.kv_width, kv_width(target))
     if config.target_fingerprint:  # the authors' checkpoints do not name their target: their shapes must fit
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)
     for what, (theirs, ours) in shapes.items():
@@ -218,7 +219,11 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         def encode(state: Rows) -> Rows:
             return rows(target.normed(state))
 
-        return MemorySource(encode, config.memory_width, target.layer_count, reads_state=True, fingerprint=fingerprint)
+        layers = (target.layer_count,)
+        return MemorySource(encode, config.memory_width, None, reads_layers=layers, fingerprint=fingerprint)
+    if config.state_entries:
+        layers = config.state_entries
+        return MemorySource(rows, config.memory_width, None, reads_layers=layers, fingerprint=fingerprint)
     if config.reads_last_hidden:
         raise CheckpointError(
             "A drafter without layer self-attention cannot be served.",
@@ -260,7 +265,14 @@ def with_drafters(
         states = cache(partial(_load_states, checkpoint, files, context))
         if load_first and not able:
             states()
-        own = OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes, ngrams)
+        config = checkpoint.config
+        own = OwnDrafter(
+            partial(_new_state, states),
+            config.token_bytes,
+            ngrams,
+            reads_all_rows=config.kind in OF_STATES,
+            block_levels=config.block_levels,
+        )
         able.append(replace(source, drafter=own))
         first_with.setdefault(checkpoint.memory_fingerprint, able[-1])
     return able

@@ -27,7 +27,14 @@ from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import serving
 from tests.net.test_client_engine import ask
-from tests.support.published_drafters import publish_eagle, publish_moa, save_llama3
+from tests.support.published_drafters import (
+    publish_dflash,
+    publish_eagle,
+    publish_eagle3,
+    publish_moa,
+    publish_speculator,
+    save_llama3,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +53,7 @@ async def streamed(address: str, settings: AnswerSettings) -> list[int]:
 
 @pytest.mark.parametrize("drafting", DRAFTING)
 @pytest.mark.parametrize("named", [True, False], ids=["named at both ends", "sent by the server"])
-@pytest.mark.parametrize("make", [publish_eagle, publish_moa], ids=["eagle", "moa"])
+@pytest.mark.parametrize("make", [publish_eagle, publish_moa, publish_eagle3, publish_speculator, publish_dflash])
 async def test_the_text_is_that_of_plain_streaming(
     tmp_path: Path, make: Callable[[Path], Path], named: bool, drafting: Drafting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,21 +1,25 @@
-"""DFlash as z-lab has it and DSpark as DeepSpec has it (../shared/parity/dflash, see its README): every recorded array."""
+"""DFlash as z-lab has it and DSpark as DeepSpec has it (../shared/parity/dflash, see its README): every recorded array,
+from the published files.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from moa_kernels.arithmetic import norm
-from moa_shared.drafter.checkpoint.config import DrafterConfig
-from moa_shared.drafter.checkpoint.weights import ArrayWeights
-from moa_shared.drafter.dflash.decoder import BlockDecoder
+from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.dflash.state import BlockState
+from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import draft_chain
+from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.sampling.settings import Sampling
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+
+from tests.support.tiny_models import save_tokenizer
 
 GREEDY = Sampling()
 TOLERANCE = 1e-4
@@ -23,46 +27,42 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Vectors:
-    """The drafter, its target's tables, and what was recorded."""
+    """The drafters, their target, and what was recorded."""
 
-    own: dict[str, np.ndarray]
-    heads: dict[str, np.ndarray]
-    tables: dict[str, np.ndarray]
+    files: ModelFiles
+    dflash: Checkpoint
+    dspark: Checkpoint
     infer: dict[str, np.ndarray]
-    dspark: dict[str, np.ndarray]
+    spark: dict[str, np.ndarray]
     rounds: list[dict[str, int]]
 
-    def state(self, **changes: object) -> BlockState:
-        own = self.own | (
-            {name.removeprefix("markov_head."): tensor for name, tensor in self.heads.items()} if changes else {}
-        )
-        decoder = BlockDecoder(config(**changes), ArrayWeights(own), ArrayWeights(self.tables), "float32")
-        return BlockState(decoder)
-
-
-def config(**changes: object) -> DrafterConfig:
-    sizes = {
-        "vocab_size": 256, "hidden_size": 64, "target_layers": 6, "target_heads": 4, "target_kv_heads": 2,
-        "target_head_dim": 16, "sa_kv_heads": 2, "sa_mlp": 96, "ca_kv_heads": 2, "ca_mlp": 1, "lsa_heads": 2,
-        "lsa_kv_heads": 2, "lsa_mlp": 1, "rms_norm_eps": 1e-6, "kind": "dflash", "own_layers": 2,
-        "state_entries": (2, 4), "head_norms": True, "block_size": 8, "mask_token": 255,
-    }  # fmt: skip
-    return DrafterConfig(**{**sizes, **changes})
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    return {name: tensor.float().numpy() for name, tensor in load_file(path / "model.safetensors").items()}
+    def state(self, checkpoint: Checkpoint) -> BlockState:
+        state = checkpoint.states(WeightReader(self.files), "float32")()
+        assert isinstance(state, BlockState)
+        return state
 
 
 @pytest.fixture(scope="module")
-def vectors(shared_dir: Path) -> Vectors:
-    folder = shared_dir / "parity" / "dflash"
-    tables = _arrays(folder / "a_target")
-    tables["lm_head.weight"] = tables["model.embed_tokens.weight"]
+def vectors(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Vectors:
+    folder, made = shared_dir / "parity" / "dflash", tmp_path_factory.mktemp("dflash")
+    target, spark = made / "target", made / "dspark"
+    for source, copy in (("a_target", target), ("a_dspark_heads", spark)):
+        shutil.copytree(folder / source, copy, copy_function=shutil.copyfile)
+        copy.chmod(0o755)
+    save_tokenizer(target)
+    (spark / "model.safetensors").unlink()
+    tensors = load_file(folder / "a_dflash" / "model.safetensors")
+    tensors |= load_file(folder / "a_dspark_heads" / "model.safetensors")
+    copies = load_file(folder / "a_target" / "model.safetensors")["model.embed_tokens.weight"]
+    save_file(tensors | {"embed_tokens.weight": copies, "lm_head.weight": copies.clone()}, spark / "model.safetensors")
+    files = resolve(str(target), made / "cache")
+    dflash, dspark = (
+        load_checkpoint(find_drafter(str(each), files, made / "cache")) for each in (folder / "a_dflash", spark)
+    )
     return Vectors(
-        _arrays(folder / "a_dflash"),
-        _arrays(folder / "a_dspark_heads"),
-        tables,
+        files,
+        dflash,
+        dspark,
         dict(np.load(folder / "a_infer.npz")),
         dict(np.load(folder / "a_dspark.npz")),
         json.loads((folder / "manifest.json").read_text())["inference"]["rounds"],
@@ -75,15 +75,14 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 def test_all_rounds(vectors: Vectors) -> None:
     """The drafts of each round, and what was computed on the way, with the cache that the rounds before have left."""
-    infer, state = vectors.infer, vectors.state()
+    infer, state = vectors.infer, vectors.state(vectors.dflash)
+    project = vectors.dflash.rows("float32")
     decoder, cache, text = state.decoder, state._context.cache, infer["vanilla_ids"].tolist()
     held = 0
     for number, record in enumerate(vectors.rounds):
         start, added = record["block_start"], record["context_rows_added"]
         features = infer[f"r{number}.features" if number else "target.selected_hidden"]
-        rows = features.reshape(added, -1) @ vectors.own["fc.weight"].T
-        same(rows, infer[f"r{number}.fc_out"])
-        rows = norm(rows, vectors.own["hidden_norm.weight"], 1e-6)
+        rows = project(features.reshape(added, -1))
         same(rows, infer[f"r{number}.context_rows"])
         state.append_memory(held, rows)
         held += added
@@ -110,7 +109,7 @@ def test_all_rounds(vectors: Vectors) -> None:
 
 def test_rows_that_come_out_of_order_or_twice_change_nothing(vectors: Vectors) -> None:
     infer = vectors.infer
-    whole, late = vectors.state(), vectors.state()
+    whole, late = vectors.state(vectors.dflash), vectors.state(vectors.dflash)
     prompt, rows = infer["vanilla_ids"].tolist()[:25], infer["r0.context_rows"]
     for state in (whole, late):
         state.extend(prompt)
@@ -128,18 +127,20 @@ def test_rows_that_come_out_of_order_or_twice_change_nothing(vectors: Vectors) -
 
 def test_a_sparks_chain(vectors: Vectors) -> None:
     """Blocks of 7 whose first row guesses too, with what each drafted token adds to the next one's logits."""
-    dspark, state = vectors.dspark, vectors.state(block_size=7, anchor_guesses=True, markov_rank=8)
+    config = vectors.dspark.config
+    assert (config.state_entries, config.block_size, config.anchor_guesses, config.markov_rank) == ((2, 4), 7, True, 8)
+    spark, state = vectors.spark, vectors.state(vectors.dspark)
     text, held = vectors.infer["vanilla_ids"].tolist(), 0
     for number, start in enumerate((24, 27)):
         rows = np.concatenate([vectors.infer[f"r{each}.context_rows"] for each in range(2)])[held:start]
         state.append_memory(held, rows)
         held = start
         state.extend(text[len(state.tokens) : start + 1])
-        assert dspark[f"dspark.r{number}.block_input_ids"].tolist() == [text[start], *[255] * 6]
-        same(state.decoder.block(state._context.cache, text[start], start), dspark[f"dspark.r{number}.hidden_normed"])
+        assert spark[f"dspark.r{number}.block_input_ids"].tolist() == [text[start], *[255] * 6]
+        same(state.decoder.block(state._context.cache, text[start], start), spark[f"dspark.r{number}.hidden_normed"])
         corrected = [state.begin()]
-        same(state._blocks[-1], dspark[f"dspark.r{number}.base_logits"])
+        same(state._blocks[-1], spark[f"dspark.r{number}.base_logits"])
         for step in range(6):
             corrected.append(state.expand([int(corrected[-1].argmax())], [step - 1]))
-        same(np.concatenate(corrected), dspark[f"dspark.r{number}.corrected_logits"])
-        assert list(draft_chain(state, 20, GREEDY).tokens) == dspark[f"dspark.r{number}.draft_ids"].tolist()
+        same(np.concatenate(corrected), spark[f"dspark.r{number}.corrected_logits"])
+        assert list(draft_chain(state, 20, GREEDY).tokens) == spark[f"dspark.r{number}.draft_ids"].tolist()

@@ -39,6 +39,11 @@ class ClientDrafter(Protocol):
         """Whether it uses the server's memory."""
         ...
 
+    @property
+    def most_depth(self) -> int | None:
+        """Levels of a draft that come with its first step, and the most that there are; None: each takes a step."""
+        ...
+
     def restart(self, tokens: Sequence[int]) -> None:
         """Sets the tokens of the conversation."""
         ...
@@ -100,6 +105,10 @@ class MoaDrafter:
         self._draft = ConversationDraft(new_state, shape, guesser)
         self.reads_memory = reads_memory
 
+    @property
+    def most_depth(self) -> int | None:
+        return self._draft.state.most_depth
+
     def restart(self, tokens: Sequence[int]) -> None:
         self._draft.restart(tokens)
 
@@ -135,6 +144,7 @@ class LookupDrafter:
     """
 
     reads_memory = False
+    most_depth = None
 
     def __init__(self, length: int) -> None:
         self._text = TextIndex()

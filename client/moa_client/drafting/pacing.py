@@ -5,7 +5,8 @@ acceptance. Invariant: what is sent up stays near the budget of bytes a token, w
 
 Growth. A level i is confirmed with probability h^i and then saves a plain step, if it arrives before the server gets
 there by plain steps: i * step > age + round trip, where age is the time since the newest verdict. Levels n + 1 to D
-cost a draft step each. Continue if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
+cost a draft step each; of a drafter that guesses a block, whose levels all come with one step, they cost one together
+and end with the block. Continue if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * steps,
 and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
 Where plain steps take longer while the device drafts (they share a core), the price is that much higher.
 A level less likely than h^i = what the server asks of a node is left to it: a server with many users has better uses
@@ -52,9 +53,17 @@ class DraftWindow:
         bytes_a_token: of drafts that may be sent up for each token of the text: CHAIN_BYTES or TREE_BYTES.
         run_ahead: whether the server steps without a draft; if not, no draft is too late, and there must always be one.
         plain_ms: time of a plain step without drafting, as the server reports; 0: not known.
+        block_levels: levels that come with one step, and the most that a draft has; None: each level takes a step.
     """
 
-    def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        bytes_a_token: float = CHAIN_BYTES,
+        *,
+        run_ahead: bool = True,
+        plain_ms: float = 0.0,
+        block_levels: int | None = None,
+    ) -> None:
         self.acceptance = TreeAcceptance()
         self.rtt_ms = Smoothed()
         self.draft_ms = Smoothed()
@@ -63,6 +72,8 @@ class DraftWindow:
         self._busy_ms = Smoothed()  # and while it drafted
         self._is_drafting = self._has_drafted = False  # now; since the newest verdict
         self._bytes_a_token = bytes_a_token
+        self._in_blocks = block_levels is not None
+        self._most_levels = min(MOST_LEVELS, block_levels or MOST_LEVELS)
         self._run_ahead = run_ahead
         self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
         self._sent = 0
@@ -145,7 +156,7 @@ class DraftWindow:
 
     def _is_worth(self, draft: DraftTree, now_ms: float) -> bool:
         levels = max(draft.depths, default=0)
-        if levels >= MOST_LEVELS:
+        if levels >= self._most_levels:
             return False
         if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
             return True
@@ -159,11 +170,11 @@ class DraftWindow:
         if price > PRICE:
             step_ms = self._quiet_ms.mean  # the time of a step if nothing were drafted
         gain = 0.0 if levels else -FRAME_PRICE * step_ms
-        for more in range(1, MOST_LEVELS - levels + 1):
-            level = levels + more
-            if not self._run_ahead or level * step_ms > late_ms + more * draft_ms:
+        for more in range(1, self._most_levels - levels + 1):
+            level, took_ms = levels + more, draft_ms if self._in_blocks else draft_ms * more
+            if not self._run_ahead or level * step_ms > late_ms + took_ms:
                 gain += step_ms * hit**level
-            if gain > price * draft_ms * more:
+            if gain > price * took_ms:
                 return True
         return False
 

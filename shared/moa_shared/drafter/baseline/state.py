@@ -1,8 +1,9 @@
-"""The state of one conversation's baseline drafter: tokens, the target's features that have come, and caches.
+"""The state of one conversation's drafter of EAGLE's kind, or an independent one: tokens, the target's features that
+have come, and caches.
 
-Each row belongs to a token; EAGLE-2's row takes the feature of the token before, so its first row is that of the
-second token. Features that have not come are the drafter's own predictions at the end of the text, and zeros before
-the newest that came. Invariant: rows of an abandoned draft are in no cache; rows from `_true` on are made again when
+Each row belongs to a token; EAGLE's row takes the feature of the token before, so its first row is that of the second
+token. Features that have not come are the drafter's own predictions at the end of the text, and zeros before the newest
+that came. Invariant: rows of an abandoned draft are in no cache; rows from `_true` on are made again when
 their features come.
 """
 
@@ -14,15 +15,16 @@ import numpy as np
 
 from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.baseline.decoder import BaselineDecoder
+from moa_shared.drafter.eagle3.decoder import Eagle3Decoder
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.errors import ProtocolError
 
 
 class BaselineState(BaseState):
-    """One conversation of one `BaselineDecoder`; has the interface of `DraftState`."""
+    """One conversation of one `BaselineDecoder` or `Eagle3Decoder`; has the interface of `DraftState`."""
 
-    def __init__(self, decoder: BaselineDecoder) -> None:
+    def __init__(self, decoder: BaselineDecoder | Eagle3Decoder) -> None:
         super().__init__(decoder.draft_ids)
         self.decoder = decoder
         self._offset = 1 if decoder.reads_features else 0  # row r belongs to token r + offset
@@ -51,7 +53,9 @@ class BaselineState(BaseState):
         self._keep_rows(max(0, length - self._offset))
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Adds the target's last hidden states, [rows, hidden size] float32, of positions from `start`.
+        """Adds the target's features, [rows, hidden size] float32, of positions from `start`.
+
+        They are its last hidden states, or what EAGLE-3 projects several states to.
 
         Raises:
             ProtocolError: rows of another width.
@@ -134,7 +138,7 @@ class BaselineState(BaseState):
 
     def _run(self, tokens: Sequence[int], features: Rows | None, place: Placement) -> Rows:
         segment = place(self._cache)
-        out, _ = self.decoder.stack.run(self.decoder.inputs(tokens, features), [segment])
+        out = self.decoder.run(tokens, features, segment)
         self._cache.length += segment.rows
         return self.decoder.features(out)
 

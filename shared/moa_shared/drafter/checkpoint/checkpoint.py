@@ -21,7 +21,7 @@ from moa_kernels import KernelError
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.baseline.decoder import BaselineDecoder
 from moa_shared.drafter.baseline.state import BaselineState
-from moa_shared.drafter.checkpoint.config import DFLASH, MOA, DrafterConfig
+from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS, expected_shapes
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY
 from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
@@ -30,6 +30,8 @@ from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.dflash.decoder import BlockDecoder
 from moa_shared.drafter.dflash.state import BlockState
+from moa_shared.drafter.eagle3.decoder import Eagle3Decoder
+from moa_shared.drafter.eagle3.projection import StateProjection
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.layers.arithmetic import INT8, Rows
 from moa_shared.drafter.layers.target_parts import TargetParts
@@ -78,9 +80,14 @@ class Checkpoint:
     def rows(self, weights: str = INT8) -> Callable[[Rows], Rows]:
         """A function that makes wire rows, [tokens, memory width], from what `config.reads_last_hidden` says.
 
+        Drafters with `config.state_entries` make them from those states, [tokens, entries * state width].
+
         Raises:
             ConfigError: weights other than "int8" and "float32".
         """
+        if self.config.state_entries:
+            with _computable():
+                return StateProjection(self.config, ArrayWeights(self.tensors), weights)
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
         with _computable():
@@ -101,9 +108,10 @@ class Checkpoint:
                 blocks = BlockDecoder(self.config, ArrayWeights(self.tensors), target, weights, parts=parts)
             return lambda: BlockState(blocks)
         if self.config.kind != MOA:
+            kind = Eagle3Decoder if self.config.kind == EAGLE3 else BaselineDecoder
             with _computable():
-                baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
-            return lambda: BaselineState(baseline)
+                other = kind(self.config, ArrayWeights(self.tensors), target, weights)
+            return lambda: BaselineState(other)
         decoder = self.decoder(target, weights, parts=parts, states_from=states_from)
         return lambda: DraftState(decoder)
 
@@ -146,6 +154,10 @@ class Checkpoint:
         self, dtype: torch.dtype, device: torch.device | None = None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """As `rows`, in torch."""
+        if self.config.state_entries:
+            from moa_shared.drafter.eagle3.torch_projection import torch_projection
+
+            return torch_projection(self.config, self.torch_tensors(), dtype, device)
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
         encoder = self.encoder(dtype).to(device)

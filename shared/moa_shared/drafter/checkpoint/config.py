@@ -47,14 +47,14 @@ class DrafterConfig:
             published (`own_layers` layers). The layers of all but moa have the sizes of `sa_*`, and `ca_*` and `lsa_*`
             mean nothing to them.
         lsa: False, an ablation: the memory is the target's last hidden state.
-        input_norm, fc_bias, qkv_bias: of eagle2, as its authors publish it: no norm before the attention, and biases
-            where the checkpoint has them.
+        input_norm, fc_bias: of eagle2, as its authors publish it: no norm before the attention, and a bias where the
+            checkpoint has one.
+        qkv_bias: of eagle2 and eagle3: queries, keys and values have biases.
         state_entries: of eagle3 and dflash: which of the target's hidden states a memory row is made from, in that
             order: 0 its embeddings, e the output of layer e - 1, before the final norm.
         target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
         own_heads, own_head_dim: of eagle3 and dflash; 0: the target's.
-        own_embeddings: of eagle3: the checkpoint holds embeddings; of dflash: that of its mask token; otherwise they
-            are the target's.
+        own_embeddings: of eagle3: the checkpoint holds embeddings; otherwise they are the target's.
         head_norms: of eagle3 and dflash: queries and keys of each head are normed, as in Qwen3.
         feature_norm: of eagle3: "joint", all states of a token are normed as one row before the projection; "each",
             each has a norm of its own (EAGLE-3.1); "", neither.
@@ -127,12 +127,14 @@ class DrafterConfig:
             ),
             f"kind must be one of {', '.join(KINDS)}": self.kind in KINDS,
             "only moa reuses layers": self.kind == MOA or not self.reused_layers,
-            "only eagle2 lacks an input norm or has biases": self.kind == EAGLE2
-            or (self.input_norm and not self.fc_bias and not self.qkv_bias),
+            "only eagle2 lacks an input norm or has a bias of fc": self.kind == EAGLE2
+            or (self.input_norm and not self.fc_bias),
+            "only eagle2 and eagle3 have qkv_bias": self.kind in (EAGLE2, EAGLE3) or not self.qkv_bias,
             "the states of layers are read by eagle3 and dflash, and by nothing else": (self.kind in OF_STATES)
             == bool(self.state_entries),
-            "state_entries must be 0 to target_layers, each once": len({*self.state_entries}) == len(self.state_entries)
-            and all(0 <= entry <= self.target_layers for entry in self.state_entries),
+            "state_entries must be 0 to target_layers": all(
+                0 <= each <= self.target_layers for each in self.state_entries
+            ),
             "only eagle3 and dflash have sizes, embeddings or head norms of their own": self.kind in OF_STATES
             or not (
                 self.target_hidden_size or self.own_heads or self.own_head_dim or self.own_embeddings or self.head_norms
@@ -149,7 +151,8 @@ class DrafterConfig:
             "mask_token must be a token of the vocabulary": self.mask_token < self.vocab_size,
             "only dflash has mask_token, anchor_guesses and markov_rank": self.kind == DFLASH
             or not (self.mask_token or self.anchor_guesses or self.markov_rank),
-            "dflash must be as wide as the target": self.kind != DFLASH or self.state_width == self.hidden_size,
+            "dflash is as wide as the target and takes its embeddings": self.kind != DFLASH
+            or (self.state_width == self.hidden_size and not self.own_embeddings),
         }
         for rule, holds in checks.items():
             if not holds:
@@ -159,6 +162,12 @@ class DrafterConfig:
     def kv_width(self) -> int:
         """Numbers of one token's key and value in one target layer: the widest, where they differ."""
         return self.target_kv_width or 2 * self.target_kv_heads * self.target_head_dim
+
+    @property
+    def method(self) -> str:
+        """What tables call it."""
+        names = {EAGLE2: "EAGLE-2", INDEPENDENT: "independent", EAGLE3: "EAGLE-3", DFLASH: "DFlash"}
+        return names.get(self.kind, f"MoA, N = {self.reused_layers}")
 
     @property
     def heads(self) -> int:
@@ -196,7 +205,7 @@ class DrafterConfig:
             heads = self.sa_kv_heads + self.ca_kv_heads + self.reused_layers * self.target_kv_heads
             rows = 1 if self.reused_layers else 0
         else:
-            heads, rows = self.own_layers * self.sa_kv_heads, 2
+            heads, rows = self.own_layers * self.sa_kv_heads, 0 if self.kind == DFLASH else 2
         return 4 * heads * self.head_dim + 4 * rows * self.hidden_size
 
     @property

@@ -17,7 +17,6 @@ ENCODER_TENSORS = (
 # The same of drafters that read the target's states; the device's half begins with what they project these to.
 PROJECTION_TENSORS = ("fc.", "fc_norm.", "input_norm.", "hidden_norm.")
 OWN_EMBEDDINGS, OWN_HEAD = "embed_tokens.weight", "lm_head.weight"
-MASK_EMBEDDING = "mask_embedding.weight"  # what DFlash has in place of the target's embedding of its mask token
 MARKOV_IN, MARKOV_OUT = "markov_w1.weight", "markov_w2.weight"  # DSpark's
 
 
@@ -97,7 +96,11 @@ def _eagle3_shapes(config: DrafterConfig) -> Shapes:
         if config.head_norms:
             shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
     first = layer_names(config)[0]
-    shapes |= {f"{first}.self_attn.{part}_proj.weight": (query if part == "q" else keys, 2 * hidden) for part in "qkv"}
+    for part in "qkv":
+        outputs = query if part == "q" else keys
+        shapes[f"{first}.self_attn.{part}_proj.weight"] = (outputs, 2 * hidden)
+        if config.qkv_bias:
+            shapes |= {f"{name}.self_attn.{part}_proj.bias": (outputs,) for name in layer_names(config)}
     shapes |= {f"{first}.hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
     shapes[OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
     if config.own_embeddings:
@@ -115,8 +118,6 @@ def _dflash_shapes(config: DrafterConfig) -> Shapes:
         shapes |= _layer_shapes(name, hidden, query, keys, config.sa_mlp)
         if config.head_norms:
             shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
-    if config.own_embeddings:
-        shapes[MASK_EMBEDDING] = (hidden,)
     if config.markov_rank:
         shapes[MARKOV_IN] = (config.vocab_size, config.markov_rank)
         shapes[MARKOV_OUT] = (config.draft_vocab or config.vocab_size, config.markov_rank)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from moa_kernels import Cache, Rotary, Segment, StackShape
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
-from moa_shared.drafter.checkpoint.shapes import MARKOV_IN, MARKOV_OUT, MASK_EMBEDDING, layer_names
+from moa_shared.drafter.checkpoint.shapes import MARKOV_IN, MARKOV_OUT, layer_names
 from moa_shared.drafter.checkpoint.weights import check_tables, draft_ids
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.layers.target_parts import TargetParts
@@ -56,11 +56,10 @@ class BlockDecoder:
             [own.array(f"{name}.self_attn.{part}_proj.weight") for name in names for part in "kv"]
         )
         self._norm = own.array("norm.weight")
-        self._mask = own.array(MASK_EMBEDDING) if config.own_embeddings else None
         self._before: Rows | None = None  # [vocabulary, rank], what a token says of the next one
         if config.markov_rank:
             self._before = own.array(MARKOV_IN)
-            self._after = arithmetic.linear([own.array(MARKOV_OUT)])
+            self._after = Arithmetic.of(weights, (config.markov_rank,)).linear([own.array(MARKOV_OUT)])
         self.draft_ids = draft_ids(own)
         self._target = target
         self._head = (parts or TargetParts(target)).head(self.draft_ids, arithmetic)
@@ -83,11 +82,7 @@ class BlockDecoder:
 
     def inputs(self, token: int) -> Rows:
         """What enters the first layer for a block that begins with this token, [block size, hidden size]."""
-        tokens = [token] + [self.config.mask_token] * (self.config.block_size - 1)
-        rows = self._target.rows(EMBEDDINGS, tokens)
-        if self._mask is not None:
-            rows[1:] = self._mask
-        return rows
+        return self._target.rows(EMBEDDINGS, [token] + [self.config.mask_token] * (self.config.block_size - 1))
 
     def segment(self, cache: Cache, position: int) -> Segment:
         """The rows of a block that begins at this position: each sees all of the context, and the whole block."""

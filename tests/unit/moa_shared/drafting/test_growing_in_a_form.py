@@ -28,6 +28,8 @@ START = 3  # of the answer
 class Table:
     """A drafter whose logits depend on the newest token, as those of its target do; it keeps no draft."""
 
+    most_depth = None
+
     def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
         self.tokens = [10, 11, 12]
         self.token_ids = token_ids
