@@ -27,8 +27,23 @@ class TrainingSettings(BaseModel):
 class DrafterSettings(TrainingSettings):
     """The drafter's network. Sizes left out are the target's own, which a warm start needs."""
 
-    kind: Literal["moa", "eagle2", "independent"] = Field(default="moa", description="the others are baselines")
-    own_layers: int = Field(default=4, gt=0, description="of an independent model; a seventh of the default target's")
+    kind: Literal["moa", "eagle2", "independent", "eagle3", "dflash"] = Field(
+        default="moa", description="the others are baselines"
+    )
+    own_layers: int = Field(
+        default=4,
+        gt=0,
+        description="of independent, a seventh of the default target's; of dflash, whose authors have 5",
+    )
+    state_entries: tuple[int, ...] | None = Field(
+        default=None,
+        description="of eagle3 and dflash: which hidden states of the target are read, 0 its embeddings, e the output "
+        "of its layer e - 1; default, as the authors: 2, the middle one, the output of the fourth last; dflash: five",
+    )
+    eagle31: bool = Field(
+        default=False, description="eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)"
+    )
+    block_size: int = Field(default=8, ge=2, le=64, description="rows of a block of dflash; authors: 16, and 8")
     eagle_noise: float = Field(default=0.2, ge=0, description="width of the noise on EAGLE-2's inputs; authors: 0.2")
     lsa: bool = Field(default=True, description="false: the memory is the target's last hidden state (ablation)")
     norms_near_zero: bool = Field(default=False, description="authors' mistake: norms start near 0 (cold starts)")
@@ -59,6 +74,10 @@ class DrafterSettings(TrainingSettings):
             raise ValueError(f"drafter.memory_of is for moa drafters only, not for {self.kind}")
         if self.kind != "moa" and self.reused_layers:
             raise ValueError(f"drafter.reused_layers is for moa drafters only, not for {self.kind}")
+        if self.kind not in ("eagle3", "dflash") and self.state_entries is not None:
+            raise ValueError(f"drafter.state_entries is for eagle3 and dflash only, not for {self.kind}")
+        if self.kind != "eagle3" and self.eagle31:
+            raise ValueError(f"drafter.eagle31 is for eagle3 only, not for {self.kind}")
         if self.norms_near_zero and self.warm_start:
             raise ValueError("drafter.norms_near_zero needs drafter.warm_start = false")
         return self
@@ -84,7 +103,9 @@ class BlockSettings(TrainingSettings):
     prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: only in answers")
     depth_decay: float = Field(default=0.9, gt=0, le=1, description="weight of each further token of a block")
     anchors: int = Field(
-        default=128, gt=0, description="of dflash: blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens"
+        default=128,
+        gt=0,
+        description="of dflash: blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens",
     )
 
     @model_validator(mode="after")
@@ -103,6 +124,13 @@ class LossSettings(TrainingSettings):
     feature: float = Field(default=1.0, ge=0)
     count_starts: bool = Field(default=False, description="authors' mistake: block starts count as zero state error")
     inject_true_state: bool = Field(default=False, description="authors' form for N > 0")
+    steps: int = Field(default=7, gt=0, description="of eagle3's test in training; authors: 7, speculators: 3")
+    step_decay: float = Field(default=0.8, gt=0, le=1, description="weight of each further step; authors: 0.8")
+    guess_decay: float = Field(
+        default=4.0,
+        gt=0,
+        description="guesses of dflash's blocks until their weight is 1 / e; authors: 7, blocks of 8: 4",
+    )
 
 
 class OptimiserSettings(TrainingSettings):

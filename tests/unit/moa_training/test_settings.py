@@ -151,6 +151,9 @@ def test_a_changed_default_raises_the_version() -> None:
         "drafter": {
             "kind": "moa",
             "own_layers": 4,
+            "state_entries": None,
+            "eagle31": False,
+            "block_size": 8,
             "eagle_noise": 0.2,
             "lsa": True,
             "norms_near_zero": False,
@@ -177,8 +180,17 @@ def test_a_changed_default_raises_the_version() -> None:
             "own_text": 0.0,
             "prompts": True,
             "depth_decay": 0.9,
+            "anchors": 128,
         },
-        "losses": {"cross_entropy": 1.0, "feature": 1.0, "count_starts": False, "inject_true_state": False},
+        "losses": {
+            "cross_entropy": 1.0,
+            "feature": 1.0,
+            "count_starts": False,
+            "inject_true_state": False,
+            "steps": 7,
+            "step_decay": 0.8,
+            "guess_decay": 4.0,
+        },
         "optimiser": {
             "learning_rate": 1.5e-3,
             "final_learning_rate": 3e-5,

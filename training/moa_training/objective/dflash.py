@@ -39,10 +39,22 @@ class DrawnBlocks:
     weight: torch.Tensor
 
 
-class TrainingDFlash(nn.Module):
-    """The training form of DFlash."""
+class MaskEmbedding(nn.Module):
+    """What stands in a block for each token behind its anchor, [hidden]."""
 
-    def __init__(self, config: DrafterConfig) -> None:
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(hidden))
+
+
+class TrainingDFlash(nn.Module):
+    """The training form of DFlash.
+
+    Args:
+        mask: [hidden], the target's embedding of the mask token, of a drafter that has none of its own.
+    """
+
+    def __init__(self, config: DrafterConfig, mask: torch.Tensor | None = None) -> None:
         super().__init__()
         self.config = config
         hidden, eps = config.hidden_size, config.rms_norm_eps
@@ -50,14 +62,14 @@ class TrainingDFlash(nn.Module):
         self.hidden_norm = RMSNorm(hidden, eps)
         self.layers = nn.ModuleList([OwnLayer(config) for _ in range(config.own_layers)])
         self.norm = RMSNorm(hidden, eps)
+        if config.own_embeddings:
+            self.mask_embedding = MaskEmbedding(hidden)
+        self._mask = mask  # not ours to train or to save
         self._rotary = TorchRotary(config.head_dim, config.rope_parameters)
 
-    def rows(self, target: Activations, mask: torch.Tensor, blocks: DrawnBlocks) -> torch.Tensor:
-        """What the head takes of every row of the blocks, [batch, blocks, rows, hidden].
-
-        Args:
-            mask: [hidden], the mask token's embedding.
-        """
+    def rows(self, target: Activations, blocks: DrawnBlocks) -> torch.Tensor:
+        """What the head takes of every row of the blocks, [batch, blocks, rows, hidden]."""
+        mask = self.mask_embedding.weight if self._mask is None else self._mask
         context = self.hidden_norm(self.fc(target.entry_states.flatten(-2)))
         batch, count = blocks.anchors.shape
         size = blocks.guessed.shape[2] + 1
@@ -79,9 +91,7 @@ class TrainingDFlash(nn.Module):
         out: torch.Tensor = self.norm(x)
         return out
 
-    def forward(
-        self, target: Activations, mask: torch.Tensor, blocks: DrawnBlocks, head: torch.Tensor, teacher: torch.Tensor
-    ) -> Losses:
+    def forward(self, target: Activations, blocks: DrawnBlocks, head: torch.Tensor, teacher: torch.Tensor) -> Losses:
         """The losses of all blocks.
 
         Args:
@@ -91,7 +101,7 @@ class TrainingDFlash(nn.Module):
         counted = blocks.weight > 0
         each = torch.arange(len(blocks.anchors), device=head.device)[:, None, None].expand_as(blocks.guessed)
         truth = teacher[each[counted], blocks.guessed[counted]]
-        logits = self.rows(target, mask, blocks)[:, :, 1:][counted] @ head.t()
+        logits = self.rows(target, blocks)[:, :, 1:][counted] @ head.t()
         loss, agreement = guess_losses(logits, truth, blocks.weight[counted])
         return Losses(loss, loss, None, None, agreement)
 

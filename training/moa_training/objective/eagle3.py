@@ -67,13 +67,12 @@ class TrainingEagle3(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab or config.vocab_size, bias=False)
         self._rotary = TorchRotary(config.head_dim, config.rope_parameters)
 
-    def project(self, states: torch.Tensor) -> torch.Tensor:
-        """What the target's states of a token become, [..., hidden] of [..., entries, state width]."""
+    def joined(self, states: torch.Tensor) -> torch.Tensor:
+        """What the projection takes, [..., entries * state width], of states [..., entries, state width]."""
         if self.config.feature_norm == EACH:
             states = torch.stack([norm(part) for norm, part in zip(self.fc_norm, states.unbind(-2), strict=True)], -2)
         joined = states.flatten(-2)
-        out: torch.Tensor = self.fc(self.input_norm(joined) if self.config.feature_norm == JOINT else joined)
-        return out
+        return self.input_norm(joined) if self.config.feature_norm == JOINT else joined
 
     def steps(self, rows: StateRows, count: int) -> Iterator[torch.Tensor]:
         """What the head takes in each of the first steps, [batch, length, hidden].
@@ -81,7 +80,7 @@ class TrainingEagle3(nn.Module):
         The last k rows of step k have no token to read; what is read there instead means nothing.
         """
         layer, config = self.layers[0], self.config
-        x, first, own = self.project(rows.states), None, list[tuple[torch.Tensor, torch.Tensor]]()
+        x, first, own = self.fc(self.joined(rows.states)), None, list[tuple[torch.Tensor, torch.Tensor]]()
         for step in range(count):
             state = layer.hidden_norm(x)
             inputs = torch.cat((layer.input_layernorm(rows.embeddings.roll(-step, dims=1)), state), dim=-1)
@@ -110,9 +109,9 @@ class TrainingEagle3(nn.Module):
         """
         total, agreement = weight.new_zeros(()), weight.new_zeros(())
         for step, normed in enumerate(self.steps(rows, len(weight))):
-            counted = weight[step] > 0
-            truth = teacher.roll(-step, dims=1)[counted]
-            loss, agreed = guess_losses(self.lm_head(normed[counted]), truth, weight[step][counted])
+            last = normed.shape[1] - step
+            guesses = self.lm_head(normed[:, :last])  # nearly all count: to choose them would copy the teacher
+            loss, agreed = guess_losses(guesses, teacher[:, step:], weight[step][:, :last])
             total, agreement = total + loss, agreement + agreed
         return Losses(total, total, None, None, agreement)
 
@@ -131,7 +130,7 @@ def eagle3_rows(target: Activations, batch: PackedBatch) -> StateRows:
 def step_weights(
     batch: PackedBatch, proposable: torch.Tensor, settings: BlockSettings, steps: int, decay: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight of each row's guess in each step, [steps, batch, length], and how many rows could count in the first.
+    """The weight of each row's guess in each step, [steps, batch, length], and the number of rows, which divides them.
 
     Args:
         proposable: [batch, length] bool, whether the target's choice after each token is in the draft vocabulary.
@@ -144,4 +143,21 @@ def step_weights(
         same = batch.segment == batch.segment.roll(-step, dims=1)
         same[:, batch.ids.shape[1] - step :] = False
         weights.append(decay**step * ((batch.positions > 0) & same & guesses.roll(-step, dims=1)).float())
-    return torch.stack(weights), (text & (batch.positions > 0)).sum().float()
+    return torch.stack(weights), (batch.segment >= 0).sum().float()
+
+
+def teach(
+    last_hidden: torch.Tensor, head: torch.Tensor, draft_ids: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The target's distribution over the draft vocabulary, [..., draft vocab], and whether its choice is in there.
+
+    Args:
+        last_hidden: [..., hidden] after the final norm.
+        head: [vocab, hidden].
+        draft_ids: [draft vocab]; None: the whole vocabulary.
+    """
+    logits = last_hidden @ head.t()
+    choices = logits.argmax(-1)
+    if draft_ids is None:
+        return logits.float().softmax(-1), torch.ones_like(choices, dtype=torch.bool)
+    return logits[..., draft_ids].float().softmax(-1), torch.isin(choices, draft_ids)

@@ -47,7 +47,7 @@ def guess_losses(
     """Weighted sums over guesses: cross-entropy with the teacher's distribution, and agreement of the first choices.
 
     Args:
-        logits, teacher: [guesses, draft vocab]; weight: [guesses].
+        logits, teacher: [..., draft vocab]; weight: [...].
     """
     log_q = F.log_softmax(logits.float(), dim=-1)
     cross_entropy = -(weight * (teacher * log_q).sum(-1)).sum()

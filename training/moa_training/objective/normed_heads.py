@@ -1,4 +1,4 @@
-"""The decoder layer of EAGLE-3 and DFlash: of the drafter's own sizes, and with a norm of each head where it has them."""
+"""The decoder layer of EAGLE-3 and DFlash: of the drafter's own sizes, with norms of heads where it has them."""
 
 from __future__ import annotations
 

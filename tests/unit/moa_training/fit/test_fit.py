@@ -23,6 +23,8 @@ from tests.support.messages import raises
 from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
 from tests.support.torch_models import torch_model
 
+STATES = [f'kind = "{kind}"\nstate_entries = [1, 2, 4]' for kind in ("eagle3", "dflash")]
+
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Path:
@@ -57,7 +59,14 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "options",
-    ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "own text", "[cache]\ngigabytes = 1"],
+    [
+        "",
+        "[drafter]\nreused_layers = 0\n",
+        "[blocks]\nbounded = false\n",
+        "own text",
+        "[cache]\ngigabytes = 1",
+        *STATES,
+    ],
 )
 def test_a_killed_run_continues_as_it_would_have(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch, options: str
@@ -68,6 +77,8 @@ def test_a_killed_run_continues_as_it_would_have(
         text = path.read_text().replace("checkpoint_minutes = 1000.0", f"checkpoint_minutes = {minutes}")
         if options.startswith("[drafter]"):
             text = text.replace("reused_layers = 1", "reused_layers = 0")
+        elif options in STATES:
+            text = text.replace("reused_layers = 1", options)
         elif options.startswith("[cache]"):
             text = text.replace("tokens = 1200", "tokens = 4000") + options  # so many are three epochs
         elif options:
@@ -192,7 +203,7 @@ def test_bf16_trains_too(tmp_path: Path, files: ModelFiles, shard: Path) -> None
     assert map_tensors(path)["Ekv2E.weight"].dtype == "BF16"
 
 
-@pytest.mark.parametrize("drafter", ["reused_layers = 1", 'kind = "eagle2"'])
+@pytest.mark.parametrize("drafter", ["reused_layers = 1", 'kind = "eagle2"', *STATES])
 def test_a_first_run_on_the_kernels_trains(tmp_path: Path, shard: Path, drafter: str) -> None:
     target = save_tiny_target(tmp_path / "target")
     model = torch_model(num_hidden_layers=4, max_position_embeddings=256, eos_token_id=4, vocab_size=len(WORDS))
