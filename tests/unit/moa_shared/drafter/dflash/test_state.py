@@ -51,7 +51,7 @@ def state(weights: str = "float32", **changes: Any) -> BlockState:
     return BlockState(BlockDecoder(config(**changes), own, ArrayWeights(TABLES), weights))
 
 
-def expected(own: Arrays, rows: Arrays | np.ndarray, places: list[int], token: int, position: int) -> np.ndarray:
+def expected(own: Arrays, rows: np.ndarray, places: list[int], token: int, position: int) -> np.ndarray:
     """Logits of all rows of a block, by the plain definition."""
 
     def linear(rows: np.ndarray, name: str) -> np.ndarray:
@@ -130,7 +130,7 @@ def test_what_follows_a_node_depends_on_its_depth_alone() -> None:
 
 
 def test_with_factors_it_depends_on_the_token_too_and_the_first_row_guesses() -> None:
-    changes = {"anchor_guesses": True, "markov_rank": 32}
+    changes: dict[str, Any] = {"anchor_guesses": True, "markov_rank": 32}
     drafter, own = state(**changes), tensors(**changes)
     drafter.extend([1, 2, 3])
     drafter.append_memory(0, ROWS[:2])
