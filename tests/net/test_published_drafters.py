@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import grpc.aio
 import numpy as np
@@ -72,7 +72,8 @@ async def test_the_text_is_that_of_plain_streaming(
         address = f"127.0.0.1:{running.port}"
         served = await link.describe()
         assert [each.name for each in served.drafters] == ["published-drafter"]
-        client = ClientSettings(server=address, model=model, drafter=drafter if named else "auto")
+        named_files: dict[str, Any] = {"model": model, "drafter": drafter} if named else {}
+        client = ClientSettings(server=address, cache_dir=tmp_path / "device-cache", **named_files)
         sources = await find_sources(client, link, served, SilentProgress())
         device = load_device(client, served, SilentProgress(), sources)
         assert device.identity.drafter_fingerprint == served.identity.drafter_fingerprint
