@@ -57,7 +57,9 @@ def expected(own: Arrays, rows: Arrays | np.ndarray, places: list[int], token: i
     for layer in ("layers.0.", "layers.1."):
 
         def heads(rows: np.ndarray, part: str, positions: Any = None, layer: str = layer) -> np.ndarray:
-            split = (rows @ own[f"{layer}self_attn.{part}_proj.weight"].T).reshape(len(rows), 4 if part == "q" else 2, DIM)
+            split = (rows @ own[f"{layer}self_attn.{part}_proj.weight"].T).reshape(
+                len(rows), 4 if part == "q" else 2, DIM
+            )
             if part == "v":
                 return split
             normed = norm(split.reshape(-1, DIM), own[f"{layer}self_attn.{part}_norm.weight"], 1e-6)
