@@ -200,6 +200,7 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
             f" cannot compute them: {reason}.",
             hint="Give a --drafter that reuses no layers, or --drafter none.",
         )
+    checkpoint.check_server_half()
     log.info("drafter loaded", path=str(path), fingerprint=checkpoint.fingerprint[:12])
     return checkpoint
 

@@ -24,6 +24,7 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
+from moa_shared.drafter import load_checkpoint
 from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -86,6 +87,10 @@ async def talking(
         served = await server.describe()
         client = ClientSettings(server=link.target, model=published.target, mode="chain")
         sources = await find_sources(client, server, served, SilentProgress())
+        [fetched] = sources.drafters.values()
+        assert not {"fc.weight", "hidden_norm.weight"} & set(
+            load_checkpoint(fetched).tensors
+        )  # these stay at the server
         device = load_device(client, served, SilentProgress(), sources)
         assert device.drafter is not None
         assert device.drafter.most_depth == 7

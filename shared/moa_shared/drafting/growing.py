@@ -408,6 +408,8 @@ class GrowingDraft:
             if ranked is None or not np.array_equal(ranked.logits, row):
                 count = self._shape.breadth + SPARE
                 best, tokens = draft_candidates(row[None], [position], self._sampling, count, self._drafter.token_ids)
+                if len(self._ranked) >= (self._drafter.most_depth or 0):  # of a text that goes on below its block
+                    self._ranked.clear()
                 ranked = self._ranked[position] = _Ranked(row, best, tokens)
             found.append(ranked)
         return np.concatenate([each.best for each in found]), np.concatenate([each.tokens for each in found])

@@ -50,7 +50,8 @@ class DrafterConfig:
             state.
         input_norm, fc_bias: of eagle2, as its authors publish it: no norm before the attention, and a bias where the
             checkpoint has one.
-        qkv_bias: of eagle2 and eagle3: queries, keys and values have biases.
+        qkv_bias: of eagle2, eagle3 and dflash: queries, keys and values have biases; of dflash what leaves the
+            attention has one too.
         state_entries: of eagle3, dflash, and moa without lsa: which of the target's hidden states a memory row is made
             from, in that order: 0 its embeddings, e the output of layer e - 1, before the final norm.
         target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
@@ -130,7 +131,7 @@ class DrafterConfig:
             "only moa reuses layers": self.kind == MOA or not self.reused_layers,
             "only eagle2 lacks an input norm or has a bias of fc": self.kind == EAGLE2
             or (self.input_norm and not self.fc_bias),
-            "only eagle2 and eagle3 have qkv_bias": self.kind in (EAGLE2, EAGLE3) or not self.qkv_bias,
+            "only eagle2, eagle3 and dflash have qkv_bias": self.kind in (EAGLE2, *OF_STATES) or not self.qkv_bias,
             "eagle3 and dflash read the states of layers, and moa without lsa may": (self.kind in OF_STATES)
             == bool(self.state_entries)
             or (self.kind == MOA and not self.lsa),
@@ -168,7 +169,8 @@ class DrafterConfig:
     @property
     def method(self) -> str:
         """What tables call it."""
-        names = {EAGLE2: "EAGLE-2", INDEPENDENT: "independent", EAGLE3: "EAGLE-3", DFLASH: "DFlash"}
+        names = {EAGLE2: "EAGLE-2", INDEPENDENT: "independent", EAGLE3: "EAGLE-3"}
+        names[DFLASH] = "DSpark" if self.markov_rank else "DFlash"
         return names.get(self.kind, f"MoA, N = {self.reused_layers}")
 
     @property

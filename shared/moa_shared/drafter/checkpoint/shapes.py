@@ -121,6 +121,9 @@ def _dflash_shapes(config: DrafterConfig) -> Shapes:
         shapes |= _layer_shapes(name, hidden, query, keys, config.sa_mlp)
         if config.head_norms:
             shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+        if config.qkv_bias:
+            widths = {"q": query, "k": keys, "v": keys, "o": hidden}
+            shapes |= {f"{name}.self_attn.{part}_proj.bias": (width,) for part, width in widths.items()}
     if config.markov_rank:
         shapes[MARKOV_IN] = (config.vocab_size, config.markov_rank)
         shapes[MARKOV_OUT] = (config.draft_vocab or config.vocab_size, config.markov_rank)

@@ -52,8 +52,10 @@ class BlockDecoder:
         layers = [read_layer(own, name, arithmetic.linear) for name in names]
         self.stack = arithmetic.stack(shape, layers, Rotary(config.head_dim, config.rope_parameters))
         # Of all layers in one product: a context row is the same for each.
+        projections = [f"{name}.self_attn.{part}_proj" for name in names for part in "kv"]
         self._context = arithmetic.linear(
-            [own.array(f"{name}.self_attn.{part}_proj.weight") for name in names for part in "kv"]
+            [own.array(f"{each}.weight") for each in projections],
+            np.concatenate([own.array(f"{each}.bias") for each in projections]) if config.qkv_bias else None,
         )
         self._norm = own.array("norm.weight")
         self._before: Rows | None = None  # [vocabulary, rank], what a token says of the next one

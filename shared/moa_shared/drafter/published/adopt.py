@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_halves
 from moa_shared.drafter.checkpoint.confidence_file import CONFIDENCE_FILE
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, NGRAMS_FILE
 from moa_shared.drafter.checkpoint.weights import DRAFT_IDS
@@ -80,7 +80,7 @@ def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) 
         kept[ours] = tensors[theirs]
     needed = sum(tensor.nbytes for tensor in kept.values())
     with building(entry, needed, f"the drafter {name}") as part:
-        save_checkpoint(part / DRAFTER_FILE, conversion.config, kept)
+        save_halves(part, conversion.config, kept)
 
 
 def _draft_ids(offsets: npt.NDArray[Any], vocabulary: int, theirs: str, name: str) -> npt.NDArray[np.int32]:

@@ -31,7 +31,7 @@ NAME = "DFlash"
 _OFFSETS = "d2t"
 _LEFT_OUT = (EMBEDDINGS, OWN_HEAD, "t2d")
 _CONFIDENCE, _MARKOV = "confidence_head.", "markov_head."
-_THETA = 10_000.0  # where the configuration names none, whatever the target's is
+_THETA, _EPS = 10_000.0, 1e-6  # where the configuration names none, whatever the target's is
 
 
 def is_dflash(names: Collection[str]) -> bool:
@@ -117,8 +117,9 @@ def _config(
             f"{target_id} has states of {stack.hidden}.",
             hint=ANOTHER,
         )
-    heads = int(sizes["num_attention_heads"]) if "num_attention_heads" in sizes else stack.heads
-    head_dim = max(1, shapes["layers.0.self_attn.q_proj.weight"][0] // heads)
+    queries, head_norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
+    head_dim = max(1, head_norm[0] if head_norm else queries // int(sizes.get("num_attention_heads", stack.heads)))
+    heads = max(1, queries // head_dim)
     markov = shapes.get(MARKOV_IN)
     return DrafterConfig(
         **target_sizes(target),
@@ -129,15 +130,16 @@ def _config(
         lsa_heads=stack.kv_heads,
         lsa_kv_heads=stack.kv_heads,
         lsa_mlp=1,
-        rms_norm_eps=float(sizes.get("rms_norm_eps", stack.eps)),
+        rms_norm_eps=float(sizes.get("rms_norm_eps", _EPS)),
         rope_parameters=rope_of(sizes, _THETA),
         kind=DFLASH,
         own_layers=layers,
+        qkv_bias="layers.0.self_attn.k_proj.bias" in shapes,
         draft_vocab=shapes[DRAFT_IDS][0] if DRAFT_IDS in shapes else 0,
         state_entries=state_entries(published, own, layers, states, int(target["num_hidden_layers"]), target_id, where),
         own_heads=0 if heads == stack.heads else heads,
         own_head_dim=0 if head_dim == stack.head_dim else head_dim,
-        head_norms="layers.0.self_attn.q_norm.weight" in shapes,
+        head_norms=head_norm is not None,
         block_size=_number(published, own, "block_size", range(1, MOST_BLOCK_ROWS + 1), where),
         mask_token=_number(published, own, "mask_token_id", range(int(target["vocab_size"])), where),
         anchor_guesses=_anchor_guesses(published, own, is_spark=markov is not None),
@@ -193,9 +195,9 @@ def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_
 
     DSpark and all files of DeepSpec, which name their layers at the top, do; z-lab's DFlash does not.
     """
-    for given in (published, own):
-        if (said := given.get("sample_from_anchor")) is not None:
-            return bool(said)
+    said = [given.get(key) for given in (published, own) for key in ("sample_from_anchor", "shift_label")]
+    if any(each is not None for each in said):
+        return any(said)
     named = (*(published.get("architectures") or ()), str(published.get("speculators_model_type")))
     return is_spark or "target_layer_ids" in published or any("dspark" in name.lower() for name in named)
 

@@ -42,6 +42,7 @@ ROWS = random(30, HIDDEN, seed=3)
 
 def tensors(**changes: Any) -> Arrays:
     made = fresh_tensors(config(**changes), seed=4)
+    made |= {name: random(*each.shape, seed=6) for name, each in made.items() if name.endswith(".bias")}
     return {name: 1 + random(*each.shape, seed=5) / 10 if "norm" in name else each for name, each in made.items()}
 
 
@@ -50,16 +51,19 @@ def state(weights: str = "float32", **changes: Any) -> BlockState:
     return BlockState(BlockDecoder(config(**changes), own, ArrayWeights(TABLES), weights))
 
 
-def expected(own: Arrays, rows: Arrays | np.ndarray, places: list[int], token: int, position: int) -> np.ndarray:
+def expected(own: Arrays, rows: np.ndarray, places: list[int], token: int, position: int) -> np.ndarray:
     """Logits of all rows of a block, by the plain definition."""
+
+    def linear(rows: np.ndarray, name: str) -> np.ndarray:
+        out: np.ndarray = rows @ own[f"{name}.weight"].T + own.get(f"{name}.bias", np.float32(0))
+        return out
+
     rotary, at = Rotary(DIM, ROPE), np.arange(position, position + BLOCK, dtype=np.int32)
     x = TABLES[EMBEDDINGS][[token] + [MASK] * (BLOCK - 1)]
     for layer in ("layers.0.", "layers.1."):
 
         def heads(rows: np.ndarray, part: str, positions: Any = None, layer: str = layer) -> np.ndarray:
-            split = (rows @ own[f"{layer}self_attn.{part}_proj.weight"].T).reshape(
-                len(rows), 4 if part == "q" else 2, DIM
-            )
+            split = linear(rows, f"{layer}self_attn.{part}_proj").reshape(len(rows), 4 if part == "q" else 2, DIM)
             if part == "v":
                 return split
             normed = norm(split.reshape(-1, DIM), own[f"{layer}self_attn.{part}_norm.weight"], 1e-6)
@@ -73,7 +77,7 @@ def expected(own: Arrays, rows: Arrays | np.ndarray, places: list[int], token: i
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         seen = np.einsum("hqk,khd->qhd", weights, np.repeat(values, 2, axis=1)).reshape(BLOCK, -1)
-        x = x + seen @ own[f"{layer}self_attn.o_proj.weight"].T
+        x = x + linear(seen, f"{layer}self_attn.o_proj")
         y = norm(x, own[f"{layer}post_attention_layernorm.weight"], 1e-6)
         gate, up = y @ own[f"{layer}mlp.gate_proj.weight"].T, y @ own[f"{layer}mlp.up_proj.weight"].T
         x = x + (gate / (1 + np.exp(-gate)) * up) @ own[f"{layer}mlp.down_proj.weight"].T
@@ -103,10 +107,15 @@ def test_a_block_sees_all_rows_that_have_come_and_itself(weights: str, tolerance
     assert drafter.memory_rows == 20
 
 
-def test_a_block_without_any_row() -> None:
-    drafter = state()
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_block_without_any_row_or_with_one(biased: bool) -> None:
+    drafter, own = state(qkv_bias=biased), tensors(qkv_bias=biased)
     drafter.extend([3])
-    theirs = expected(tensors(), ROWS[:0], [], 3, 0)[1:]
+    theirs = expected(own, ROWS[:0], [], 3, 0)[1:]
+    np.testing.assert_allclose(chain_logits(drafter, [1] * 4), theirs, rtol=0, atol=1e-4)
+    drafter.extend([4])
+    drafter.append_memory(0, ROWS[:1])
+    theirs = expected(own, ROWS[:1], [0], 4, 1)[1:]
     np.testing.assert_allclose(chain_logits(drafter, [1] * 4), theirs, rtol=0, atol=1e-4)
 
 
@@ -121,7 +130,7 @@ def test_what_follows_a_node_depends_on_its_depth_alone() -> None:
 
 
 def test_with_factors_it_depends_on_the_token_too_and_the_first_row_guesses() -> None:
-    changes = {"anchor_guesses": True, "markov_rank": 32}
+    changes: dict[str, Any] = {"anchor_guesses": True, "markov_rank": 32}
     drafter, own = state(**changes), tensors(**changes)
     drafter.extend([1, 2, 3])
     drafter.append_memory(0, ROWS[:2])

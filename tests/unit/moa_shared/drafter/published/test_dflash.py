@@ -82,6 +82,7 @@ def test_layouts(tensors: Shapes, published: dict[str, Any], block: tuple[int, i
         config.block_size, config.mask_token, config.anchor_guesses, config.markov_rank, config.draft_vocab
     ) == block  # fmt: skip
     assert config.state_entries == FIVE
+    assert not config.qkv_bias
     assert (config.kind, config.own_layers, config.sa_kv_heads, config.sa_mlp) == ("dflash", 5, 1, 96)
     assert (config.heads, config.head_dim, config.rms_norm_eps) == (4, 16, 1e-5)
     assert config.rope_parameters["rope_theta"] == 5e5
@@ -89,6 +90,21 @@ def test_layouts(tensors: Shapes, published: dict[str, Any], block: tuple[int, i
     assert DrafterConfig.from_json(config.to_json()) == config
     of_server = [name for name in expected_shapes(config) if name.startswith(server_tensors(config))]
     assert of_server == ["fc.weight", "hidden_norm.weight"]
+
+
+def test_what_a_configuration_leaves_out() -> None:
+    """speculators' names only what differs from a Qwen3 of transformers; sizes are the tensors' own."""
+    sparse = {**SPECULATORS, "transformer_layer_config": {"vocab_size": 97, "num_hidden_layers": 5}}
+    config = became(shapes(), sparse)
+    assert (config.heads, config.head_dim, config.rms_norm_eps) == (4, 16, 1e-6)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
+
+
+def test_biases() -> None:
+    """Of drafters for gpt-oss."""
+    widths = {"q": 64, "k": 16, "v": 16, "o": 64}
+    biases = {f"layers.{n}.self_attn.{part}_proj.bias": (width,) for n in range(5) for part, width in widths.items()}
+    assert became(shapes(**biases), ZLAB).qkv_bias
 
 
 def test_layers_that_are_not_named() -> None:

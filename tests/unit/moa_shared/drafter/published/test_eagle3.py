@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from inline_snapshot import snapshot
+from moa_server.loading import check_drafter
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.published.eagle3 import state_entries
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import CheckpointError
-from moa_shared.models import ModelFiles, resolve
+from moa_shared.models import ModelFiles, WeightReader, resolve
 
 from tests.support.messages import raises
 from tests.support.published_drafters import (
@@ -31,13 +32,13 @@ from tests.support.published_drafters import (
 
 pytestmark = pytest.mark.torch
 VOCAB = 97
+FC = torch.zeros(HIDDEN, 3 * HIDDEN)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return resolve(
-        str(save_llama3(tmp_path_factory.mktemp("tiny-llama3", numbered=False))), tmp_path_factory.mktemp("cache")
-    )
+    folder = tmp_path_factory.mktemp("eagle3")
+    return resolve(str(save_llama3(folder / "tiny-llama3")), folder / "cache")
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +127,27 @@ def test_other_layers_make_another_checkpoint(tmp_path: Path, files: ModelFiles)
     after = find_drafter(str(folder), files)
     assert after != before
     assert load_checkpoint(after).config.state_entries == (0, 1, 2)
+
+
+def test_a_device_needs_its_half_alone(tmp_path: Path, files: ModelFiles) -> None:
+    path = find_drafter(str(publish_eagle3(tmp_path / "eagle3")), files)
+    whole = load_checkpoint(path)
+    alone = tmp_path / "fetched" / "drafter-0123.safetensors"
+    alone.parent.mkdir()
+    alone.write_bytes(path.read_bytes())
+    half = load_checkpoint(alone)
+    assert (half.fingerprint, half.config) == (whole.fingerprint, whole.config)
+    assert set(whole.tensors) - set(half.tensors) == {"fc.weight"}
+    target: Any = WeightReader(files)
+    assert half.states(target)().token_ids is not None
+    with pytest.raises(CheckpointError, match="This is the device's half of a drafter"):
+        half.rows()
+    with pytest.raises(CheckpointError, match="This is the device's half of a drafter"):
+        check_drafter(alone, files)
+    other = find_drafter(str(publish(tmp_path / "other", eagle3_tensors(**{"fc.weight": FC}), EAGLE3_CONFIG)), files)
+    (alone.parent / "projection.safetensors").write_bytes((other.parent / "projection.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="is not the server's half of drafter-0123"):
+        load_checkpoint(alone)
 
 
 # ---------------------------------------------------------------- what is refused
