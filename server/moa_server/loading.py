@@ -115,7 +115,9 @@ def load_host(
         constraints=constraint_compiler(tokenizer, target.vocab_size, ends),
         pooling=pooling,
     )
-    offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
+    offered = [
+        DrafterFile(path, drafter.config.reused_layers, not drafter.config.has_own_head) for _, path, drafter in named
+    ]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes)
     parts.prepare()
@@ -220,8 +222,8 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         def encode(state: Rows) -> Rows:
             return rows(target.normed(state))
 
-        layers = (target.layer_count,)
-        return MemorySource(encode, config.memory_width, None, reads_layers=layers, fingerprint=fingerprint)
+        last = (target.layer_count,)
+        return MemorySource(encode, config.memory_width, None, reads_layers=last, fingerprint=fingerprint)
     if config.reads_last_hidden:
         raise CheckpointError(
             "A drafter without layer self-attention cannot be served.",

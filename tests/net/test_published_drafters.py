@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import grpc.aio
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Event, LinkState
+from moa_client.device.fetching import fetch_manifest
 from moa_client.device.loading import load_device
 from moa_client.device.sources import find_sources
 from moa_client.drafting.settings import DraftingSettings
@@ -67,16 +68,20 @@ async def test_the_text_is_that_of_plain_streaming(
     model, drafter = str(save_llama3(tmp_path / "tiny-llama3")), str(make(tmp_path / "published-drafter"))
     settings = ServerSettings(model=model, drafter=drafter, execution="int8", threads=1, drafting=drafting, port=0)
     host = load_host(settings, SilentProgress())
-    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 10.0, 60.0)]) as link:
+    async with serving(host) as running, connect([server := Server(f"127.0.0.1:{running.port}", 10.0, 60.0)]) as link:
         address = f"127.0.0.1:{running.port}"
         served = await link.describe()
         assert [each.name for each in served.drafters] == ["published-drafter"]
-        client = ClientSettings(server=address, model=model, drafter=drafter if named else "auto")
+        named_files: dict[str, Any] = {"model": model, "drafter": drafter} if named else {}
+        client = ClientSettings(server=address, cache_dir=tmp_path / "device-cache", **named_files)
         sources = await find_sources(client, link, served, SilentProgress())
         device = load_device(client, served, SilentProgress(), sources)
         assert device.identity.drafter_fingerprint == served.identity.drafter_fingerprint
-        fetched = [] if named else [load_checkpoint(path).tensors for path in sources.drafters.values()]
-        assert not any(name.startswith("fc.") for tensors in fetched for name in tensors)  # which the server runs
+        if not named:
+            [fetched] = [load_checkpoint(path) for path in sources.drafters.values()]
+            assert not any(name.startswith("fc.") for name in fetched.tensors)  # which the server runs
+            offered = {entry.kind for entry in (await fetch_manifest(server)).files}
+            assert (pb.PART_HEAD_BF16 in offered) != fetched.config.has_own_head
         # Waiting for drafts: a step of the tiny target takes a tenth of a millisecond, and they would all come late.
         waits = drafting == "device"
         how = DraftingSettings(drafting=drafting, rounds=waits, run_ahead=not waits)

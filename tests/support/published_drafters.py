@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,20 @@ def moa_tensors(**changes: torch.Tensor) -> Tensors:
 
 
 def eagle3_tensors(
-    layer: str = "midlayer", states: int = 3, hidden: int = HIDDEN, **changes: torch.Tensor | None
+    changes: Mapping[str, torch.Tensor | None] | None = None,
+    *,
+    layer: str = "midlayer",
+    states: int = 3,
+    hidden: int = HIDDEN,
 ) -> Tensors:
-    """The tensors of an EAGLE-3 checkpoint, in float16; `layer`: what its one layer is called. None takes one out."""
+    """The tensors of an EAGLE-3 checkpoint, in float16.
+
+    Args:
+        changes: other tensors; None takes one out.
+        layer: what its one layer is called.
+        states: of the target that it reads.
+        hidden: its own width.
+    """
     tensors: dict[str, torch.Tensor | None] = {
         "fc.weight": _matrix(hidden, states * HIDDEN, 1),
         **eagle_layer(layer, hidden, QUERIES, KEYS, EAGLE3_MLP, 2),
@@ -121,7 +133,7 @@ def eagle3_tensors(
     tensors |= {f"{layer}.{name}.weight": _norm(hidden, 30) for name in ("input_layernorm", "hidden_norm")}
     ids = 2 * torch.arange(EAGLE3_VOCAB) + 1
     tensors |= {"d2t": ids - torch.arange(EAGLE3_VOCAB), "t2d": torch.isin(torch.arange(SIZES["vocab_size"]), ids)}
-    merged = (tensors | changes).items()
+    merged = (tensors | dict(changes or {})).items()
     return {
         name: (tensor.half() if tensor.is_floating_point() else tensor).clone()
         for name, tensor in merged
@@ -175,7 +187,7 @@ def publish_eagle3(folder: Path, **how: Any) -> Path:
 def publish_speculator(folder: Path) -> Path:
     """As RedHatAI/Qwen3-8B-speculator.eagle3: nested sizes, and a copy of the target's embeddings."""
     embeddings = llama3_model().model.embed_tokens.weight.detach()
-    return publish(folder, eagle3_tensors("layers.0", **{"embed_tokens.weight": embeddings}), SPECULATORS_CONFIG)
+    return publish(folder, eagle3_tensors({"embed_tokens.weight": embeddings}, layer="layers.0"), SPECULATORS_CONFIG)
 
 
 def publish_dflash(folder: Path) -> Path:

@@ -218,6 +218,11 @@ class DrafterConfig:
         return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa and not self.state_entries)
 
     @property
+    def has_own_head(self) -> bool:
+        """It never runs the target's head."""
+        return self.kind == EAGLE3
+
+    @property
     def memory_rope(self) -> dict[str, Any]:
         """Rotary parameters of cross-attention and layer self-attention."""
         if not self.unscaled_memory_rope:

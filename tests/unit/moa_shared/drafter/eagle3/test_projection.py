@@ -19,7 +19,8 @@ def plain(checkpoint: Checkpoint, states: np.ndarray) -> np.ndarray:
 
     def normed(rows: np.ndarray, name: str) -> np.ndarray:
         scale = 1 / np.sqrt((rows**2).mean(-1, keepdims=True) + checkpoint.config.rms_norm_eps)
-        return rows * scale * checkpoint.tensors[name]
+        out: np.ndarray = rows * scale * checkpoint.tensors[name]
+        return out
 
     rows = states.astype(np.float64)
     if checkpoint.config.feature_norm == "joint":

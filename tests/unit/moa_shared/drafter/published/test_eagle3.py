@@ -73,11 +73,11 @@ def test_speculators_layout(tmp_path: Path, files: ModelFiles) -> None:
     assert not config.own_embeddings  # a copy of the target's, which every device has
     norms = {f"fc_norm.{index}.weight": torch.ones(HIDDEN) for index in range(3)}
     newer = SPECULATORS_CONFIG | {"fc_norm": True, "norm_output": True}
-    config = found(publish(tmp_path / "3.1", eagle3_tensors("layers.0", **norms), newer), files).config
+    config = found(publish(tmp_path / "3.1", eagle3_tensors(norms, layer="layers.0"), newer), files).config
     assert (config.feature_norm, config.normed_feedback) == ("each", True)
     whole = {"input_norm.weight": torch.ones(3 * HIDDEN), "embed_tokens.weight": torch.ones(VOCAB, HIDDEN)}
     trained = SPECULATORS_CONFIG | {"norm_before_fc": True, "embed_requires_grad": True}
-    config = found(publish(tmp_path / "trained", eagle3_tensors("layers.0", **whole), trained), files).config
+    config = found(publish(tmp_path / "trained", eagle3_tensors(whole, layer="layers.0"), trained), files).config
     assert (config.feature_norm, config.own_embeddings) == ("joint", True)
 
 
@@ -85,7 +85,8 @@ def test_deepspecs_layout(tmp_path: Path, files: ModelFiles) -> None:
     """Five states, norms of heads, all of the target's tokens."""
     norms = {f"layers.0.self_attn.{part}_norm.weight": torch.ones(HEAD_DIM) for part in "qk"}
     head = torch.ones(VOCAB, HIDDEN)
-    tensors = eagle3_tensors("layers.0", 5, **norms, **{"d2t": None, "t2d": None, "lm_head.weight": head})
+    changes: dict[str, torch.Tensor | None] = {"d2t": None, "t2d": None, "lm_head.weight": head, **norms}
+    tensors = eagle3_tensors(changes, layer="layers.0", states=5)
     config = {name: value for name, value in EAGLE3_CONFIG.items() if name != "eagle_config"}
     config |= {"architectures": ["Qwen3Eagle3Model"], "target_layer_ids": [0, 1, 1, 2, 2], "head_dim": HEAD_DIM}
     made = found(publish(tmp_path / "deepspec", tensors, config), files).config
@@ -95,7 +96,7 @@ def test_deepspecs_layout(tmp_path: Path, files: ModelFiles) -> None:
 def test_a_drafter_of_another_width_with_embeddings_of_its_own(tmp_path: Path, files: ModelFiles) -> None:
     table = {"embed_tokens.weight": torch.ones(VOCAB, 32)}
     config = EAGLE3_CONFIG | {"target_hidden_size": HIDDEN, "hidden_size": 32}
-    made = found(publish(tmp_path / "narrow", eagle3_tensors(hidden=32, **table), config), files).config
+    made = found(publish(tmp_path / "narrow", eagle3_tensors(table, hidden=32), config), files).config
     assert (made.hidden_size, made.state_width, made.memory_width, made.own_embeddings) == (32, HIDDEN, 32, True)
     with pytest.raises(CheckpointError, match="has the hidden size 32 and no embeddings"):
         found(publish(tmp_path / "bare", eagle3_tensors(hidden=32), config), files)
@@ -144,7 +145,7 @@ def test_a_device_needs_its_half_alone(tmp_path: Path, files: ModelFiles) -> Non
         half.rows()
     with pytest.raises(CheckpointError, match="This is the device's half of a drafter"):
         check_drafter(alone, files)
-    other = find_drafter(str(publish(tmp_path / "other", eagle3_tensors(**{"fc.weight": FC}), EAGLE3_CONFIG)), files)
+    other = find_drafter(str(publish(tmp_path / "other", eagle3_tensors({"fc.weight": FC}), EAGLE3_CONFIG)), files)
     (alone.parent / "projection.safetensors").write_bytes((other.parent / "projection.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match="is not the server's half of drafter-0123"):
         load_checkpoint(alone)
@@ -191,7 +192,7 @@ SWAPPED[3] += 2  # the token of the next one
 def test_what_does_not_fit_is_refused_by_name(
     tmp_path: Path, files: ModelFiles, tensors: dict[str, torch.Tensor | None], config: dict[str, Any], message: str
 ) -> None:
-    publish(tmp_path / "published", eagle3_tensors(**tensors), EAGLE3_CONFIG | config)
+    publish(tmp_path / "published", eagle3_tensors(tensors), EAGLE3_CONFIG | config)
     with raises(CheckpointError, message):
         find_drafter("published", files)
     assert not list((tmp_path / "cache" / "drafters").glob("*/drafter.safetensors"))
