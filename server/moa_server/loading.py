@@ -224,16 +224,15 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
 
         last = (target.layer_count,)
         return MemorySource(encode, config.memory_width, None, reads_layers=last, fingerprint=fingerprint)
-    if config.state_entries:
-        layers = config.state_entries
-        return MemorySource(rows, config.memory_width, None, reads_layers=layers, fingerprint=fingerprint)
     if config.reads_last_hidden:
         raise CheckpointError(
             "A drafter without layer self-attention cannot be served.",
             hint="It is for comparison: moa-train evaluate measures it.",
         )
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
-    return MemorySource(rows, config.memory_width, state_layer, fingerprint=fingerprint)
+    return MemorySource(
+        rows, config.memory_width, state_layer, reads_layers=config.state_entries, fingerprint=fingerprint
+    )
 
 
 def with_drafters(

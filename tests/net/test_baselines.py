@@ -26,6 +26,8 @@ from tests.net.server_peer import IDENTITY, MODEL, make_host
 def drafter_of(kind: str) -> Checkpoint:
     """A random drafter of the tiny target."""
     changes: dict[str, Any] = {"kind": kind, "own_layers": 2}
+    if kind == "moa":
+        changes = {"lsa": False, "state_entries": (0, 2, 1), "reused_layers": 1}
     if kind == "eagle3":
         changes |= {"state_entries": (0, 2, 1), "draft_vocab": 20, "feature_norm": "each", "normed_feedback": True}
     if kind in ("dflash", "dspark"):
@@ -37,7 +39,7 @@ def drafter_of(kind: str) -> Checkpoint:
 
 
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
-@pytest.mark.parametrize("kind", ["eagle2", "independent", "eagle3", "dflash", "dspark"])
+@pytest.mark.parametrize("kind", ["eagle2", "independent", "moa", "eagle3", "dflash", "dspark"])
 async def test_the_text_is_the_targets_own(target: KernelTarget, kind: str, rounds: bool) -> None:
     made = drafter_of(kind)
     source = memory_source(made, target)

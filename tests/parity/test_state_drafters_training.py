@@ -124,7 +124,7 @@ def test_eagle3_learns_as_in_speculators(eagle3: Vectors, name: str, case: str) 
         surplus = entropy(weight, truth) if case.startswith("kl") else 0.0
         assert float(loss.detach()) - surplus == pytest.approx(record["step_losses"][step], abs=1e-5)
         total = total + loss
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     check_gradients(drafter.network, record["grad_l2"])
 
 

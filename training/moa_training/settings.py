@@ -37,15 +37,23 @@ class DrafterSettings(TrainingSettings):
     )
     state_entries: tuple[int, ...] | None = Field(
         default=None,
-        description="of eagle3 and dflash: which hidden states of the target are read, 0 its embeddings, e the output "
-        "of its layer e - 1; default, as the authors: 2, the middle one, the output of the fourth last; dflash: five",
+        description="of eagle3, dflash, and moa without lsa: which hidden states of the target are read, 0 its "
+        "embeddings, e the output of its layer e - 1; default of eagle3, as its authors: 2, the middle one, and the "
+        "output of the fourth last; of dflash: five from 2 to there; of moa: none",
     )
     eagle31: bool = Field(
         default=False, description="eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)"
     )
     block_size: int = Field(default=8, ge=2, le=64, description="rows of a block of dflash; authors: 16, and 8")
+    mask_token: int | None = Field(
+        default=None,
+        ge=0,
+        description="of dflash: what its blocks are filled with; default: the vocabulary's last token",
+    )
     eagle_noise: float = Field(default=0.2, ge=0, description="width of the noise on EAGLE-2's inputs; authors: 0.2")
-    lsa: bool = Field(default=True, description="false: the memory is the target's last hidden state (ablation)")
+    lsa: bool = Field(
+        default=True, description="false: the memory is made from state_entries, or is the last hidden state (ablation)"
+    )
     norms_near_zero: bool = Field(default=False, description="authors' mistake: norms start near 0 (cold starts)")
     unscaled_memory_rope: bool = Field(default=False, description="authors' mistake: CA and LSA lose rope scaling")
     reused_layers: int = Field(default=0, ge=0, description="N, the target's last layers that the drafter runs too")
@@ -74,8 +82,10 @@ class DrafterSettings(TrainingSettings):
             raise ValueError(f"drafter.memory_of is for moa drafters only, not for {self.kind}")
         if self.kind != "moa" and self.reused_layers:
             raise ValueError(f"drafter.reused_layers is for moa drafters only, not for {self.kind}")
-        if self.kind not in ("eagle3", "dflash") and self.state_entries is not None:
-            raise ValueError(f"drafter.state_entries is for eagle3 and dflash only, not for {self.kind}")
+        if self.kind in ("eagle2", "independent") and self.state_entries is not None:
+            raise ValueError(f"drafter.state_entries is for eagle3, dflash and moa only, not for {self.kind}")
+        if self.kind == "moa" and self.lsa and self.state_entries is not None:
+            raise ValueError("drafter.state_entries is in place of layer self-attention: drafter.lsa must be false")
         if self.kind != "eagle3" and self.eagle31:
             raise ValueError(f"drafter.eagle31 is for eagle3 only, not for {self.kind}")
         if self.norms_near_zero and self.warm_start:

@@ -154,6 +154,7 @@ def test_a_changed_default_raises_the_version() -> None:
             "state_entries": None,
             "eagle31": False,
             "block_size": 8,
+            "mask_token": None,
             "eagle_noise": 0.2,
             "lsa": True,
             "norms_near_zero": False,

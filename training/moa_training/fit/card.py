@@ -76,7 +76,11 @@ def _form(config: DrafterConfig, settings: FitSettings) -> dict[str, str]:
         return {"layers": str(config.own_layers)}
     return {
         "reused target layers N": str(config.reused_layers),
-        "layer self-attention": f"{config.lsa_heads} heads, MLP {config.lsa_mlp}" if config.lsa else "none",
+        "memory": f"layer self-attention, {config.lsa_heads} heads, MLP {config.lsa_mlp}"
+        if config.lsa
+        else f"hidden states {states}"
+        if states
+        else "the last hidden state",
         "longest block trained": f"{config.max_block} tokens beyond the memory",
     }
 

@@ -61,21 +61,27 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
             lsa=wanted.lsa,
             max_block=settings.blocks.longest,
             target_fingerprint=files.fingerprint,
-            state_entries=_state_entries(wanted, target.num_hidden_layers) if reads_states else (),
+            state_entries=_state_entries(wanted, target.num_hidden_layers),
             head_norms=reads_states and family in _HEAD_NORMS,
-            own_embeddings=wanted.kind == DFLASH,  # of its mask token: targets that learned with none lack one
             feature_norm=EACH if wanted.eagle31 else "",
             normed_feedback=wanted.eagle31,
             block_size=wanted.block_size if wanted.kind == DFLASH else 0,
+            mask_token=_mask_token(wanted, target.vocab_size) if wanted.kind == DFLASH else 0,
         )
     except CheckpointError as error:
         raise ConfigError(error.message, hint="Correct the [drafter] table of the configuration.") from None
 
 
+def _mask_token(wanted: DrafterSettings, vocab_size: int) -> int:
+    return vocab_size - 1 if wanted.mask_token is None else wanted.mask_token
+
+
 def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
-    """Those of the settings, or the authors' for a target of so many layers."""
+    """Those of the settings, or the authors' for a target of so many layers; none where they read none."""
     if wanted.state_entries is not None:
         return wanted.state_entries
     if wanted.kind == EAGLE3:
         return 2, layers // 2, layers - 3
+    if wanted.kind != DFLASH:
+        return ()
     return tuple(1 + round(1 + each * (layers - 4) / 4) for each in range(5))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter import Checkpoint, DrafterConfig, load_checkpoint, save_checkpoint
-from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA
+from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, OF_STATES
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, checkpoint_path
 from moa_shared.errors import ConfigError, MismatchError
@@ -170,7 +170,7 @@ class TrainingRun:
         settings = self.settings
         generator = torch.Generator().manual_seed((settings.seed * 1_000_003 + self.position.step) * 4096)
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
-        if self.config.state_entries:
+        if self.config.kind in OF_STATES:
             return self.state_losses(self.module, self._run_teacher(batch, epoch), batch, generator)
         if self.config.kind == MOA:
             staircase = staircase_probability(round(1e6 * spent), 1_000_000)
@@ -317,7 +317,7 @@ class TrainingRun:
             return saved[1].get("draft_ids"), tensors
         if settings.start_from is not None:
             begun = self._same_target(settings.start_from)
-            for name in ("kind", "reused_layers", "state_entries", "block_size"):
+            for name in ("kind", "reused_layers", "state_entries", "block_size", "mask_token"):
                 ours, theirs = getattr(self.config, name), getattr(begun.config, name)
                 if ours != theirs:
                     raise ConfigError(
@@ -347,8 +347,7 @@ class TrainingRun:
         if self.config.kind == EAGLE3:
             return TrainingEagle3(self.config)
         if self.config.kind == DFLASH:
-            mask = None if self.config.own_embeddings else self.teacher.embeddings[self.config.mask_token]
-            return TrainingDFlash(self.config, mask)
+            return TrainingDFlash(self.config, self.teacher.embeddings[self.config.mask_token])
         if self.config.kind != MOA:
             baseline = TrainingBaseline(self.config, settings.drafter.eagle_noise)
             baseline.share = self.processes.share

@@ -83,7 +83,7 @@ def _source(part: str, state: Mapping[str, torch.Tensor], teacher: Teacher, *, b
     if not beside:
         return state[part].float().cpu()
     if part == "input_layernorm.weight":  # of embeddings, as in the target's first layer
-        return teacher.model.model.layers[0].state_dict()[part].float().cpu()
+        state = teacher.model.model.layers[0].state_dict()
     value = state["input_layernorm.weight" if part == "hidden_norm.weight" else part].float().cpu()
     inputs = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
     return torch.cat((torch.zeros_like(value), value), dim=1) if part in inputs else value
@@ -106,6 +106,9 @@ def fit_inputs(drafter: nn.Module, config: DrafterConfig, sample: Sample) -> Non
         target, state = sample(last - config.reused_layers, 5 * config.kv_width)
         drafter.eval()
         fit_memory(drafter, target.kv.float(), state.float())
+    elif isinstance(drafter, FastDrafter) and config.state_entries:
+        target, state = sample(last - config.reused_layers, 5 * drafter.fc.in_features)
+        fit_projection(drafter.fc, target.entry_states.flatten(2).flatten(0, 1), state.flatten(0, 1))
     elif isinstance(drafter, TrainingBaseline) and config.kind == EAGLE2:
         target, state = sample(last, 10 * config.hidden_size)
         rows, kept = torch.cat((target.embeddings, target.last_hidden.roll(1, dims=1)), -1), target.positions > 0
@@ -117,7 +120,6 @@ def fit_inputs(drafter: nn.Module, config: DrafterConfig, sample: Sample) -> Non
     elif isinstance(drafter, TrainingDFlash):
         target, state = sample(last + 1 - config.own_layers, 5 * drafter.fc.in_features)
         fit_projection(drafter.fc, target.entry_states.flatten(2).flatten(0, 1), state.flatten(0, 1))
-        drafter.mask_embedding.weight.copy_(state.flatten(0, 1).mean(0))
 
 
 @torch.no_grad()

@@ -39,37 +39,28 @@ class DrawnBlocks:
     weight: torch.Tensor
 
 
-class MaskEmbedding(nn.Module):
-    """What stands in a block for each token behind its anchor, [hidden]."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(hidden))
-
-
 class TrainingDFlash(nn.Module):
     """The training form of DFlash.
 
     Args:
-        mask: [hidden], the target's embedding of the mask token, of a drafter that has none of its own.
+        mask: [hidden], the target's embedding of the mask token.
     """
 
-    def __init__(self, config: DrafterConfig, mask: torch.Tensor | None = None) -> None:
+    def __init__(self, config: DrafterConfig, mask: torch.Tensor) -> None:
         super().__init__()
         self.config = config
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.fc = nn.Linear(len(config.state_entries) * config.state_width, hidden, bias=False)
         self.hidden_norm = RMSNorm(hidden, eps)
-        self.layers = nn.ModuleList([OwnLayer(config) for _ in range(config.own_layers)])
+        self._stack = layers = [OwnLayer(config) for _ in range(config.own_layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(hidden, eps)
-        if config.own_embeddings:
-            self.mask_embedding = MaskEmbedding(hidden)
         self._mask = mask  # not ours to train or to save
         self._rotary = TorchRotary(config.head_dim, config.rope_parameters)
 
     def rows(self, target: Activations, blocks: DrawnBlocks) -> torch.Tensor:
         """What the head takes of every row of the blocks, [batch, blocks, rows, hidden]."""
-        mask = self.mask_embedding.weight if self._mask is None else self._mask
+        mask = self._mask
         context = self.hidden_norm(self.fc(target.entry_states.flatten(-2)))
         batch, count = blocks.anchors.shape
         size = blocks.guessed.shape[2] + 1
@@ -80,7 +71,7 @@ class TrainingDFlash(nn.Module):
         near, far = (
             [part[:, None] for part in self._rotary(at, x.dtype)] for at in (places.flatten(1), target.positions)
         )
-        for layer in self.layers:
+        for layer in self._stack:
             attention, normed = layer.self_attn, layer.input_layernorm(x.flatten(1, 2))
             shared = rotate(attention.keys(context), *far), attention.values(context)
             queries, keys = (rotate(part, *near) for part in (attention.queries(normed), attention.keys(normed)))

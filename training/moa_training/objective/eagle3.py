@@ -62,7 +62,8 @@ class TrainingEagle3(nn.Module):
         if config.feature_norm == EACH:
             self.fc_norm = nn.ModuleList([RMSNorm(width, eps) for _ in range(entries)])
         self.fc = nn.Linear(entries * width, config.hidden_size, bias=False)
-        self.layers = nn.ModuleList([Eagle3Layer(config)])
+        self._stack = layers = [Eagle3Layer(config)]
+        self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(config.hidden_size, eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab or config.vocab_size, bias=False)
         self._rotary = TorchRotary(config.head_dim, config.rope_parameters)
@@ -79,7 +80,7 @@ class TrainingEagle3(nn.Module):
 
         The last k rows of step k have no token to read; what is read there instead means nothing.
         """
-        layer, config = self.layers[0], self.config
+        layer, config = self._stack[0], self.config
         x, first, own = self.fc(self.joined(rows.states)), None, list[tuple[torch.Tensor, torch.Tensor]]()
         for step in range(count):
             state = layer.hidden_norm(x)

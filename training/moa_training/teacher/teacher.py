@@ -24,7 +24,7 @@ class Teacher:
     Args:
         model: transformers causal LM, in evaluation mode.
         reused_layers: N; the state that enters the first of them is recorded.
-        entries: of the target's hidden states, to be recorded; keys and values then are not.
+        entries: of the target's hidden states, to be recorded; keys and values then are only if layers are reused.
     """
 
     def __init__(self, model: Any, reused_layers: int, entries: Sequence[int] = ()) -> None:
@@ -47,7 +47,7 @@ class Teacher:
     @property
     def kv_layers(self) -> int:
         """Layers whose keys and values are recorded."""
-        return 0 if self.entries else self.layers
+        return self.layers if self.reused_layers or not self.entries else 0
 
     @property
     def embeddings(self) -> torch.Tensor:

@@ -21,7 +21,7 @@ from moa_kernels import KernelError
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.baseline.decoder import BaselineDecoder
 from moa_shared.drafter.baseline.state import BaselineState
-from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, DrafterConfig
+from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, OF_STATES, DrafterConfig
 from moa_shared.drafter.checkpoint.halves import SERVER_HALF_FILE, SERVER_HALF_KEY, map_server_half, sha256_of
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS, expected_shapes, server_tensors
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
@@ -72,7 +72,8 @@ class Checkpoint:
         if self.config.kind != MOA:
             return ""
         config, digest = self.config, hashlib.sha256()
-        digest.update(json.dumps([config.lsa, config.lsa_heads, config.memory_rope], sort_keys=True).encode())
+        read = [config.state_entries] if config.state_entries else []
+        digest.update(json.dumps([config.lsa, config.lsa_heads, config.memory_rope, *read], sort_keys=True).encode())
         for name in sorted(self.tensors):
             if name.startswith(ENCODER_TENSORS):
                 digest.update(name.encode() + np.ascontiguousarray(self.tensors[name]).tobytes())
@@ -94,7 +95,7 @@ class Checkpoint:
         Raises:
             ConfigError: weights other than "int8" and "float32".
         """
-        if self.config.state_entries:
+        if self.config.kind in OF_STATES:
             self.check_server_half()
             with _computable():
                 return StateProjection(self.config, ArrayWeights(self.tensors), weights)
@@ -102,6 +103,8 @@ class Checkpoint:
             return lambda hidden: hidden[:, : self.config.memory_width]
         with _computable():
             encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
+        if self.config.state_entries:
+            return encoder.encode_states
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
     def states(
@@ -164,7 +167,7 @@ class Checkpoint:
         self, dtype: torch.dtype, device: torch.device | None = None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """As `rows`, in torch."""
-        if self.config.state_entries:
+        if self.config.kind in OF_STATES:
             from moa_shared.drafter.eagle3.torch_projection import torch_projection
 
             self.check_server_half()
@@ -172,6 +175,8 @@ class Checkpoint:
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
         encoder = self.encoder(dtype).to(device)
+        if self.config.state_entries:
+            return encoder.encode_states
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
 

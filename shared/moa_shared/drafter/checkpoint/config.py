@@ -46,13 +46,14 @@ class DrafterConfig:
         kind: moa; a baseline: eagle2, or independent (`own_layers` layers of its own); eagle3 or dflash, as they are
             published (`own_layers` layers). The layers of all but moa have the sizes of `sa_*`, and `ca_*` and `lsa_*`
             mean nothing to them.
-        lsa: False, an ablation: the memory is the target's last hidden state.
+        lsa: False: the memory is made from `state_entries`; without these, an ablation, it is the target's last hidden
+            state.
         input_norm, fc_bias: of eagle2, as its authors publish it: no norm before the attention, and a bias where the
             checkpoint has one.
         qkv_bias: of eagle2, eagle3 and dflash: queries, keys and values have biases; of dflash what leaves the
             attention has one too.
-        state_entries: of eagle3 and dflash: which of the target's hidden states a memory row is made from, in that
-            order: 0 its embeddings, e the output of layer e - 1, before the final norm.
+        state_entries: of eagle3, dflash, and moa without lsa: which of the target's hidden states a memory row is made
+            from, in that order: 0 its embeddings, e the output of layer e - 1, before the final norm.
         target_hidden_size: the width of those states, if it is not `hidden_size`, which is the drafter's; 0: it is.
         own_heads, own_head_dim: of eagle3 and dflash; 0: the target's.
         own_embeddings: of eagle3: the checkpoint holds embeddings; otherwise they are the target's.
@@ -131,8 +132,9 @@ class DrafterConfig:
             "only eagle2 lacks an input norm or has a bias of fc": self.kind == EAGLE2
             or (self.input_norm and not self.fc_bias),
             "only eagle2, eagle3 and dflash have qkv_bias": self.kind in (EAGLE2, *OF_STATES) or not self.qkv_bias,
-            "the states of layers are read by eagle3 and dflash, and by nothing else": (self.kind in OF_STATES)
-            == bool(self.state_entries),
+            "eagle3 and dflash read the states of layers, and moa without lsa may": (self.kind in OF_STATES)
+            == bool(self.state_entries)
+            or (self.kind == MOA and not self.lsa),
             "state_entries must be 0 to target_layers": all(
                 0 <= each <= self.target_layers for each in self.state_entries
             ),
@@ -213,7 +215,7 @@ class DrafterConfig:
     @property
     def reads_last_hidden(self) -> bool:
         """Memory rows are made from the target's last hidden state (after its final norm), not its keys and values."""
-        return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa)
+        return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa and not self.state_entries)
 
     @property
     def has_own_head(self) -> bool:

@@ -34,5 +34,5 @@ def fresh_tensors(
         elif name.endswith(".bias"):
             tensors[name] = np.zeros(shape, np.float32)
         else:
-            tensors[name] = generator.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5)
+            tensors[name] = generator.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
     return tensors

@@ -10,6 +10,7 @@ Shapes = dict[str, tuple[int, ...]]
 ENCODER_TENSORS = (
     "layer_self_attention.",
     "Ekv2E.",
+    "fc.",  # without layer self-attention
     "cross_attention.input_layernorm.",
     "cross_attention.self_attn.k_proj.",
     "cross_attention.self_attn.v_proj.",
@@ -59,6 +60,8 @@ def _moa_shapes(config: DrafterConfig) -> Shapes:
         keys = config.lsa_kv_heads * (width // config.lsa_heads)
         sizes["layer_self_attention"] = (width, width, keys, config.lsa_mlp)
         shapes = {"Ekv2E.weight": (hidden, width), "Ekv2E.bias": (hidden,)}
+    if config.state_entries:
+        shapes = {"fc.weight": (hidden, len(config.state_entries) * hidden)}
     for name, (model, queries, keys, inner) in sizes.items():
         shapes |= _layer_shapes(name, model, queries, keys, inner)
     return shapes

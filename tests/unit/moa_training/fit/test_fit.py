@@ -23,7 +23,7 @@ from tests.support.messages import raises
 from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
 from tests.support.torch_models import torch_model
 
-STATES = [f'kind = "{kind}"\nstate_entries = [1, 2, 4]' for kind in ("eagle3", "dflash")]
+STATES = [f"{kind}\nstate_entries = [1, 2, 4]" for kind in ('kind = "eagle3"', 'kind = "dflash"', "lsa = false")]
 
 
 @pytest.fixture(scope="module")

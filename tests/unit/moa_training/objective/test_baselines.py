@@ -39,6 +39,7 @@ def configured(folder: Path, files: ModelFiles, shard: Path, drafter: str, token
         'kind = "independent"\nown_layers = 2',
         "lsa = false",
         "lsa = false\nreused_layers = 1",
+        "lsa = false\nreused_layers = 1\nstate_entries = [1, 2, 3]",
         'kind = "eagle3"\nstate_entries = [1, 2, 3]',
         'kind = "eagle3"\nstate_entries = [1, 2, 3]\neagle31 = true\nwarm_start = false',
         'kind = "dflash"\nstate_entries = [1, 3]\nblock_size = 4\nown_layers = 2',

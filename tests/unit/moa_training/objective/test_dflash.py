@@ -51,6 +51,6 @@ def test_two_processes_draw_what_one_draws() -> None:
     halves = []
     for process in range(2):
         own = slice(2 * process, 2 * process + 2)
-        half = PackedBatch(*(part[own] for part in (packed.ids, packed.positions, packed.segment, packed.answer)))
+        half = PackedBatch(packed.ids[own], packed.positions[own], packed.segment[own], packed.answer[own])
         halves.append(draw_anchors(half, settings, torch.Generator().manual_seed(7), RowShare(process, 2))[0])
     assert torch.cat(halves).equal(whole)
