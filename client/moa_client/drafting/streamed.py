@@ -87,6 +87,11 @@ class StreamedDrafting:
         conversation = self.conversation
         return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers, self._text)
 
+    def tokens_since(self, step: DraftStep) -> list[int]:
+        """What was committed while the first step of a draft ran, and has overtaken it; nothing of any other step."""
+        is_overtaken = step.text == self._text and step.serial != self._serial and not step.draft
+        return self.conversation.tokens[step.committed :] if is_overtaken else []
+
     def on_extended(self, step: DraftStep, growth: Growth) -> None:
         """Takes in the result of a step, as far as it goes on from the text as it is now."""
         conversation = self.conversation
