@@ -81,7 +81,7 @@ class TrainingRun:
         saved = self.processes.from_main(lambda: load_state(settings.output, self.identity))
         self.draft_ids, tensors = self._start(saved)
         self.drafter = self._network().to(self.device)
-        self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
+        self._fill({name: t for name, t in tensors.items() if name != "draft_ids"})
         if settings.drafter.memory_of is not None and isinstance(self.drafter, FastDrafter):
             self.drafter.freeze_encoder()
         self.kept = {
@@ -340,6 +340,17 @@ class TrainingRun:
             warm=warm,
             norms_near_zero=settings.drafter.norms_near_zero,
         )
+
+    def _fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Gives the network its tensors; raises ConfigError for a drafter of a form that is only served."""
+        others = sorted(tensors.keys() ^ self.drafter.state_dict().keys())
+        if others or self.config.anchor_guesses:
+            what = others[0] if others else "anchor_guesses"
+            raise ConfigError(
+                f"{self.settings.start_from} is {self.config.kind} of a form that is not trained here ({what}).",
+                hint="Leave start_from out.",
+            )
+        self.drafter.load_state_dict(tensors)
 
     def _network(self) -> FastDrafter | TrainingBaseline | TrainingEagle3 | TrainingDFlash:
         """The network in its training form."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,14 @@ import moa_training.fit.fit
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter import fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 from moa_training.fit.curves import read_points
+from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import FitSettings, load_fit_settings
@@ -250,3 +252,18 @@ def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFi
     path.write_text(resumed.replace("lsa_mlp = 32", "lsa_mlp = 16").replace('output = "out"', 'output = "other"'))
     with pytest.raises(ConfigError, match=r"drafter.lsa_mlp is 16, but .*, whose memory is to be read, has 32"):
         TrainingRun(load_fit_settings(path), SilentProgress())
+
+
+def test_published_forms_that_are_only_served_are_refused(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    path = write_fit_config(tmp_path, files.folder, shard, tokens=100)
+    path.write_text(path.read_text().replace("reused_layers = 1", 'kind = "dflash"\nstate_entries = [1, 2]'))
+    config = drafter_config(load_fit_settings(path), files)
+    other = dataclasses.replace(config, anchor_guesses=True, markov_rank=4)
+    save_checkpoint(tmp_path / "dspark.safetensors", other, fresh_tensors(other, seed=1))
+    with raises(
+        ConfigError,
+        snapshot(
+            "TMP/dspark.safetensors is dflash of a form that is not trained here (markov_w1.weight). Leave start_from out."
+        ),
+    ):
+        TrainingRun(load_fit_settings(path, {"start_from": str(tmp_path / "dspark.safetensors")}), SilentProgress())
