@@ -185,7 +185,7 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
         "hidden size": (config.state_width, target["hidden_size"]),
         "number of layers": (config.target_layers, target["num_hidden_layers"]),
     }
-    if not config.state_entries:  # which reads no keys and values
+    if config.kind not in OF_STATES:  # which read no keys and values
         shapes["KV width"] = (config.kv_width, kv_width(target))
     if config.target_fingerprint:  # the authors' checkpoints do not name their target: their shapes must fit
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)

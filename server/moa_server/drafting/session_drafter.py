@@ -189,10 +189,14 @@ class SessionDrafter:
             if typical or reaches:
                 record.step_ms.add(1e3 * (time.perf_counter() - began))
             reaches.append(reach)
-        if not steps:
-            return Guess(arrived, 0, 0.0, tuple(reaches), ())
         first = len(arrived)
         chances = self._draft.growing.chances(pool, sampling)[first:]  # a later step may have thought better of a node
+        if (
+            self._drafter.block_levels
+        ):  # of whose draft nothing stays anyway: its logits are large where sessions are many
+            self._draft.drop()
+        if not steps:
+            return Guess(arrived, 0, 0.0, tuple(reaches), ())
         chosen = rule.choose([trust * chance for chance in chances])
         own = [first + node for node in chosen]
         promised = sum(chances[node] for node in chosen)

@@ -3,8 +3,8 @@ have come, and caches.
 
 Each row belongs to a token; EAGLE's row takes the feature of the token before, so its first row is that of the second
 token. Features that have not come are the drafter's own predictions at the end of the text, and zeros before the newest
-that came. Invariant: rows of an abandoned draft are in no cache; rows from `_true` on are made again when
-their features come.
+that came. Invariant: rows of an abandoned draft are in no cache; rows made from predictions are made again when their
+features come, those made from zeros when all features up to them have come.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class BaselineState(BaseState):
         self._features: dict[int, Rows] = {}
         self._outputs: list[Rows] = []  # of the committed tokens' rows, [hidden size] each
         self._true = 0  # rows before this one were made from features that came
+        self._predicted: set[int] = set()  # rows made from the drafter's own output, at the end of the text
         self._node_outputs: list[Rows] = []
 
     @property
@@ -86,8 +87,8 @@ class BaselineState(BaseState):
             true = self._true
             while true < rows and true in self._features:
                 true += 1
-            if true > self._true:
-                self._keep_rows(self._true)
+            corrected = [row for row in self._predicted if row in self._features]
+            self._keep_rows(min([len(self._outputs), *corrected, *([self._true] if true > self._true else [])]))
             known = min(rows, max(self._features, default=rows - 1) + 1)
         for positions in batches(len(self._outputs), known):
             self._read(positions)
@@ -132,6 +133,8 @@ class BaselineState(BaseState):
         features = None
         if self.decoder.reads_features:
             tail = self._newest() if len(positions) == 1 else np.zeros_like(self._newest())
+            if len(positions) == 1 and positions.start not in self._features:
+                self._predicted.add(positions.start)
             features = np.stack([self._features.get(row, tail) for row in positions])
         tokens = self.tokens[positions.start + self._offset : positions.stop + self._offset]
         self._outputs += list(self._run(tokens, features, run_of_text(positions)))
@@ -146,6 +149,7 @@ class BaselineState(BaseState):
         """Drops the committed tokens' rows from `rows` on."""
         del self._outputs[rows:]
         self._true = min(self._true, rows)
+        self._predicted = {row for row in self._predicted if row < rows}
         self._cache.crop(len(self._outputs))
 
     def _drop_draft(self) -> None:

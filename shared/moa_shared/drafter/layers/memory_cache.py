@@ -55,6 +55,8 @@ class MemoryCache:
 
     def crop(self, length: int) -> None:
         """Forgets the rows of positions from `length` on."""
+        if max(self._held, default=-1) < length:
+            return
         kept = [row for row, position in enumerate(self._positions) if position < length]
         self.cache.keep_behind(0, kept)
         self._positions = [self._positions[row] for row in kept]

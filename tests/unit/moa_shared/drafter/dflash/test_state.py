@@ -166,6 +166,9 @@ def test_committed_tokens_end_a_draft_and_a_crop_forgets_what_came_after() -> No
         drafter.expand([1], [-1])
     drafter.append_memory(9, ROWS[9:11])
     assert np.abs(drafter.begin() - before).max() > 0.01
+    drafter.crop(12)  # which ends a draft, and forgets nothing else
+    assert not drafter._blocks
+    assert drafter.memory_rows == 11
     drafter.crop(9)
     drafter.extend([9])
     drafter.append_memory(8, ROWS[8:9])

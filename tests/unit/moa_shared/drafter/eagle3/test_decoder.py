@@ -85,6 +85,20 @@ def test_rows_that_come_late_change_nothing_in_the_end() -> None:
     np.testing.assert_allclose(late.begin(), whole.begin(), rtol=0, atol=1e-5)
 
 
+def test_rows_of_the_newest_tokens_count_though_older_ones_never_come() -> None:
+    checkpoint = made()
+    rows = rows_of(checkpoint)
+    late, early = state_of(checkpoint), state_of(checkpoint)
+    early.append_memory(4, rows[4:])
+    early.extend(TEXT)
+    late.append_memory(4, rows[4:6])
+    late.extend(TEXT)
+    unaware = late.begin()  # over its own states from position 6 on
+    late.append_memory(6, rows[6:])
+    np.testing.assert_allclose(late.begin(), early.begin(), rtol=0, atol=1e-5)
+    assert np.abs(late.begin() - unaware).max() > 1e-2
+
+
 def test_a_node_sees_its_ancestors_alone() -> None:
     checkpoint = made()
     state = state_of(checkpoint)
