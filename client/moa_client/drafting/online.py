@@ -122,8 +122,11 @@ class OnlineDrafting:
 
     def on_extended(self, now: float, extended: DraftExtended) -> None:
         """Takes in a step of the drafter."""
-        self.window.on_drafted(now, extended.took_ms if extended.growth.tokens else None)
-        self.streamed.on_extended(extended.step, extended.growth)
+        step, growth = extended.step, extended.growth
+        self.window.on_drafted(now, extended.took_ms if growth.tokens else None)
+        if not self._memory.lacks_prompt:
+            self.window.on_overtaken(growth, self.streamed.tokens_since(step))
+        self.streamed.on_extended(step, growth)
 
     def on_completed(self, completed: DraftCompleted) -> Draft | None:
         """Takes in a whole draft, and gives it back to be sent; None: the conversation has moved on."""

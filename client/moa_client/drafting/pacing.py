@@ -5,13 +5,15 @@ acceptance. Invariant: what is sent up stays near the budget of bytes a token, w
 
 Growth. A level i is confirmed with probability h^i and then saves a plain step, if it arrives before the server gets
 there by plain steps: i * step > age + round trip, where age is the time since the newest verdict. Levels n + 1 to D
-cost a draft step each; of a drafter that guesses a block, whose levels all come with one step, they cost one together
-and end with the block. Continue if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * steps,
+cost a draft step each. Continue if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
 and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
 Where plain steps take longer while the device drafts (they share a core), the price is that much higher.
 A level less likely than h^i = what the server asks of a node is left to it: a server with many users has better uses
 for its time.
 h is the upper bound of the acceptance, so a drafter that failed long ago is tried again; so is one that was slow.
+
+Blocks. The levels of a block cost one draft step together, and end with it. None is begun while more than half of one
+is in flight: a verdict takes a draft whole, mostly, or breaks it, and the new block with it (docs/adr/0057).
 
 Frames. The server reads a draft when a step begins, so nodes may wait for each other: with s nodes sent for each token
 of the text, frames of n nodes cost s * (FRAME_BYTES / n + NODE_BYTES) a token; n is the smallest that keeps the budget.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from moa_shared.drafting import Growth
 from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -74,6 +77,7 @@ class DraftWindow:
         self._bytes_a_token = bytes_a_token
         self._in_blocks = block_levels is not None
         self._most_levels = min(MOST_LEVELS, block_levels or MOST_LEVELS)
+        self._most_held = (block_levels + 1) // 2 if block_levels else MOST_LEVELS - 1
         self._run_ahead = run_ahead
         self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
         self._sent = 0
@@ -134,6 +138,14 @@ class DraftWindow:
         if took_ms is not None:
             self.draft_ms.add(took_ms)
 
+    def on_overtaken(self, growth: Growth, tokens: Sequence[int]) -> None:
+        """Takes in the first step of a draft that committed tokens have overtaken: no verdict has judged it.
+
+        Only of blocks, of which nothing else may ever come in time; any other step is overtaken now and then.
+        """
+        if self._in_blocks and tokens:
+            self.acceptance.learn(DraftTree(growth.tokens, growth.parents), tokens)
+
     def on_sent(self, nodes: int) -> None:
         """Counts a sent frame with this many nodes."""
         self._sent += nodes
@@ -156,7 +168,7 @@ class DraftWindow:
 
     def _is_worth(self, draft: DraftTree, now_ms: float) -> bool:
         levels = max(draft.depths, default=0)
-        if levels >= self._most_levels:
+        if levels > self._most_held:
             return False
         if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
             return True

@@ -169,9 +169,13 @@ class SessionDrafter:
         record, trust = self._record, self._calibration.factor
         least = rule.least_chance / trust if trust else 1.0  # where time is dear, looking for more would cost it too
         typical = self._unread <= FEW_TOKENS
+        step_ms: float | None = None  # of the newest step
         while True:
             growing = self._draft.growing
+            began = time.perf_counter()
             offered = growing.offer(pool, sampling, least)
+            if step_ms is not None:  # what a block says of its nodes is looked up as they are offered
+                record.step_ms.add(step_ms + (_ms_since(began) if self._drafter.block_levels else 0.0))
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
             steps += [len(reaches) - 1] * len(offered.tokens)
             found = self._found[min(len(reaches), len(FOUND) - 1)].factor
@@ -186,14 +190,11 @@ class SessionDrafter:
                     record.follow_ms.add(follow_ms)
             began = time.perf_counter()
             self._draft.growing.expand(pool, sampling)
-            if typical or reaches:
-                record.step_ms.add(1e3 * (time.perf_counter() - began))
+            step_ms = _ms_since(began) if typical or reaches else None
             reaches.append(reach)
         first = len(arrived)
         chances = self._draft.growing.chances(pool, sampling)[first:]  # a later step may have thought better of a node
-        if (
-            self._drafter.block_levels
-        ):  # of whose draft nothing stays anyway: its logits are large where sessions are many
+        if self._drafter.block_levels:  # nothing of such a draft stays anyway, and its logits are large
             self._draft.drop()
         if not steps:
             return Guess(arrived, 0, 0.0, tuple(reaches), ())
@@ -235,7 +236,7 @@ class SessionDrafter:
         else:
             self._follow_some(read_rows, cached)
         self._unread = 0
-        return 1e3 * (time.perf_counter() - began)
+        return _ms_since(began)
 
     def _follow_all(self, read_rows: ReadRows, cached: int) -> None:
         for plane, read in self._read.items():
@@ -257,6 +258,10 @@ class SessionDrafter:
                 start = max(read, cached - most)
                 self._draft.remember(start, read_rows(plane, start, cached), state=plane is Plane.REUSED_STATE)
                 self._read[plane] = cached
+
+
+def _ms_since(began: float) -> float:
+    return 1e3 * (time.perf_counter() - began)
 
 
 def _own_path(guess: Guess, taken: Sequence[int]) -> list[int]:
