@@ -10,6 +10,7 @@ from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_checkpoint
+from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.weights.weights import WeightReader
 
@@ -93,10 +94,10 @@ class DrafterCatalog:
     def _measured(self, drafter: pb.Drafter) -> DrafterCandidate:
         settings, files = self._settings, self._sources.files
 
-        def load() -> tuple[DrafterConfig, DraftState | None]:
+        def load() -> tuple[DrafterConfig, DraftState | BlockState | None]:
             checkpoint = self.checkpoint(drafter.name)
             state = checkpoint.states(WeightReader(files), settings.dtype)()
-            return checkpoint.config, state if isinstance(state, DraftState) else None
+            return checkpoint.config, state if isinstance(state, DraftState | BlockState) else None
 
         breadth = 1 if settings.mode == "chain" else settings.breadth
         took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), breadth, load)

@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 from moa_kernels import threads, variant_name
 from moa_shared.drafter import DrafterConfig, DraftState
+from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.sources.digest import recall, remember
 
 CONTEXT_TOKENS = 128  # before the measured levels: a question and the first lines of its answer
@@ -22,9 +23,9 @@ WIDEST_MS = 60_000.0  # a longer level is not a valid measurement
 
 
 def level_ms(
-    root: Path, fingerprint: str, breadth: int, load: Callable[[], tuple[DrafterConfig, DraftState | None]]
+    root: Path, fingerprint: str, breadth: int, load: Callable[[], tuple[DrafterConfig, DraftState | BlockState | None]]
 ) -> float:
-    """Time of a level of `breadth` nodes; from the record if there is one.
+    """Time of a level of `breadth` nodes, or a block's for each of its levels; from the record if there is one.
 
     Args:
         root: the cache folder.
@@ -44,16 +45,22 @@ def level_ms(
     return measured
 
 
-def _measure(state: DraftState, config: DrafterConfig, breadth: int) -> float:
-    """The median of some levels, each below the one before."""
+def _measure(state: DraftState | BlockState, config: DrafterConfig, breadth: int) -> float:
+    """The median of some levels, each below the one before; of a block drafter that of some blocks, by level."""
     rng = np.random.default_rng(0)
     state.extend([int(token) for token in rng.integers(0, config.vocab_size, CONTEXT_TOKENS)])
     rows = rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32)
     state.append_memory(0, rows)
     if config.reused_layers:
         state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
-    state.begin()
     took = []
+    if isinstance(state, BlockState):
+        for _ in range(LEVELS):
+            began = time.perf_counter()
+            state.begin()
+            took.append(1e3 * (time.perf_counter() - began) / state.most_depth)
+        return median(took)
+    state.begin()
     for level in range(LEVELS):
         first = level * breadth
         parents = [max(-1, first - breadth + node) for node in range(breadth)] if level else [-1] * breadth

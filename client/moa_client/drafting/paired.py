@@ -31,6 +31,10 @@ class PairedDrafter:
         self._online = online
         self._standalone = standalone
 
+    @property
+    def most_depth(self) -> int | None:
+        return self._online.most_depth
+
     def restart(self, tokens: Sequence[int]) -> None:
         self._online.restart(tokens)
         self._standalone.restart(tokens)

@@ -71,7 +71,8 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
     if checkpoint.config.reads_last_hidden:
         raise ConfigError("This drafter is only for comparison: no device writes with it.")
     questions, _ = read_questions(questions_path, files, options.limit, LONGEST_PROMPT)
-    reader = load_reader(files, checkpoint.config.reused_layers, options.execution, progress)
+    config = checkpoint.config
+    reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
     answered = answer_questions(questions, files, reader, options.answer_tokens, progress)
     subject = DrafterSubject(checkpoint, reader, WeightReader(files), INT8, stop_tokens(files))
     runs: list[list[StandaloneRun]] = []

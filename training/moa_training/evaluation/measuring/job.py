@@ -138,7 +138,8 @@ class EvaluationJob:
                 f"the work was planned for {self.fingerprint[:12]}).",
                 hint="Give every node the same file at the same path.",
             )
-        reader = load_reader(files, checkpoint.config.reused_layers, options.execution, progress)
+        config = checkpoint.config
+        reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
         subject = DrafterSubject(
             checkpoint, reader, WeightReader(files), options.drafter_weights, stop_ids, guarded=options.guarded
         )
