@@ -24,6 +24,26 @@ class Plane(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ThinMemory:
+    """The rows that are enough for a drafter that only writes without the server, while the link holds.
+
+    Args:
+        states: of the conversation's first tokens, that are sent on the plane of reused states.
+        every: of memory rows the newest one is sent whenever so many tokens have come.
+    """
+
+    states: int
+    every: int
+
+    def owed(self, plane: Plane, length: int) -> tuple[int, int]:
+        """The positions [start, stop) whose rows are enough after `length` tokens."""
+        if plane is Plane.REUSED_STATE:
+            return 0, min(self.states, length)
+        stop = length - length % self.every
+        return max(0, stop - 1), stop
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """Draft nodes `first_node` and following of the tree that hangs below the token at `base` - 1.
 
@@ -93,6 +113,7 @@ class Verdict:
         server_drafted, server_accepted: how many of `drafted` and `accepted` only the server guessed.
         least_chance: that a node must have to be worth verifying now; 0: any.
         chances: of each of `tokens`, where the question wants them.
+        shared: other answers were in the same forward.
     """
 
     ask: int
@@ -108,6 +129,7 @@ class Verdict:
     server_accepted: int = 0
     least_chance: float = 0.0
     chances: Sequence[TokenChances] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
