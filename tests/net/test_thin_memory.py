@@ -90,6 +90,7 @@ async def test_a_device_whose_server_drafts_gets_few_rows(target: Target) -> Non
         # Rows of the default model would cost so much, next to what is counted here.
         assert (324 * len(drafter.states) + 216 * len(drafter.rows)) / whole < 35
         few = engine.figures.down_bytes
+        assert 0 < engine.figures.memory_bytes < few
     async with talking_to_a_drafting_server(target, memory_share=1) as (_, engine, drafter):
         await watch(engine, Screen(), PROMPT, SETTINGS)
         assert set(range(len(PROMPT))) <= drafter.states

@@ -375,6 +375,7 @@ class SessionExchange:
                 case Verdict():
                     self._on_verdict(message, now)
                 case Memory():
+                    self.figures.newest.memory_bytes += len(message.payload)
                     if taken := self.drafting.memory.on_memory(now, message, self._conversation.hashes):
                         self.sender.credit(taken)
                 case Beat():
