@@ -14,11 +14,11 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
-from moa_client.memory.thin_rule import THIN
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.thin_memory import THIN
 from moa_shared.sampling.settings import Sampling
 
 from netsim import LinkHandle, open_link

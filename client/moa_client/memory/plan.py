@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import Memory, Plane, ThinMemory
+from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_client.memory.codec_ladder import CodecLadder
 from moa_client.memory.receiver import MemoryReader, MemoryReceiver

@@ -6,10 +6,8 @@ gets all rows.
 
 from __future__ import annotations
 
-from moa_shared.protocol.messages import ThinMemory
+from moa_shared.protocol.thin_memory import THIN, ThinMemory
 
-# What the deep drafter writes alone depends on the first states most: later ones it predicts (docs/adr/0054).
-THIN = ThinMemory(states=4, every=16)
 # Tokens without a draft of this device before it gives rows up: a server that drafts now and then, or is only asked
 # whether it has time again, would have all rows sent anew each time.
 CALM_TOKENS = 64

@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import Plane, ThinMemory
+from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_server.memory.outbox import MemoryOutbox
 

@@ -24,26 +24,6 @@ class Plane(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ThinMemory:
-    """The rows that are enough for a drafter that only writes without the server, while the link holds.
-
-    Args:
-        states: of the conversation's first tokens, that are sent on the plane of reused states.
-        every: of memory rows the newest one is sent whenever so many tokens have come.
-    """
-
-    states: int
-    every: int
-
-    def owed(self, plane: Plane, length: int) -> tuple[int, int]:
-        """The positions [start, stop) whose rows are enough after `length` tokens."""
-        if plane is Plane.REUSED_STATE:
-            return 0, min(self.states, length)
-        stop = length - length % self.every
-        return max(0, stop - 1), stop
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """Draft nodes `first_node` and following of the tree that hangs below the token at `base` - 1.
 

@@ -6,8 +6,9 @@ import pytest
 from moa_client.memory.plan import CREDIT_EVERY_BYTES, FIRST_ROW_LAG_MS, PROMPT_HOLD_MS, MemoryPlan
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Memory, Plane, ThinMemory
+from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
+from moa_shared.protocol.thin_memory import ThinMemory
 
 HASHES = PrefixHashes(range(10))
 

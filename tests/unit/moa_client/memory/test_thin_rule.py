@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from moa_client.memory.thin_rule import CALM_TOKENS, THIN, ThinRule
+from moa_client.memory.thin_rule import CALM_TOKENS, ThinRule
 from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.thin_memory import THIN
 
 
 def test_a_device_that_drafts_nothing_needs_few_rows_while_the_link_holds() -> None:
