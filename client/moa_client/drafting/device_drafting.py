@@ -65,7 +65,7 @@ class DeviceDrafting:
 
     def wanted_memory(self, now: float) -> ThinMemory | None:
         """The rows that are enough now; None: all, if any."""
-        if not self.memory.offered:
+        if not self.memory.can_be_thin:
             return None
         is_link_trusted = self._availability.outages.is_link_trusted(now)
         return self._thin_rule.wanted(drafts=self.online.drafts, is_link_trusted=is_link_trusted)

@@ -57,6 +57,11 @@ class MemoryPlan:
         self._reader, self._codecs, self.hold_until_ms = None, (), 0.0
         self.restart()
 
+    @property
+    def can_be_thin(self) -> bool:
+        """Whether few rows are worth anything: to a drafter with reused layers, which predicts the states between."""
+        return self._receiver is not None and self._has_states
+
     # ------------------------------------------------------------ the handshake
 
     @property

@@ -142,3 +142,9 @@ def test_drafting_waits_for_the_prompt_when_all_rows_are_wanted_again() -> None:
     assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
     memory.on_memory(110.0, rows(4, 8, Plane.REUSED_STATE), HASHES)
     assert memory.hold_until_ms == 0.0
+
+
+def test_few_rows_are_for_drafters_that_predict_the_others() -> None:
+    assert plan(Plane.REUSED_STATE, Plane.MEMORY).can_be_thin
+    assert not plan(Plane.MEMORY).can_be_thin
+    assert not MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).can_be_thin
