@@ -13,19 +13,22 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 
 pytestmark = [pytest.mark.xdist_group("real target")]
 QUESTION = "Explain to a child, in four long paragraphs, why the sky is blue."
+TOKENS = 128
 MOST_DOWN, MOST_UP = 60, 12  # bytes a token
 
 
 def test_an_answer_takes_few_bytes_while_the_server_drafts(default_model_files: ModelFiles, exact_server: str) -> None:
     prompt = chat_tokens(load_tokenizer(default_model_files), QUESTION)
-    settings = AnswerSettings(max_tokens=128)
     with make_runner() as runner:
         device = load_split_device(runner, client_settings(server=exact_server))
-        with closing(SplitClient(runner, exact_server, device)) as client:
-            client.ask(prompt, settings)
-            figures = client.figures
-    assert figures.tokens == 128
+        for _ in range(3):  # a busy machine may lose its link, and then all rows come
+            with closing(SplitClient(runner, exact_server, device)) as client:
+                client.ask(prompt, AnswerSettings(max_tokens=TOKENS))
+                figures = client.figures
+            if not figures.provisional:
+                break
+    assert figures.tokens == TOKENS
     assert figures.accepted == 0  # this device drafted nothing
     assert figures.memory_bytes > 4 * 324  # it could write alone
-    assert figures.down_bytes <= MOST_DOWN * figures.tokens
-    assert figures.up_bytes <= MOST_UP * figures.tokens
+    assert figures.down_bytes <= MOST_DOWN * TOKENS
+    assert figures.up_bytes <= MOST_UP * TOKENS

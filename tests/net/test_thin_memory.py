@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
+from moa_client.link.losses import LEAST_MS
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
@@ -118,6 +120,7 @@ async def test_a_cut_of_a_link_that_held_is_bridged_and_then_all_rows_come(targe
             elif screen.cuts == 1 and len(screen.provisional) >= 3:
                 screen.cuts += 1
                 assert drafter.states == set(range(THIN.states))
+                await asyncio.sleep(1.2 * LEAST_MS / 1e3)  # so long is the cut
                 await link.heal()
 
         await watch(engine, screen, PROMPT, SETTINGS, cut_and_heal)

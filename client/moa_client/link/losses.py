@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+LEAST_MS = 300.0  # shorter ones are hiccups of busy machines and radios, in which a device writes three words at most
 TRUSTED_AFTER_MS = 600_000.0  # without a loss: on a drive or a train the next one comes within minutes
 TRUSTED_AFTER_TIMES = 60.0  # as long as the longest loss took: a link that was slow to return may be so again
 MOST_MS = 3_600_000.0  # after an hour online what was before does not matter any more
@@ -22,6 +23,8 @@ class LinkLosses:
 
     def add(self, now: float, lasted_ms: float) -> None:
         """A loss has ended."""
+        if lasted_ms < LEAST_MS:
+            return
         doubt_ms = min(max(TRUSTED_AFTER_MS, TRUSTED_AFTER_TIMES * lasted_ms), MOST_MS)
         self._doubt_ms = doubt_ms if self.is_trusted(now) else max(doubt_ms, self._doubt_ms)
         self._ended_ms = now

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from moa_client.link.losses import LinkLosses
+from moa_client.link.losses import LEAST_MS, LinkLosses
 
 REMEMBERED = 5  # losses
 MARGIN = 2.0  # times the longest of them
@@ -53,8 +53,8 @@ class Outages:
         self._is_long = self.is_long(now)
 
     def is_link_trusted(self, now: float) -> bool:
-        """Whether there is no loss, and none is to be expected after those before."""
-        return self._since is None and self._losses.is_trusted(now)
+        """Whether there is no loss that counts, and none is to be expected after those before."""
+        return self._losses.is_trusted(now) and not self.has_lasted(now, LEAST_MS)
 
     def is_long(self, now: float) -> bool:
         """Whether this loss has lasted that long."""
