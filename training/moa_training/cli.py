@@ -292,8 +292,16 @@ def evaluate(
 @click.option("--answer-tokens", type=click.IntRange(2), default=128, show_default=True, help="Where answers are cut.")
 @click.option("--execution", type=click.Choice(["int8", "float32", "bf16"]), default="int8", show_default=True,
               help="The arithmetic of the target, as of moa-server.")  # fmt: skip
+@click.option("--thin", is_flag=True, help="With the few memory rows that a device gets while it drafts nothing.")
 def calibrate(
-    checkpoint: str, questions: Path, output: Path, target: str, limit: int | None, answer_tokens: int, execution: str
+    checkpoint: str,
+    questions: Path,
+    output: Path,
+    target: str,
+    limit: int | None,
+    answer_tokens: int,
+    execution: str,
+    thin: bool,
 ) -> None:
     """Measure how far the standalone text of CHECKPOINT can be trusted, on QUESTIONS that training has not seen.
 
@@ -308,7 +316,7 @@ def calibrate(
     from moa_training.evaluation.confidence import format_gates
 
     result = measure(
-        checkpoint, questions, CalibrationOptions(target, limit, answer_tokens, execution), make_progress()
+        checkpoint, questions, CalibrationOptions(target, limit, answer_tokens, execution, thin), make_progress()
     )
     write_confidence(output, result.confidence, result.fingerprint)
     click.echo(f"{output}: from {result.cuts} cuts of {result.questions} answers. On every other one of them:")
