@@ -153,8 +153,8 @@ class ServerSettings(SettingsBase):
     )
     memory_share: float = setting(
         MEMORY_SHARE,
-        "Share of an answer's time that sending memory may take even if drafts save none; 1: every row is sent, for "
-        "devices that are often offline.",
+        "Share of an answer's time that sending memory may take even if drafts save none; 1: every row is sent, to "
+        "devices that draft nothing too, for those that are often offline.",
         "SHARE",
         ge=0,
         le=1,
@@ -268,6 +268,11 @@ class ServerSettings(SettingsBase):
     def takes_drafts(self) -> bool:
         """Whether the drafts of devices count."""
         return self.drafting in ("device", "auto")
+
+    @property
+    def thins_memory(self) -> bool:
+        """Whether clients that want fewer memory rows get fewer."""
+        return self.memory_share < 1
 
     def most_frame_bytes(self, context_tokens: int) -> int:
         """The longest message accepted by a server with this context length."""

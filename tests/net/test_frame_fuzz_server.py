@@ -33,7 +33,7 @@ PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=10, ignore_end_of_text=True)
 KINDS = (  # those that a stream mostly has come first; a second Open or a Bye ends it
     *(3 * ("ask", "draft", "draft")),
-    *(2 * ("ack", "credit", "set_codec", "beat", "stop")),
+    *(2 * ("ack", "credit", "set_codec", "set_memory", "beat", "stop")),
     *("open", "bye"),
 )
 STREAM_SECONDS = 20.0  # far beyond what a stream of twenty frames takes, so that only a hang ends there
@@ -155,6 +155,10 @@ class FuzzedStream:
 
     def _set_codec(self, rng: random.Random) -> pb.SetCodec:
         return pb.SetCodec(codec=rng.choice(self._codecs or [pb.CODEC_INT4]))
+
+    def _set_memory(self, rng: random.Random) -> pb.SetMemory:
+        thin = pb.ThinMemory(states=rng.choice([0, 4, 1 << 31]), every=rng.choice([1, 16, 1 << 31]))
+        return rng.choice([pb.SetMemory(), pb.SetMemory(thin=thin)])
 
     def _beat(self, rng: random.Random) -> pb.Beat:
         return pb.Beat(stamp=rng.getrandbits(64), reply=rng.random() < 0.2)

@@ -289,6 +289,13 @@ IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
         ProtocolError,
         snapshot("Expected an Ack of at most 6 tokens, got 90. Use the same version of moa at both ends."),
     ),
+    "a memory row every 0 tokens": (
+        lambda peer: peer.send(set_memory=pb.SetMemory(thin=pb.ThinMemory(states=4))),
+        ProtocolError,
+        snapshot(
+            "Expected a memory row every 1 or more tokens, got every 0. Use the same version of moa at both ends."
+        ),
+    ),
     "a codec not offered": (
         lambda peer: peer.send(set_codec=pb.SetCodec()),
         ProtocolError,

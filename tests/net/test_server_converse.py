@@ -216,6 +216,58 @@ async def test_the_state_for_reused_layers_is_a_plane_of_its_own(channel: grpc.a
         assert np.abs(row_of(held[position], position, target.hidden_size) - state[position]).max() < 0.05
 
 
+async def rows_sent(peer: Peer) -> dict[int, list[int]]:
+    """The positions whose rows have come, on each plane, when nothing more is on its way."""
+    while True:
+        await peer.send(beat=pb.Beat(stamp=1))
+        seen = len(peer.memory)
+        frame = await peer.receive()
+        while frame is not None and not frame.HasField("beat"):
+            frame = await peer.receive()
+        if len(peer.memory) == seen:
+            break
+    held: dict[int, list[int]] = {pb.PLANE_MEMORY: [], pb.PLANE_REUSED_STATE: []}
+    for each in peer.memory:
+        held[each.plane] += range(each.start, each.start + each.count)
+    return {plane: sorted(positions) for plane, positions in held.items()}
+
+
+async def test_a_client_gets_few_rows_and_all_others_when_it_wants_them(channel: grpc.aio.Channel) -> None:
+    peer = Peer(channel)
+    opened = await peer.open(reused_state=True, run_ahead=True, thin_memory=pb.ThinMemory(states=4, every=8))
+    assert opened.thin_memory
+    assert not opened.server_drafts  # it has no drafter
+    await peer.ask(PROMPT, GREEDY)
+    while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+        await peer.verdict()
+    stop = len(peer.tokens) - 1
+    await peer.rows(stop // 8 * 8, start=stop // 8 * 8 - 1)
+    held = await rows_sent(peer)
+    assert held[pb.PLANE_REUSED_STATE] == [0, 1, 2, 3]
+    assert all(position % 8 == 7 for position in held[pb.PLANE_MEMORY])
+    await peer.send(set_memory=pb.SetMemory())
+    await peer.rows(stop)
+    await peer.rows(stop, pb.PLANE_REUSED_STATE)
+    assert await rows_sent(peer) == {plane: list(range(stop)) for plane in held}  # each once
+
+
+async def test_a_server_for_devices_that_are_often_offline_sends_all_rows(target: Target) -> None:
+    thin = pb.ThinMemory(states=1, every=1000)
+    async with (
+        serving(make_host(target, memory_share=1)) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        peer = Peer(channel)
+        opened = await peer.open(reused_state=True, run_ahead=True, thin_memory=thin)
+        assert not opened.thin_memory
+        await peer.send(set_memory=pb.SetMemory(thin=thin))  # which changes nothing
+        await peer.ask(PROMPT, GREEDY)
+        while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+            await peer.verdict()
+        await peer.rows(len(peer.tokens) - 1)
+        await peer.rows(len(peer.tokens) - 1, pb.PLANE_REUSED_STATE)
+
+
 async def test_prompt_rows_come_newest_first_within_the_credit(channel: grpc.aio.Channel) -> None:
     prompt = [(7 * index) % VOCAB for index in range(60)]
     row = 2 * ROW_WIDTH

@@ -61,6 +61,7 @@ def frame(rng: random.Random, peer: Peer) -> dict[str, Any]:
             {"ack": pb.Ack(committed=rng.choice([held, number(rng)]))},
             {"credit": pb.Credit(bytes=number(rng))},
             {"set_codec": pb.SetCodec(codec=cast(pb.Codec, rng.randrange(1, 5)))},
+            {"set_memory": pb.SetMemory(thin=pb.ThinMemory(states=number(rng), every=number(rng)))},
             {"beat": pb.Beat(stamp=number(rng))},
             {"stop": pb.Stop(ask=rng.choice([1, 2]))},
             {"bye": pb.Bye()},

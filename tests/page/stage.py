@@ -162,6 +162,7 @@ class Stage:
             plain_tokens_per_s=21.4 if figures.tokens else 0.0,
             up_bytes=34 * figures.tokens,
             down_bytes=240 * figures.tokens,
+            memory_bytes=200 * figures.tokens,
             written_alone=figures.provisional,
             kept=figures.kept,
             holds_back=isinstance(event, HeldBack),

@@ -143,6 +143,7 @@ def test_figures_of_the_link(serve: Serve, open_page: Open) -> None:
     reader.expect_end()
     expect(panel.locator("#f-up")).to_have_text("170 B")
     expect(panel.locator("#f-down")).to_have_text("1.2 kB")
+    expect(panel.locator("#f-memory")).to_have_text("1.0 kB")
     expect(panel.locator("#speed-times")).to_contain_text("× plain streaming, which gives 21.4")
     expect(panel.locator("#speed-drafted")).to_have_text("100 % drafted: 40 % by the server, 60 % here.")
     expect(reader.page.locator(".cost").last).to_contain_text("100 % drafted: 40 % by the server, 60 % here")

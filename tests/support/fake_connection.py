@@ -12,13 +12,14 @@ from moa_client.device.loading import Device
 from moa_client.engine import session_exchange
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
+from moa_client.link.losses import LinkLosses
 from moa_client.link.stream import StreamTraffic
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 VOCAB = 50
 IDENTITY = pb.Identity(target_id="toy", target_fingerprint=b"t", tokenizer_hash=b"k")
-LINK = cast(Fleet, SimpleNamespace(silence_seconds=60.0))
+LINK = cast(Fleet, SimpleNamespace(silence_seconds=60.0, losses=LinkLosses()))
 
 
 class FakeDialer:

@@ -106,6 +106,7 @@ class ScriptedDevice:
             self.drafter = ScriptedDrafter(guess, draft_ms, after, self, round_length)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
         self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, plain_ms)
+        self.online.on_opened(server_drafts=False)
         if rtt_ms:
             self.online.window.rtt_ms.add(rtt_ms)
         self._send = send

@@ -12,7 +12,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.plain_text import plain_line, without_controls
 from rich.filesize import decimal
 
-from moa_client.conversation.answer_figures import alone_words, drafted_words
+from moa_client.conversation.answer_figures import alone_words, down_words, drafted_words
 from moa_client.conversation.events import (
     LOOK_UP,
     AnswerOutcome,
@@ -163,7 +163,7 @@ def status_line(
         parts.append(f"{status.tokens_per_s:.1f} tokens/s")
         parts.append(drafted_words(status.by_server, status.by_device))
     if status.up_bytes or status.down_bytes:
-        parts.append(f"{decimal(status.up_bytes)} up, {decimal(status.down_bytes)} down")
+        parts.append(f"{decimal(status.up_bytes)} up, {down_words(status.down_bytes, status.memory_bytes)}")
     if typed_ahead:
         parts.append(f"{typed_ahead} typed ahead")
     return " | ".join(parts)

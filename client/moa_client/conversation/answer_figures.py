@@ -40,6 +40,7 @@ class LinkStatus:
         holds_back: the device has more text for the running answer, which is too unlikely to be shown.
         plain_tokens_per_s: that the server would have streamed without drafts; 0: not known.
         server: the address that the link leads to, or last led to.
+        memory_bytes: of `down_bytes`, what is for this device's drafter.
     """
 
     state: LinkState
@@ -54,6 +55,7 @@ class LinkStatus:
     by_server: float = 0.0
     plain_tokens_per_s: float = 0.0
     server: str = ""
+    memory_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class Figures:
         stale: nodes that came too late.
         cpu_seconds: of this program, all its threads together: what the answer took of a battery.
         seconds, first_token_seconds: since the question was sent.
+        up_bytes, down_bytes: of messages; `memory_bytes`: of the latter, rows of memory.
         plain_step_ms: of each forward without a draft, at the server; the first one reads the prompt and is left out.
         provisional: tokens of standalone text; `undecided`: those of them not yet decided; `kept`: those committed.
         finish: why the answer ended.
@@ -88,6 +91,7 @@ class Figures:
     cpu_seconds: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
+    memory_bytes: int = 0
     plain_step_ms: list[float] = field(default_factory=list)
     finish: Finish = Finish.UNFINISHED
 
@@ -132,6 +136,7 @@ class Figures:
             self.by_server,
             self.plain_tokens_per_second,
             server,
+            self.memory_bytes,
         )
 
     def on_event(self, event: Event, seconds: float) -> None:
@@ -179,7 +184,7 @@ class Figures:
         parts = [text]
         if self.verdicts:
             parts.append(drafted_words(self.by_server, self.by_device))
-            parts.append(f"{decimal(self.down_bytes)} down")
+            parts.append(down_words(self.down_bytes, self.memory_bytes))
         if self.provisional:
             parts.append(alone_words(self.provisional, self.kept, self.undecided))
         return "; ".join(parts)
@@ -255,6 +260,12 @@ def drafted_words(by_server: float, by_device: float) -> str:
     if server:
         return f"{server} % drafted by the server"
     return f"{device} % drafted here" if device else "not drafted"
+
+
+def down_words(down_bytes: int, memory_bytes: int) -> str:
+    """What came down, and how much of it for this device's drafter."""
+    drafter = f" ({decimal(memory_bytes)} for the drafter)" if memory_bytes else ""
+    return f"{decimal(down_bytes)} down{drafter}"
 
 
 def alone_words(written: int, kept: int, undecided: int = 0) -> str:

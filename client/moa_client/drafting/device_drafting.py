@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.drafting.drafter_executor import DrafterExecutor
@@ -22,6 +23,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.link.availability import Availability
 from moa_client.memory.plan import MemoryPlan
+from moa_client.memory.thin_rule import ThinRule
 
 
 class DeviceDrafting:
@@ -58,8 +60,22 @@ class DeviceDrafting:
         self.online = OnlineDrafting(
             settings, answers.conversation, drafts, self.memory, plain_ms, block_levels=block_levels
         )
+        self._thin_rule = ThinRule()
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
+
+    # ------------------------------------------------------------ memory
+
+    def wanted_memory(self, now: float) -> ThinMemory | None:
+        """The rows that are enough now; None: all, if any."""
+        if not self.memory.can_be_thin:
+            return None
+        is_link_trusted = self._availability.outages.is_link_trusted(now)
+        return self._thin_rule.wanted(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
+
+    def count(self, tokens: int) -> None:
+        """Counts tokens of a verdict, which say for how long the device has not drafted."""
+        self._thin_rule.on_verdict(tokens, drafts=self.online.drafts)
 
     # ------------------------------------------------------------ without a server
 

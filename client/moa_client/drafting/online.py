@@ -59,6 +59,15 @@ class OnlineDrafting:
         self._round_due = False
         self._synced = 0  # committed tokens that the server knows we have
 
+    @property
+    def drafts(self) -> bool:
+        """Whether this device drafts, and does not leave it to the server."""
+        return self._drafter is not None and not self._rest.rests
+
+    def on_opened(self, *, server_drafts: bool) -> None:
+        """Called when a stream is open, at a server that drafts or not."""
+        self._rest.on_opened(server_drafts=server_drafts)
+
     def restart(self) -> None:
         """Called when the draft in flight, and a round under way, are gone."""
         self.streamed.restart()

@@ -73,7 +73,9 @@ class ClientEngine:
         settings = settings or DraftingSettings()
         self.conversation = Conversation(vocab_size)
         self.answers = AnswerQueue(self.conversation, device.end_rule)
-        self.availability = Availability(1e3 * link.silence_seconds, settings.standalone.end_ms, offline=offline)
+        self.availability = Availability(
+            1e3 * link.silence_seconds, settings.standalone.end_ms, offline=offline, losses=link.losses
+        )
         self._inbox = Inbox()
         self._exchange = SessionExchange(
             link, self.answers, self.availability, device, settings, codec, self._inbox, executor

@@ -277,6 +277,8 @@ class SessionExchange:
             self._sent = SentState(ask.id, len(job.written))
         if self.answers.events:  # text that was kept
             self._inbox.post(Wake())
+        now = now_ms()
+        drafting.memory.change(now, drafting.wanted_memory(now))
         return self._handshake.open(address, self.device, drafting, ask)
 
     def on_opened(self, stream: StreamOpened) -> None:
@@ -301,7 +303,17 @@ class SessionExchange:
         window.rtt_ms.add(stream.took_ms)
         if self._conversation.tokens:
             drafting.tell(self._conversation.tokens, self._conversation.hashes)
+        drafting.online.on_opened(server_drafts=opened.server_drafts)
+        if not self._handshake.thins_memory:
+            drafting.memory.change(now_ms(), None)
         self._return(self._sent.provisional)
+
+    def _fit_memory(self, now: float) -> None:
+        """Asks for more rows of memory, or for fewer, if that has become right."""
+        wanted, memory = self.drafting.wanted_memory(now), self.drafting.memory
+        if self._handshake.thins_memory and wanted != memory.thin:
+            self.sender.set_memory(wanted)
+            memory.change(now, wanted)
 
     def _change_execution(self, opened: pb.Opened) -> None:
         """Called when the server computes differently from the one on which the conversation began."""
@@ -326,6 +338,7 @@ class SessionExchange:
         if job is not None and is_asking and self._sent.question != conversation.ask_id:
             self._send_ask(conversation.repeat(), job)  # the question is newer than this stream's Open
             sent = len(job.written)
+        self._fit_memory(now_ms())
         was_served = self.availability.is_served
         events = self.availability.on_return(is_answering=job is not None)
         if not was_served:
@@ -390,6 +403,7 @@ class SessionExchange:
                 case Verdict():
                     self._on_verdict(message, now)
                 case Memory():
+                    self.figures.newest.memory_bytes += len(message.payload)
                     if taken := self.drafting.memory.on_memory(now, message, self._conversation.hashes):
                         self.sender.credit(taken)
                 case Beat():
@@ -404,6 +418,8 @@ class SessionExchange:
         if verdict.finish is Finish.DRAINING:
             verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
         effect = self.drafting.online.on_verdict(now, verdict)
+        self.drafting.count(len(effect.tokens))
+        self._fit_memory(now)
         if effect.tokens:
             if self.answers.current_is_front:  # others belong to an earlier answer
                 self.figures.newest.on_verdict(verdict)

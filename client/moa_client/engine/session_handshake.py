@@ -1,6 +1,6 @@
 """How one conversation introduces itself to servers, stream after stream.
 
-State: the tokens by which servers know the session, the server of the newest stream, and whether it holds forms.
+State: the tokens by which servers know the session, the server of the newest stream, and what it can do.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class SessionHandshake:
         self._address = ""  # of the newest stream's server
         self._label = ""  # the same for people
         self._holds_forms = True
+        self.thins_memory = False  # the server of the newest stream sends the rows that it is asked for
 
     def open(self, address: str, device: Device, drafting: DeviceDrafting, ask: Ask | None) -> pb.Open:
         """The first frame to the server at this address.
@@ -64,12 +65,14 @@ class SessionHandshake:
             reused_state=device.state_width > 0,
             run_ahead=drafting.lets_server_run_ahead,
             server_drafts=self._settings.server_drafts,
+            thin=drafting.memory.thin,
         )
 
     def on_opened(self, stream: StreamOpened) -> ServerChanged | None:
         """A server has opened a stream; what to tell the reader if it is another one than before."""
         self._resume_tokens[stream.address] = stream.opened.resume_token
         self._holds_forms = stream.opened.limits.constraints
+        self.thins_memory = stream.opened.thin_memory
         address, label = self._address, self._label
         self._address, self._label = stream.address, stream.label
         if address in ("", stream.address):

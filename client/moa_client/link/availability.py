@@ -14,6 +14,7 @@ from enum import Enum, auto
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
 
 from moa_client.conversation.events import LinkChanged, LinkState
+from moa_client.link.losses import LinkLosses
 from moa_client.link.monitor import LinkMonitor
 from moa_client.link.outages import Outages
 
@@ -79,10 +80,13 @@ class Availability:
         silence_ms: how long a server may send nothing that advances the answer.
         end_ms: how long it must have been lost, at least, before an answer may end without it.
         offline: begin without a server, as the user wishes.
+        losses: of the link that other conversations use too; None: of this one alone.
     """
 
-    def __init__(self, silence_ms: float, end_ms: float = 0.0, *, offline: bool = False) -> None:
-        self.outages = Outages(end_ms)
+    def __init__(
+        self, silence_ms: float, end_ms: float = 0.0, *, offline: bool = False, losses: LinkLosses | None = None
+    ) -> None:
+        self.outages = Outages(end_ms, losses)
         self.monitor = LinkMonitor(silence_ms)
         self.mode = Mode.OFFLINE_BY_WISH if offline else Mode.SERVED
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD

@@ -1,9 +1,10 @@
 """The servers that a client may talk to: one or several of one model, with what is known about them.
 
 State: the servers, those that the user named first, in that order, then those that they have named; the names that have
-several of them; the model that they are for; measurements and look-ups under way. One server is a fleet of one, and
-grows when a conversation has to leave it. Of several, the first that answers decides on the model; servers of another
-one are left out, by name. Invariant: only servers that the user has named, or that one of these names, are asked.
+several of them; the model that they are for; when they were lost; measurements and look-ups under way. One server is a
+fleet of one, and grows when a conversation has to leave it. Of several, the first that answers decides on the model;
+servers of another one are left out, by name. Invariant: only servers that the user has named, or that one of these
+names, are asked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from moa_shared.errors import MoaError
 from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_loopback, leads_here, successors_among
 
 from moa_client.link.left_out import odd, refusal, silent
+from moa_client.link.losses import LinkLosses
 from moa_client.link.server import Server, serves
 from moa_client.link.server_name import LEAST_SECONDS, ServerName, several_behind
 from moa_client.link.server_rank import rank
@@ -54,6 +56,7 @@ class Fleet:
         self.home = self.servers[0] if len(members) == 1 and not self._names else None
         self.silence_seconds = self.servers[0].silence_seconds
         self.model: pb.Identity | None = None
+        self.losses = LinkLosses()
         self.newest = self.servers[0]  # that was described last, or has opened a stream last
         self._working: set[asyncio.Task[None]] = set()
         self._hearing: asyncio.Task[None] | None = None  # asks which others the user's server names now

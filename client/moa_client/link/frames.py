@@ -10,7 +10,8 @@ from moa_shared.protocol.continued_frames import DraftWriter, VerdictReader, row
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
-from moa_shared.protocol.protobuf_messages import ask_to_proto, memory_from_proto
+from moa_shared.protocol.protobuf_messages import ask_to_proto, memory_from_proto, thin_memory_to_proto
+from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_client.link.connection import ServerConnection
 
@@ -74,6 +75,7 @@ def make_open(
     reused_state: bool,
     run_ahead: bool,
     server_drafts: bool = False,
+    thin: ThinMemory | None = None,
 ) -> pb.Open:
     """The first frame of a stream.
 
@@ -84,6 +86,7 @@ def make_open(
         memory_from: the first position whose rows are missing.
         reused_state: whether the drafter reads states of reused layers.
         run_ahead: whether the server may step before a draft has come; `server_drafts`: whether it may draft.
+        thin: the rows of memory that are enough; None: all are wanted.
     """
     return pb.Open(
         protocol_version=PROTOCOL_VERSION,
@@ -96,6 +99,7 @@ def make_open(
         memory_from=memory_from,
         ask=ask_to_proto(ask) if ask is not None else None,
         server_drafts=server_drafts,
+        thin_memory=thin_memory_to_proto(thin) if thin is not None else None,
     )
 
 
@@ -133,6 +137,11 @@ class FrameSender:
     def credit(self, taken: int) -> None:
         """Allows the server to send as many bytes of memory again."""
         self._connection.send(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
+
+    def set_memory(self, thin: ThinMemory | None) -> None:
+        """Asks for these rows of memory from now on; None: for all."""
+        message = pb.SetMemory(thin=thin_memory_to_proto(thin) if thin is not None else None)
+        self._connection.send(pb.ClientFrame(set_memory=message))
 
     def set_codec(self, codec: Codec) -> None:
         self._connection.send(pb.ClientFrame(set_codec=pb.SetCodec(codec=codec.value)))  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from moa_client.link.losses import LEAST_MS, LinkLosses
+
 REMEMBERED = 5  # losses
 MARGIN = 2.0  # times the longest of them
 MOST_TIMES = 6.0  # of the least time: after an hour offline no user wants to wait for another
@@ -17,9 +19,11 @@ class Outages:
 
     Args:
         least_ms: that this takes, at least.
+        losses: of the link, which learn of each that has ended; None: of this conversation alone.
     """
 
-    def __init__(self, least_ms: float) -> None:
+    def __init__(self, least_ms: float, losses: LinkLosses | None = None) -> None:
+        self._losses = losses or LinkLosses()
         self._least_ms = least_ms
         self._lengths: deque[float] = deque(maxlen=REMEMBERED)
         self._since: float | None = None
@@ -41,11 +45,16 @@ class Outages:
         if is_served:
             if self._since is not None:
                 self._lengths.append(now - self._since)
+                self._losses.add(now, now - self._since)
             self._since, self._is_long = None, False
             return
         if self._since is None:
             self._since = now
         self._is_long = self.is_long(now)
+
+    def is_link_trusted(self, now: float) -> bool:
+        """Whether there is no loss that counts, and none is to be expected after those before."""
+        return self._losses.is_trusted(now) and not self.has_lasted(now, LEAST_MS)
 
     def is_long(self, now: float) -> bool:
         """Whether this loss has lasted that long."""

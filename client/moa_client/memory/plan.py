@@ -1,7 +1,7 @@
 """The memory of one conversation: what has arrived, how long drafting waits for its newest row, and its codec.
 
-State: the receiver, the codec ladder, and when drafting may continue. Without a drafter that reads memory it is empty
-and asks for nothing. Clock readings are arguments, in milliseconds.
+State: the receiver, the codec ladder, which rows the server was asked for, and when drafting may continue. Without a
+drafter that reads memory it is empty and asks for nothing. Clock readings are arguments, in milliseconds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_client.memory.codec_ladder import CodecLadder
 from moa_client.memory.receiver import MemoryReader, MemoryReceiver
@@ -35,6 +36,7 @@ class MemoryPlan:
 
     def __init__(self, reader: MemoryReader | None, widths: Mapping[Plane, int], codec: Codec) -> None:
         self.hold_until_ms = 0.0  # no drafting before the newest row, or this time
+        self.thin: ThinMemory | None = None  # the rows that the server was asked for; None: all
         self._reader = reader
         self._codecs = tuple(each for each in Codec if each >= codec) if reader is not None else ()
         self._widths = widths
@@ -54,6 +56,11 @@ class MemoryPlan:
         """No server has memory for the drafter any more: nothing is asked for, or waited for."""
         self._reader, self._codecs, self.hold_until_ms = None, (), 0.0
         self.restart()
+
+    @property
+    def can_be_thin(self) -> bool:
+        """Whether few rows are worth anything: to a drafter with reused layers, which predicts the states between."""
+        return self._receiver is not None and self._has_states
 
     # ------------------------------------------------------------ the handshake
 
@@ -78,12 +85,19 @@ class MemoryPlan:
         self._owed = 0
         self._ladder = self._new_ladder()
 
+    def change(self, now: float, thin: ThinMemory | None) -> None:
+        """The server is asked for these rows from now on; with all of them again, drafting waits for the prompt's."""
+        was_thin, self.thin = self.thin is not None, thin
+        self._ladder = self._new_ladder()
+        if was_thin and thin is None and self.lacks_prompt:
+            self.hold_until_ms = now + PROMPT_HOLD_MS
+
     # ------------------------------------------------------------ while an answer is written
 
     def begin_answer(self, now: float, start: int) -> None:
         """Called when an answer's first token has come; the rows of the prompt, `start` tokens, should follow."""
         self._answer_start = start
-        if self.lacks_prompt:
+        if self.lacks_prompt and self.thin is None:
             self.hold_until_ms = now + PROMPT_HOLD_MS
 
     @property
@@ -110,7 +124,7 @@ class MemoryPlan:
     def on_verdict(self, now: float, tokens: int, length: int) -> Codec | None:
         """Counts `tokens` of a verdict, with `length` in all; the codec to change to, if it is time."""
         self._verdict_ms = now
-        if self._receiver is None:
+        if self._receiver is None or self.thin is not None:
             return None
         behind = length - 1 - tokens - self._receiver.newest  # rows follow their verdict
         return self._ladder.on_verdict(now, tokens, behind)

@@ -294,6 +294,7 @@ def status_fields(status: LinkStatus) -> Fields:
         "by_server": round(status.by_server, 4),
         "up_bytes": status.up_bytes,
         "down_bytes": status.down_bytes,
+        "memory_bytes": status.memory_bytes,
         "written_alone": status.written_alone,
         "kept": status.kept,
         "holds_back": status.holds_back,
@@ -327,6 +328,7 @@ def figures_fields(figures: Figures | None) -> Fields | None:
         "cpu_seconds": round(figures.cpu_seconds, 4),
         "up_bytes": figures.up_bytes,
         "down_bytes": figures.down_bytes,
+        "memory_bytes": figures.memory_bytes,
     }
 
 

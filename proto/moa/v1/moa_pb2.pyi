@@ -342,7 +342,7 @@ class EmbedResponse(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., trained: _Optional[bool] = ...) -> None: ...
 
 class ClientFrame(_message.Message):
-    __slots__ = ("open", "ask", "draft", "stop", "credit", "bye", "set_codec", "beat", "ack")
+    __slots__ = ("open", "ask", "draft", "stop", "credit", "bye", "set_codec", "beat", "ack", "set_memory")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,7 @@ class ClientFrame(_message.Message):
     SET_CODEC_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
+    SET_MEMORY_FIELD_NUMBER: _ClassVar[int]
     open: Open
     ask: Ask
     draft: Draft
@@ -361,7 +362,8 @@ class ClientFrame(_message.Message):
     set_codec: SetCodec
     beat: Beat
     ack: Ack
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., set_codec: _Optional[_Union[SetCodec, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ...) -> None: ...
+    set_memory: SetMemory
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., set_codec: _Optional[_Union[SetCodec, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., set_memory: _Optional[_Union[SetMemory, _Mapping]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
     __slots__ = ("opened", "verdict", "memory", "go_away", "beat")
@@ -378,7 +380,7 @@ class ServerFrame(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "identity", "codecs", "resume_token", "tokens", "reused_state", "run_ahead", "memory_from", "ask", "client_version", "credit_bytes", "server_drafts")
+    __slots__ = ("protocol_version", "identity", "codecs", "resume_token", "tokens", "reused_state", "run_ahead", "memory_from", "ask", "client_version", "credit_bytes", "server_drafts", "thin_memory")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +393,7 @@ class Open(_message.Message):
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SERVER_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    THIN_MEMORY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     identity: Identity
     codecs: _containers.RepeatedScalarFieldContainer[Codec]
@@ -403,23 +406,28 @@ class Open(_message.Message):
     client_version: str
     credit_bytes: int
     server_drafts: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., resume_token: _Optional[bytes] = ..., tokens: _Optional[_Iterable[int]] = ..., reused_state: _Optional[bool] = ..., run_ahead: _Optional[bool] = ..., memory_from: _Optional[int] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., client_version: _Optional[str] = ..., credit_bytes: _Optional[int] = ..., server_drafts: _Optional[bool] = ...) -> None: ...
+    thin_memory: ThinMemory
+    def __init__(self, protocol_version: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., resume_token: _Optional[bytes] = ..., tokens: _Optional[_Iterable[int]] = ..., reused_state: _Optional[bool] = ..., run_ahead: _Optional[bool] = ..., memory_from: _Optional[int] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., client_version: _Optional[str] = ..., credit_bytes: _Optional[int] = ..., server_drafts: _Optional[bool] = ..., thin_memory: _Optional[_Union[ThinMemory, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint", "new_execution")
+    __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint", "new_execution", "server_drafts", "thin_memory")
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     NEW_EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    THIN_MEMORY_FIELD_NUMBER: _ClassVar[int]
     resume_token: bytes
     cached_tokens: int
     codec: Codec
     limits: Limits
     drafter_fingerprint: bytes
     new_execution: NewExecution
-    def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ..., new_execution: _Optional[_Union[NewExecution, _Mapping]] = ...) -> None: ...
+    server_drafts: bool
+    thin_memory: bool
+    def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ..., new_execution: _Optional[_Union[NewExecution, _Mapping]] = ..., server_drafts: _Optional[bool] = ..., thin_memory: _Optional[bool] = ...) -> None: ...
 
 class NewExecution(_message.Message):
     __slots__ = ("fingerprint", "execution", "end_of_text")
@@ -474,7 +482,7 @@ class Ack(_message.Message):
     def __init__(self, committed: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_hundredths", "memory", "ask", "server_drafted", "server_accepted", "least_percent", "chances")
+    __slots__ = ("base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_hundredths", "memory", "ask", "server_drafted", "server_accepted", "least_percent", "chances", "shared")
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -489,6 +497,7 @@ class Verdict(_message.Message):
     SERVER_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     LEAST_PERCENT_FIELD_NUMBER: _ClassVar[int]
     CHANCES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     base: int
     prefix_hash: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -503,7 +512,8 @@ class Verdict(_message.Message):
     server_accepted: int
     least_percent: int
     chances: _containers.RepeatedCompositeFieldContainer[TokenChances]
-    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_hundredths: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ..., least_percent: _Optional[int] = ..., chances: _Optional[_Iterable[_Union[TokenChances, _Mapping]]] = ...) -> None: ...
+    shared: bool
+    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_hundredths: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ..., least_percent: _Optional[int] = ..., chances: _Optional[_Iterable[_Union[TokenChances, _Mapping]]] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class TokenChances(_message.Message):
     __slots__ = ("chosen", "tokens", "chances")
@@ -550,6 +560,20 @@ class SetCodec(_message.Message):
     CODEC_FIELD_NUMBER: _ClassVar[int]
     codec: Codec
     def __init__(self, codec: _Optional[_Union[Codec, str]] = ...) -> None: ...
+
+class SetMemory(_message.Message):
+    __slots__ = ("thin",)
+    THIN_FIELD_NUMBER: _ClassVar[int]
+    thin: ThinMemory
+    def __init__(self, thin: _Optional[_Union[ThinMemory, _Mapping]] = ...) -> None: ...
+
+class ThinMemory(_message.Message):
+    __slots__ = ("states", "every")
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    EVERY_FIELD_NUMBER: _ClassVar[int]
+    states: int
+    every: int
+    def __init__(self, states: _Optional[int] = ..., every: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("stamp", "reply")

@@ -78,9 +78,15 @@ class Committer:
             self._observer.on_finish(finish)
         if listener is not None:
             least_chance = 0.0 if live.drafting.verifies_all else forward.least_chance
-            step_ms = forward.step_ms
             listener.on_verdict(
-                session.verdict(plan, verification, stale=stale, step_ms=step_ms, least_chance=least_chance)
+                session.verdict(
+                    plan,
+                    verification,
+                    stale=stale,
+                    step_ms=forward.step_ms,
+                    least_chance=least_chance,
+                    shared=forward.rows.answers > 1,
+                )
             )
 
     def _learn(self, part: ForwardPart, arrived: DraftTree, verification: Verification, forward: ForwardFacts) -> None:

@@ -3,7 +3,7 @@
 Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in, how many may be in
 flight now: few at first, and as many more as the client has taken in, up to the credit. Invariants: no chunk is given
 while the bytes in flight reach that, and none is claimed that does not fit into the credit; rows that a forward yields
-go before those that must be encoded.
+go before those that must be encoded; what a thin memory leaves out stays owed, for when the client wants all.
 
 The most useful rows go first. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them
 and one row of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_server.memory.outbox import MemoryOutbox
 
@@ -46,6 +47,7 @@ class MemoryFeed:
         codec: that rows are sent in.
         credit_bytes: payload that may come to be in flight.
         start: first position whose rows the client lacks.
+        thin: the rows that are enough for the client; None: it wants all.
         encoded: planes whose rows take the inference thread's time; rows of the others are there after a forward.
     """
 
@@ -56,9 +58,11 @@ class MemoryFeed:
         credit_bytes: int,
         start: int = 0,
         *,
+        thin: ThinMemory | None = None,
         encoded: Collection[Plane] = (Plane.MEMORY,),
     ) -> None:
         self.codec = codec
+        self.thin = thin
         self.in_flight_bytes = 0
         self._readable = start  # rows before this position can be made now
         self._credit_bytes = credit_bytes
@@ -151,15 +155,21 @@ class MemoryFeed:
         for plane, outbox in self._outboxes.items():
             if plane in self._encoded and not encodes:
                 continue
+            begin, stop = self._owed(plane)
+            if not outbox.owes(begin, stop):
+                continue
             size = row_bytes(self.codec, self._widths[plane])
             room = (self._window_bytes - self.in_flight_bytes) // size
             if self.in_flight_bytes == 0:
                 room = max(room, 1)  # a credit below one row must not stop memory for good
-            taken = outbox.take(min(self.most_rows(plane), room), self._readable)
-            if taken is not None:
-                start, count = taken
-                self.in_flight_bytes += count * size
-                return Chunk(plane, start, count, self.codec, count * size)
-            if outbox.waiting:
+            taken = outbox.take(min(self.most_rows(plane), room), stop, begin)
+            if taken is None:
                 return None  # the credit is used up
+            start, count = taken
+            self.in_flight_bytes += count * size
+            return Chunk(plane, start, count, self.codec, count * size)
         return None
+
+    def _owed(self, plane: Plane) -> tuple[int, int]:
+        """The positions [begin, stop) whose rows may be sent now."""
+        return (0, self._readable) if self.thin is None else self.thin.owed(plane, self._readable)

@@ -36,17 +36,26 @@ class MemoryOutbox:
         self._intervals = [(a, min(b, length)) for a, b in self._intervals if a < length]
         self._ready = min(self._ready, length)
 
-    def take(self, most_rows: int, stop: int) -> tuple[int, int] | None:
+    def owes(self, start: int, stop: int) -> bool:
+        """Whether a row of the positions `start` to `stop` - 1 is not sent."""
+        return any(first < stop and start < end for first, end in self._intervals)
+
+    def take(self, most_rows: int, stop: int, begin: int = 0) -> tuple[int, int] | None:
         """(start, count) of the newest rows before `stop` that are not sent, at most `most_rows`; None if all are.
 
         They count as sent from now on.
+
+        Args:
+            begin: rows before this position are left.
         """
         place = bisect_left(self._intervals, (stop,)) - 1  # of the last interval that begins before `stop`
         if place < 0 or most_rows < 1:
             return None
         first, end = self._intervals[place]
         last = min(end, stop)
-        start = max(first, last - most_rows)
+        start = max(first, last - most_rows, begin)
+        if start >= last:
+            return None
         self._intervals[place : place + 1] = [(a, b) for a, b in ((first, start), (last, end)) if a < b]
         return start, last - start
 

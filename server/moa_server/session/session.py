@@ -376,7 +376,14 @@ class Session:
         return True
 
     def verdict(
-        self, plan: StepPlan, verification: Verification, *, stale: int, step_ms: float, least_chance: float = 0.0
+        self,
+        plan: StepPlan,
+        verification: Verification,
+        *,
+        stale: int,
+        step_ms: float,
+        least_chance: float = 0.0,
+        shared: bool = False,
     ) -> Verdict:
         """What a client learns of a verification that was committed.
 
@@ -384,6 +391,7 @@ class Session:
             stale: nodes that came too late since the last verdict.
             step_ms: how long the forward took.
             least_chance: that a node must have to be worth verifying now.
+            shared: other answers were in the same forward.
         """
         return Verdict(
             ask=self.ask_id,
@@ -399,6 +407,7 @@ class Session:
             server_accepted=verification.own_accepted,
             least_chance=least_chance,
             chances=verification.chances,
+            shared=shared,
         )
 
     # ------------------------------------------------------------ inside

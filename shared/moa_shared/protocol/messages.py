@@ -93,6 +93,7 @@ class Verdict:
         server_drafted, server_accepted: how many of `drafted` and `accepted` only the server guessed.
         least_chance: that a node must have to be worth verifying now; 0: any.
         chances: of each of `tokens`, where the question wants them.
+        shared: other answers were in the same forward.
     """
 
     ask: int
@@ -108,6 +109,7 @@ class Verdict:
     server_accepted: int = 0
     least_chance: float = 0.0
     chances: Sequence[TokenChances] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

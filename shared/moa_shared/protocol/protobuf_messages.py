@@ -13,6 +13,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.protocol.thin_memory import ThinMemory
 from moa_shared.sampling.chances import TokenChances, WantedChances
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling
@@ -151,6 +152,7 @@ def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
         server_accepted=verdict.server_accepted,
         least_percent=round(100 * verdict.least_chance),
         chances=chances_to_proto(verdict.chances),
+        shared=verdict.shared,
     )
 
 
@@ -170,6 +172,7 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
         server_accepted=message.server_accepted,
         least_chance=min(message.least_percent, 100) / 100,
         chances=chances_from_proto(message.tokens, message.chances),
+        shared=message.shared,
     )
 
 
@@ -213,6 +216,17 @@ def memory_from_proto(message: pb.Memory) -> Memory:
         _known(Plane, message.plane, "memory of plane 0 or 1", "plane "),
         message.prefix_hash,
     )
+
+
+def thin_memory_to_proto(thin: ThinMemory) -> pb.ThinMemory:
+    return pb.ThinMemory(states=thin.states, every=thin.every)
+
+
+def thin_memory_from_proto(message: pb.ThinMemory) -> ThinMemory:
+    """Raises ProtocolError: a row every 0 tokens."""
+    if message.every == 0:
+        raise ProtocolError("a memory row every 1 or more tokens", "every 0")
+    return ThinMemory(message.states, message.every)
 
 
 def _steps_back(draft: Draft) -> list[int]:

@@ -15,6 +15,7 @@ from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
+from moa_shared.protocol.thin_memory import THIN
 
 from moa_training.data.questions import read_questions, stop_tokens
 from moa_training.evaluation.checkpoints import load_fitting_checkpoint
@@ -57,12 +58,14 @@ class CalibrationOptions:
         limit: questions of each category; None: all.
         answer_tokens: where the target's answers are cut off.
         execution: level of the target.
+        thin: the device holds the rows that it gets while it drafts nothing and the link holds, not all.
     """
 
     target: str = "default"
     limit: int | None = None
     answer_tokens: int = 128
     execution: str = INT8
+    thin: bool = False
 
 
 def calibrate(name: str, questions_path: Path, options: CalibrationOptions, progress: Progress) -> Calibrated:
@@ -87,7 +90,8 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
         for question in answered:
             cuts = range(EVERY, len(question.answer), EVERY)
             if cuts:
-                runs.append(subject.runs(question.prompt, question.answer, cuts, WritingLimit(LENGTH)))
+                thin = THIN if options.thin else None
+                runs.append(subject.runs(question.prompt, question.answer, cuts, WritingLimit(LENGTH), thin=thin))
             bar.advance(1)
     if len(runs) < 2:
         raise DataError(f"Fewer than two answers have more than {EVERY} tokens.", hint="Give more questions.")

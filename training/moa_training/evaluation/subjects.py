@@ -18,6 +18,8 @@ from moa_shared.drafter import Checkpoint, Weights
 from moa_shared.drafting import CHAIN, ConversationDraft, ConversationDrafter, TextGuesser, TextIndex
 from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.drafting.written import TokenOrigin, WrittenToken
+from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.thin_memory import ThinMemory
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_training.evaluation.acceptance import GREEDY, Acceptance, DraftForm, make_draft, verify
@@ -130,7 +132,9 @@ class DrafterSubject:
         room: WritingLimit,
         *,
         memory: bool = True,
+        thin: ThinMemory | None = None,
     ) -> list[StandaloneRun]:
+        """As for any subject; with `thin` the device holds only these rows."""
         ids = [*prompt, *answer]
         rows, state = self._read(ids) if memory else (None, None)
         draft = ConversationDraft(self._new_state, CHAIN, TextGuesser())
@@ -147,7 +151,8 @@ class DrafterSubject:
                 draft.commit(new)
             for plane, is_state in ((rows, False), (state, True)):
                 if plane is not None:
-                    draft.remember(known, plane[known:newest], state=is_state)
+                    for start, stop in _sent(Plane.REUSED_STATE if is_state else Plane.MEMORY, known, newest, thin):
+                        draft.remember(start, plane[start:stop], state=is_state)
             known = newest
             runs.append(_run(following, answer, cut, room, self._stop_ids))
         return runs
@@ -231,6 +236,13 @@ class LookupSubject:
             text.extend(ids[newest + 1 : newest + 1 + moved])
             newest += moved
         return counts
+
+
+def _sent(plane: Plane, known: int, stop: int, thin: ThinMemory | None) -> list[tuple[int, int]]:
+    """The positions whose rows come while the text grows from `known` to `stop` tokens."""
+    if thin is None:
+        return [(known, stop)]
+    return sorted({thin.owed(plane, length) for length in range(known + 1, stop + 1)})
 
 
 def _run(

@@ -41,9 +41,9 @@ NO_CODING = Coding((), ())
 
 
 def newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
-    """Which rows of this step to code without being asked."""
+    """Which rows of this step to code without being asked: none of a thin memory, whose few are asked for."""
     feed = live.stream.feed
-    if feed is None or not feed.has_room:
+    if feed is None or feed.thin is not None or not feed.has_room:
         return NO_CODING
     left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
     fruitless = live.drafting.fruitless_steps

@@ -26,7 +26,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Verdict
-from moa_shared.protocol.protobuf_messages import constraint_from_proto
+from moa_shared.protocol.protobuf_messages import constraint_from_proto, thin_memory_from_proto
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
@@ -172,6 +172,8 @@ class ConverseStream:
                 self._on_credit(frame.credit)
             case "set_codec":
                 self._on_set_codec(frame.set_codec)
+            case "set_memory":
+                self._on_set_memory(frame.set_memory)
             case "beat":
                 self._on_beat(frame.beat)
             case "bye":
@@ -279,6 +281,13 @@ class ConverseStream:
             raise ProtocolError("one of the codecs that Open offered", f"codec {message.codec}")
         if live.stream.feed is not None:
             live.stream.feed.codec = codec
+
+    def _on_set_memory(self, message: pb.SetMemory) -> None:
+        feed = self._attached().stream.feed
+        thin = thin_memory_from_proto(message.thin) if message.HasField("thin") else None
+        if feed is not None and self._services.settings.thins_memory:
+            feed.thin = thin
+            self._frame_writer.poke()
 
     def _on_beat(self, message: pb.Beat) -> None:
         self._attached()

@@ -13,6 +13,8 @@ from moa_shared.errors import MismatchError, ProtocolError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Plane
+from moa_shared.protocol.protobuf_messages import thin_memory_from_proto
+from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
@@ -52,11 +54,13 @@ class MemoryTerms:
     Args:
         codec: None: the client wants none, or this server has none.
         source: of its rows; `widths`: of the planes that are sent.
+        thin: the rows that are enough for it; None: all are sent.
     """
 
     codec: Codec | None
     source: MemorySource | None
     widths: dict[Plane, int]
+    thin: ThinMemory | None
 
 
 class OpenHandshake:
@@ -114,7 +118,8 @@ class OpenHandshake:
         codec = codecs[0] if codecs and stepper.sources else None
         source = stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
         widths = stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
-        return MemoryTerms(codec, source, widths)
+        thin = thin_memory_from_proto(message.thin_memory) if message.HasField("thin_memory") else None
+        return MemoryTerms(codec, source, widths, thin if self._services.settings.thins_memory else None)
 
     def _attach(self, live: LiveSession, message: pb.Open, terms: MemoryTerms, *, asks: bool) -> int:
         """Takes the session over; returns how many of the client's tokens are cached."""
@@ -132,7 +137,8 @@ class OpenHandshake:
         stepper, source = self._services.engine.stepper, terms.source
         credit = message.credit_bytes or self._services.settings.credit_bytes
         encoded = [plane for plane in terms.widths if source is not None and not stepper.made_by_forward(source, plane)]
-        return MemoryFeed(terms.widths, terms.codec, credit, message.memory_from, encoded=encoded)
+        start, thin = message.memory_from, terms.thin
+        return MemoryFeed(terms.widths, terms.codec, credit, start, thin=thin, encoded=encoded)
 
     def _agree_on_drafts(self, live: LiveSession, terms: MemoryTerms, *, wanted: bool) -> None:
         """Settles who drafts, and keeps the rows that this takes; the stream's drafter is judged from scratch.
@@ -161,6 +167,8 @@ class OpenHandshake:
             limits=self._services.limits,
             drafter_fingerprint=terms.source.fingerprint if terms.source is not None else b"",
             new_execution=self._services.served.new_execution(message.identity.execution),
+            server_drafts=live.drafting.by_server,
+            thin_memory=self._services.settings.thins_memory,
         )
 
 

@@ -15,9 +15,10 @@ def test_before_the_first_answer_there_is_the_link_alone() -> None:
 
 
 def test_everything_that_is_known_is_said() -> None:
-    status = LinkStatus(LinkState.SLOW, 151.4, 12.34, 0.22, 1234, 45_600, by_server=0.4)
+    status = LinkStatus(LinkState.SLOW, 151.4, 12.34, 0.22, 1234, 45_600, by_server=0.4, memory_bytes=38_100)
     assert status_line(status) == (
-        "link slow | RTT 151 ms | 12.3 tokens/s | 62 % drafted: 40 % by the server, 22 % here | 1.2 kB up, 45.6 kB down"
+        "link slow | RTT 151 ms | 12.3 tokens/s | 62 % drafted: 40 % by the server, 22 % here | "
+        "1.2 kB up, 45.6 kB down (38.1 kB for the drafter)"
     )
 
 

@@ -49,6 +49,7 @@ def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, fl
     memory = MemoryPlan(None, {}, Codec.INT4)
     device.online = OnlineDrafting(SETTINGS, device.conversation, device.drafter, memory, block_levels=LEVELS)
     device.online.window.rtt_ms.add(link.rtt_ms)
+    device.online.on_opened(server_drafts=False)
     user.ask(TOKENS)
     loop.run(lambda: not device.is_answering)
     assert list(device.conversation.answer) == text.tokens[len(PROMPT) : len(PROMPT) + TOKENS]

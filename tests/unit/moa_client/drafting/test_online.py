@@ -53,6 +53,7 @@ class Bench:
         self.sent: list[Draft | Ack] = []
         thread = self.thread if drafts else None
         self.drafting = OnlineDrafting(settings, self.conversation, thread, self.memory)
+        self.drafting.on_opened(server_drafts=False)
         self.conversation.ask(PROMPT, AnswerSettings())
         self.drafting.on_asked()
         self.drafting.mark_synced()  # by the question

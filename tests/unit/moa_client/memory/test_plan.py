@@ -8,6 +8,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
+from moa_shared.protocol.thin_memory import ThinMemory
 
 HASHES = PrefixHashes(range(10))
 
@@ -121,3 +122,29 @@ def test_what_has_come_is_credited_in_pieces_and_anew_on_a_new_stream() -> None:
     assert memory.on_memory(0.0, rows(2, 3, nbytes=half), HASHES) == 0
     memory.on_opened(Codec.INT8)
     assert memory.on_memory(0.0, rows(3, 4, nbytes=half), HASHES) == 0
+
+
+def test_a_thin_memory_is_not_taken_for_a_link_that_falls_behind() -> None:
+    memory = plan(Plane.REUSED_STATE, Plane.MEMORY)
+    memory.change(0.0, ThinMemory(4, 16))
+    memory.begin_answer(0.0, 4)
+    assert memory.hold_until_ms == 0.0
+    for number in range(1, 100):
+        assert memory.on_verdict(1000.0 * number, 10, 10 * number) is None
+
+
+def test_drafting_waits_for_the_prompt_when_all_rows_are_wanted_again() -> None:
+    memory = plan(Plane.REUSED_STATE, Plane.MEMORY)
+    memory.change(0.0, ThinMemory(4, 16))
+    memory.begin_answer(0.0, 8)
+    memory.on_memory(1.0, rows(0, 4, Plane.REUSED_STATE), HASHES)
+    memory.change(100.0, None)
+    assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
+    memory.on_memory(110.0, rows(4, 8, Plane.REUSED_STATE), HASHES)
+    assert memory.hold_until_ms == 0.0
+
+
+def test_few_rows_are_for_drafters_that_predict_the_others() -> None:
+    assert plan(Plane.REUSED_STATE, Plane.MEMORY).can_be_thin
+    assert not plan(Plane.MEMORY).can_be_thin
+    assert not MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).can_be_thin

@@ -91,6 +91,7 @@ FIGURES = st.builds(
             "kept",
             "up_bytes",
             "down_bytes",
+            "memory_bytes",
         ),
         COUNT,
     ),

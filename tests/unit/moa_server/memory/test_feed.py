@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.thin_memory import ThinMemory
 
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}
 ROW = row_bytes(Codec.BF16, 32)  # 64
@@ -229,3 +230,48 @@ def test_rows_that_are_coded_already_may_be_more_than_may_be_sent_at_first() -> 
     assert not feed.claim(Chunk(Plane.REUSED_STATE, 11, 2, Codec.BF16, 2 * row)), "more than the credit"
     feed.on_credit(11 * row)
     assert feed.has_room
+
+
+def taken(feed: MemoryFeed) -> list[tuple[Plane, int, int]]:
+    """What is sent now: plane, first position, number of rows."""
+    chunks = []
+    while (chunk := feed.take()) is not None:
+        chunks.append((chunk.plane, chunk.start, chunk.count))
+        feed.on_credit(chunk.nbytes)
+    return chunks
+
+
+def test_a_thin_memory_is_the_first_states_and_a_row_now_and_then() -> None:
+    feed = MemoryFeed(WIDTHS, Codec.BF16, 1 << 20, thin=ThinMemory(states=3, every=8))
+    feed.rows_ready(2)
+    assert taken(feed) == [(Plane.REUSED_STATE, 0, 2)]
+    feed.rows_ready(20)
+    assert taken(feed) == [(Plane.REUSED_STATE, 2, 1), (Plane.MEMORY, 15, 1)]
+    feed.rows_ready(23)
+    assert taken(feed) == []
+    feed.rows_ready(41)  # the one at 31 was never the newest
+    assert taken(feed) == [(Plane.MEMORY, 39, 1)]
+    feed.crop(30)
+    feed.rows_ready(32)
+    assert taken(feed) == [(Plane.MEMORY, 31, 1)]
+
+
+def test_what_a_thin_memory_left_out_is_sent_when_all_is_wanted() -> None:
+    feed = MemoryFeed(WIDTHS, Codec.BF16, 1 << 20, thin=ThinMemory(states=3, every=8))
+    feed.rows_ready(10)
+    assert taken(feed) == [(Plane.REUSED_STATE, 0, 3), (Plane.MEMORY, 7, 1)]
+    assert feed.owes(10)  # so nobody judges drafts that were made without
+    feed.thin = None
+    sent = taken(feed)
+    assert sent[0] == (Plane.REUSED_STATE, 3, 7)  # what drafts need most
+    positions = [position for _, start, count in sent[1:] for position in range(start, start + count)]
+    assert sorted(positions) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert positions[0] in (8, 9)  # the newest first
+    assert not feed.owes(10)
+
+
+def test_a_thin_memory_keeps_to_the_credit() -> None:
+    feed = MemoryFeed(WIDTHS, Codec.BF16, STATE_ROW, thin=ThinMemory(states=1 << 31, every=1))
+    feed.rows_ready(9)
+    assert feed.take() == Chunk(Plane.REUSED_STATE, 8, 1, Codec.BF16, STATE_ROW)
+    assert feed.take() is None

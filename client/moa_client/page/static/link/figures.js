@@ -59,6 +59,7 @@ export function showFigures(link, daemon, conversation) {
   setText(byId("speed-drafted"), link?.tokens_per_s ? `${capitalized(draftedWords(link.by_server, link.by_device))}.` : "");
   setText(byId("f-up"), bytesWords(link?.up_bytes));
   setText(byId("f-down"), bytesWords(link?.down_bytes));
+  setText(byId("f-memory"), bytesWords(link?.memory_bytes));
   setText(byId("f-waiting"), uncheckedWords(conversation));
   setText(byId("f-alone"), link?.written_alone ? `${link.written_alone}, ${link.kept} kept` : "nothing");
   setText(byId("f-model"), facts.target || daemon?.target || NONE);
