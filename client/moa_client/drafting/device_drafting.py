@@ -70,7 +70,8 @@ class DeviceDrafting:
         """The rows that are enough now; None: all, if any."""
         if not self.memory.can_be_thin:
             return None
-        is_link_trusted = self._availability.outages.is_link_trusted(now)
+        reads_itself = self._thread is not None and self._thread.may_begin  # a companion writes without any row
+        is_link_trusted = reads_itself or self._availability.outages.is_link_trusted(now)
         return self._thin_rule.wanted(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
 
     def count(self, tokens: int) -> None:
