@@ -1,4 +1,4 @@
-"""Writes the tables of options and parameters into docs/ from the code; --check fails where a page is not fresh."""
+"""Writes tables of options, parameters and companions into docs/ from the code; --check fails where one is stale."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from moa_client.settings import ClientSettings
 from moa_client.web.closing import Closing
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.choice.known import known_table
+from moa_shared.drafter.companion.known import companions_table
 from moa_shared.programs.command_line import options_table
 
 
@@ -48,6 +49,7 @@ TABLES = (
     ("api.md", "items of responses", items_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
     ("drafters.md", "known drafters", known_table()),
+    ("drafters.md", "companions", companions_table()),
 )
 
 

@@ -20,7 +20,7 @@ from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.files import TextFile, read_text_file
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import quiet_keys
-from moa_client.chat.messages import offline_words, worth_words
+from moa_client.chat.messages import offline_words, worth_words, writes_alone
 from moa_client.chat.permission import KeyPermission, unasked
 from moa_client.chat.question import read_question
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
@@ -156,9 +156,12 @@ def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Ope
 def _say_absent(settings: ClientSettings, facts: ConversationFacts, *, single: bool) -> None:
     """Says why there is no server, and what that means."""
     if (settings.offline and single) or settings.alone == "always":
-        remark(f"{facts.absent} {worth_words(facts.target)}")
+        remark(f"{facts.absent} {worth_words(facts)}")
     elif settings.offline:
-        remark(offline_words(facts.target, writes=False))
+        remark(offline_words(facts, writes=writes_alone(facts, settings.alone)))
+    elif facts.companion and not single:
+        sure = "as far as that is likely to be right; /alone has it answer in any case"
+        remark(f"{facts.absent} Until it is back {facts.companion} on this device answers, {sure}.")
     elif not single:
         remark(f"{facts.absent} Questions wait until it is back; /alone has a small model here answer, much worse.")
     else:

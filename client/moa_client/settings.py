@@ -131,6 +131,14 @@ class ClientSettings(SettingsBase):
         "auto|default|deep|lookup|random|none|PATH|ID",
         may_be_path=True,
     )
+    companion: str = setting(
+        "",
+        "An ordinary small model of the same vocabulary: it writes while no server answers, and drafts where that is "
+        "faster (docs/drafters.md#a-companion). auto: the one that the server offers, fetched once.",
+        "auto|FILE|FOLDER|ID",
+        shown="none",
+        may_be_path=True,
+    )
     mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",

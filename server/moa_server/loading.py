@@ -23,6 +23,7 @@ from moa_shared.drafter.checkpoint.shipped import (
 from moa_shared.drafter.choice.automatic import choose_drafter
 from moa_shared.drafter.choice.cached import served_name
 from moa_shared.drafter.choice.measured import remember_trial
+from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
@@ -41,6 +42,7 @@ from moa_server.access.authentication import Gate
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
+from moa_server.service.fetching.companion_files import offered_companion
 from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host
 from moa_server.service.served import Served
@@ -84,6 +86,11 @@ def load_host(
     if settings.drafter == AUTO and paths and paths[0][0] in SHIPPED_DRAFTERS:
         log.info("drafters that come with moa for this model", drafters=", ".join(name for name, _ in paths))
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
+    companion = None
+    if settings.companion:
+        companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
+    elif fitting := fitting_companions(files.config):
+        log.info("no companion is offered", fitting=[each.hub for each in fitting])
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target
     tokenizer = load_tokenizer(files)
@@ -128,7 +135,7 @@ def load_host(
         DrafterFile(path, drafter.config.reused_layers, not drafter.config.has_own_head) for _, path, drafter in named
     ]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
-    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes)
+    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes, companion)
     parts.prepare()
     return Host.assemble(
         served,

@@ -141,6 +141,12 @@ class ServerSettings(SettingsBase):
         "The drafter whose memory is served; auto: those that come with moa, else the best one in the hub's cache.",
         "auto|default|deep|none|PATH|ID",
     )
+    companion: str = setting(
+        "",
+        "An ordinary small model of the same vocabulary that devices may fetch, to write with while the link is cut.",
+        "FILE|FOLDER|ID",
+        shown="none",
+    )
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
         "Who drafts. server: this server, while that pays; device: the clients' devices; auto: both; off: nobody.",

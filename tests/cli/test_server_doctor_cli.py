@@ -14,7 +14,7 @@ from moa_server.cli import cli
 from moa_server.doctor import examination
 
 from tests.support.messages import steady
-from tests.support.tiny_models import SMALL, save_tiny_model
+from tests.support.tiny_models import SMALL, WORDS, save_tiny_model, save_tokenizer
 
 STEPS = ["settings", "model", "drafter", "memory", "disk", "port", "TLS"]
 STEPS += ["keys", "CPU", "threads", "speed", "clock", "open files", "user"]
@@ -45,6 +45,21 @@ def test_a_server_that_could_start(model: Path) -> None:
     assert "not estimated on the level float32\n" in result.stdout
     measured = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0, "--measure")
     assert "float32: a plain step takes " in measured.stdout
+
+
+def test_a_companion_is_compared_with_the_model(model: Path, tmp_path: Path) -> None:
+    small, other = (save_tiny_model(tmp_path / name, seed=5) for name in ("small", "other"))
+    save_tokenizer(other, [*WORDS[:8], "gravity", *WORDS[9:]])
+    common = (model, "--drafter", "none", "--port", 0, "--companion")
+    lines = [
+        line for path in (small, other) for line in doctor(*common, path).stdout.splitlines() if " companion " in line
+    ]
+    assert lines == snapshot(
+        [
+            "  ok    companion    small, 570.6 kB; the same vocabulary; its text was not measured",
+            "  fail  companion    other cannot be a companion of tiny: token 8 is 'w8' there and 'gravity' here",
+        ]
+    )
 
 
 def test_without_measuring_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

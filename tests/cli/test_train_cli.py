@@ -10,11 +10,15 @@ import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_shared.drafter.checkpoint.ngram_file import load_ngrams
+from moa_shared.drafter.companion.confidence_file import ANOTHER_MODEL, cache_file, confidence_beside
+from moa_shared.drafting.learned_confidence import PRIOR_EVIDENCE
 from moa_shared.errors import DataError
+from moa_shared.models import resolve
 from moa_training.cli import cli, main
 
 from tests.support.programs import environment
-from tests.support.tiny_training import save_tiny_target, write_conversations, write_fit_config
+from tests.support.tiny_models import save_tiny_model, save_tokenizer
+from tests.support.tiny_training import WORDS, save_tiny_target, write_conversations, write_fit_config
 
 pytestmark = pytest.mark.torch
 
@@ -85,6 +89,37 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     questions.write_text(json.dumps({"turns": ["w1 w2 w3"], "final_answer": "3"}) + "\n")
     result = runner.invoke(cli, [*arguments, "-", "--task-tokens", "12"], catch_exceptions=False)
     assert set(json.loads(result.stdout)["task"]) == {f"0.{tenth}" for tenth in range(10)}
+
+
+def test_a_companion_is_calibrated_and_evaluated(tmp_path: Path) -> None:
+    target = save_tiny_target(tmp_path / "target")
+    small, other = (save_tiny_model(tmp_path / name, seed=9) for name in ("small", "other"))
+    save_tokenizer(small, WORDS, end=4)
+    save_tokenizer(other, [*WORDS[:9], "gravity", *WORDS[10:]], end=4)
+    questions = tmp_path / "q.jsonl"
+    questions.write_text("".join(json.dumps({"turns": [f"w{n} w2 w3"]}) + "\n" for n in range(4)))
+    common = ["--target", str(target), "--answer-tokens", "20", "--execution", "float32"]
+    runner = CliRunner()
+    arguments = ["calibrate", f"companion:{small}", str(questions), *common]
+    result = runner.invoke(cli, arguments, catch_exceptions=False)
+    root = tmp_path / "cache"
+    files, theirs = resolve(str(small), root), resolve(str(target), root)
+    written = cache_file(files.fingerprint, theirs.fingerprint, root)
+    assert str(written) in result.output
+    assert "shown while the chance is" in result.output
+    learned = confidence_beside(files, theirs, root)
+    assert learned.evidence > PRIOR_EVIDENCE
+    assert learned.shift < ANOTHER_MODEL  # a random model is right by chance
+    arguments = ["evaluate", f"companion:{small}", str(questions), *common, "--alone", "8", "--json", "-"]
+    content = json.loads(runner.invoke(cli, arguments, catch_exceptions=False).stdout)
+    assert content["acceptance_length"] >= 1
+    assert content["cold"] is None  # memory is nothing to it
+    refused = runner.invoke(cli, [*arguments, "--drafter-weights", "int4"])
+    assert "weights are as its file has them, not int4" in str(refused.exception)
+    refused = runner.invoke(cli, ["calibrate", f"companion:{other}", str(questions), *common])
+    assert "token 9 is 'w4' there and 'gravity' here" in str(refused.exception)
+    refused = runner.invoke(cli, ["calibrate", "default", str(questions), *common])
+    assert "--output is missing" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.service.fetching import fetch as drafter_files
+from moa_server.service.fetching import offer
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import (
@@ -144,7 +145,7 @@ async def test_a_download_has_a_connection_of_its_own_that_takes_a_whole_range(
         await fetch(link, here(tmp_path), everything(source), QUIET)
         await link.describe()  # the first one is still there
     engine, download = (options["grpc.http2.lookahead_bytes"] for options in made)
-    assert engine < drafter_files.CHUNK_BYTES + 1 < drafter_files.RANGE_BYTES <= download
+    assert engine < offer.CHUNK_BYTES + 1 < offer.RANGE_BYTES <= download
 
 
 async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_one_alone(

@@ -58,7 +58,8 @@ async def test_a_server_that_is_well(target: Target, tmp_path: Path) -> None:
   warn  drafter      not here yet: toy
                      The first chat fetches it from the server.
 """)
-        assert [each.name for each in checks if each.state == "skip"] == ["download", "speed here", "expect"]
+        skipped = [each.name for each in checks if each.state == "skip"]
+        assert skipped == ["download", "companion", "speed here", "expect"]
         assert len(waited) == len(checks)
         assert exit_code(checks) == 0
 
@@ -68,7 +69,7 @@ async def test_a_server_without_a_drafter(target: Target, tmp_path: Path) -> Non
     host.services.served.identity.ClearField("drafter_fingerprint")
     async with serving(host) as running:
         checks, _ = await examine(f"127.0.0.1:{running.port}", tmp_path)
-    assert shown(checks[-4:]) == snapshot("""\
+    assert shown(checks[-5:]) == snapshot("""\
   ok    upload       N B/s (N B in N s)
   warn  drafter      the server has none for its model
                      Its text comes a token at a time: nobody drafts, and nothing is written here while it is away. See docs/drafters.md, or try --drafter lookup.

@@ -17,7 +17,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.loading import load_host
 from moa_server.service.fetching import fetch as drafter_files
-from moa_server.service.fetching import fetch_places
+from moa_server.service.fetching import fetch_places, offer
 from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
 from moa_server.service.service import MoaService
 from moa_server.settings import ServerSettings
@@ -67,7 +67,7 @@ async def read(client: Any, entry: pb.PartFile) -> bytes:
 async def test_every_file_of_the_manifest_can_be_read_in_ranges(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafter_files, "RANGE_BYTES", 10_000)
+    monkeypatch.setattr(offer, "RANGE_BYTES", 10_000)
     async with stub(source, tmp_path / "cache", frame_bytes=4096) as client:
         told = await manifest(client)
         for entry in told.files:

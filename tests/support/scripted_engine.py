@@ -53,6 +53,7 @@ class ScriptedEngine:
             level="",
             is_exact=True,
             choice=None,
+            companion=None,
             context_tokens=1000,
             end_of_text=frozenset(),
             sampling=NOTHING_SAID,

@@ -232,8 +232,8 @@ def evaluate(
     its standalone text where the server is cut off.
 
     CHECKPOINT is a file, a folder with drafter.safetensors, default or deep (those that come with the package),
-    a published drafter by folder or hub id, lookup (prompt look-up, a chain copied from the conversation) or none
-    (plain steps).
+    a published drafter by folder or hub id, companion:MODEL (an ordinary small model of the same vocabulary, named as
+    for moa-client's --companion), lookup (prompt look-up, a chain copied from the conversation) or none (plain steps).
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
     """
     from moa_shared.drafting.dynamic_tree import TreeShape
@@ -286,7 +286,8 @@ def evaluate(
 @cli.command()
 @click.argument("checkpoint")
 @click.argument("questions", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="confidence.json")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="confidence.json; of a companion by "
+              "default a file of the cache, where this machine finds it.")  # fmt: skip
 @_TARGET
 @click.option("--limit", type=click.IntRange(1), help="Questions of each category.")
 @click.option("--answer-tokens", type=click.IntRange(2), default=128, show_default=True, help="Where answers are cut.")
@@ -296,7 +297,7 @@ def evaluate(
 def calibrate(
     checkpoint: str,
     questions: Path,
-    output: Path,
+    output: Path | None,
     target: str,
     limit: int | None,
     answer_tokens: int,
@@ -305,20 +306,31 @@ def calibrate(
 ) -> None:
     """Measure how far the standalone text of CHECKPOINT can be trusted, on QUESTIONS that training has not seen.
 
-    Put the file beside drafter.safetensors: devices then know when to stop writing without the server.
-    CHECKPOINT and QUESTIONS are as for evaluate.
+    Put the file beside drafter.safetensors, or beside the companion's: devices then know when to stop writing without
+    the server. CHECKPOINT and QUESTIONS are as for evaluate.
     """
     from moa_shared.drafter.checkpoint.confidence_file import write_confidence
+    from moa_shared.drafter.companion.confidence_file import cache_file
+    from moa_shared.drafter.companion.confidence_file import write_confidence as write_learned
+    from moa_shared.drafting.confidence import Confidence
+    from moa_shared.models.sources.cache import cache_root
     from moa_shared.programs.progress import make_progress
 
     from moa_training.evaluation.calibrate import CalibrationOptions
     from moa_training.evaluation.calibrate import calibrate as measure
+    from moa_training.evaluation.companion_subject import PREFIX
     from moa_training.evaluation.confidence import format_gates
 
+    if output is None and not checkpoint.startswith(PREFIX):
+        raise ConfigError("--output is missing: where to write confidence.json.", hint="Put it beside the checkpoint.")
     result = measure(
         checkpoint, questions, CalibrationOptions(target, limit, answer_tokens, execution, thin), make_progress()
     )
-    write_confidence(output, result.confidence, result.fingerprint)
+    output = output or cache_file(result.fingerprint, result.target, cache_root())
+    if isinstance(result.confidence, Confidence):
+        write_confidence(output, result.confidence, result.fingerprint)
+    else:
+        write_learned(output, result.confidence, result.fingerprint, result.target)
     click.echo(f"{output}: from {result.cuts} cuts of {result.questions} answers. On every other one of them:")
     click.echo(format_gates(result.gates))
 

@@ -16,7 +16,8 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Committed, Settled
-from moa_client.device.loading import Device, drafter_states
+from moa_client.device.loading import Device
+from moa_client.device.new_drafters import drafter_states
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine

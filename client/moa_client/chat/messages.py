@@ -64,22 +64,33 @@ MARKS = {
 NOT_SERVED = (LinkState.OFFLINE, LinkState.WAITING)
 
 
-def worth_words(target: str) -> str:
+def writes_alone(facts: ConversationFacts, alone: str) -> bool:
+    """Whether this device answers while the user wants no server.
+
+    Args:
+        alone: as of --alone.
+    """
+    return alone == "always" or (bool(facts.companion) and alone == "auto")
+
+
+def worth_words(facts: ConversationFacts) -> str:
     """What the device's own text is worth."""
-    return f"Until a server is reachable, the small model on this device answers, much worse than {target}."
+    if facts.companion:
+        return f"Until a server is reachable, {facts.companion} on this device answers."
+    return f"Until a server is reachable, the small model on this device answers, much worse than {facts.target}."
 
 
-def offline_words(target: str, *, writes: bool) -> str:
+def offline_words(facts: ConversationFacts, *, writes: bool) -> str:
     """What it means to be offline by wish.
 
     Args:
         writes: this device answers, rather than leave questions to the server.
     """
     if writes:
-        return f"Offline, as requested. {worth_words(target)} /online connects again."
+        return f"Offline, as requested. {worth_words(facts)} /online connects again."
     return (
         "Offline, as requested. Questions wait for the server: /online connects again, and /alone has the small model "
-        f"on this device answer meanwhile, much worse than {target}."
+        f"on this device answer meanwhile, much worse than {facts.target}."
     )
 
 

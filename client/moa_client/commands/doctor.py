@@ -20,6 +20,7 @@ USED = {
     "insecure",
     "model",
     "drafter",
+    "companion",
     "mode",
     "drafting",
     "breadth",

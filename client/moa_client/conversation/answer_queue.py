@@ -299,9 +299,13 @@ class AnswerQueue:
         """Whether a server has begun a job's answer: what the drafter knows of a question, it knows from there."""
         return job is self.front and self.conversation.answer_length > 0
 
-    def hold_back(self, job: Job) -> None:
-        """Called when the next token of standalone text is too unlikely to be shown."""
-        self._tell(job, HeldBack(unread=not self.is_read(job)))
+    def hold_back(self, job: Job, *, unread: bool) -> None:
+        """Called when the next token of standalone text is too unlikely to be shown.
+
+        Args:
+            unread: because no server has read the question.
+        """
+        self._tell(job, HeldBack(unread))
 
     def end_alone(self) -> None:
         """Called when there is no server to wait for: the current answer, if ended, stays provisional."""

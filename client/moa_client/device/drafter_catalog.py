@@ -10,20 +10,25 @@ from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_checkpoint
+from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.weights.weights import WeightReader
 
 from moa_client.device.drafter_choice import DrafterCandidate, DrafterChoice, ServerPace, best_alone, choose
 from moa_client.device.drafter_speed import level_ms
-from moa_client.device.sources import AUTO, Sources, meant_drafters
+from moa_client.device.sources import AUTO, NONE, Sources, means_served, meant_drafters
 from moa_client.settings import ClientSettings
+
+COMPANION = "companion"  # the choice of the companion to draft for the server too
+NOBODY = "nobody"  # the choice of no drafter: the companion would be too slow, and only writes without a server
 
 
 class DrafterCatalog:
     """Offers the drafters for one server's target.
 
     Args:
+        companion: of this device, which may draft where --drafter leaves the choice open, or nobody else drafts.
         load: reads a checkpoint.
 
     Raises:
@@ -31,7 +36,11 @@ class DrafterCatalog:
     """
 
     def __init__(
-        self, settings: ClientSettings, sources: Sources, load: Callable[[Path], Checkpoint] = load_checkpoint
+        self,
+        settings: ClientSettings,
+        sources: Sources,
+        companion: Companion | None = None,
+        load: Callable[[Path], Checkpoint] = load_checkpoint,
     ) -> None:
         self._settings = settings
         self._sources = sources
@@ -39,16 +48,18 @@ class DrafterCatalog:
         self._named = {
             each.name: each for each in meant_drafters(settings, sources.served) if each.fingerprint in sources.drafters
         }
-        self._candidates = tuple(map(self._measured, self._named.values())) if len(self._named) > 1 else ()
+        is_open = settings.drafter in (AUTO, NONE) or (means_served(settings) and not self._named)
+        self._companion = companion if is_open else None
+        self._candidates = self.measure() if len(self._named) + (self._companion is not None) > 1 else ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no drafter at all."""
-        return not self._named
+        return not self._named and self._companion is None
 
     def measure(self) -> tuple[DrafterCandidate, ...]:
         """The time of a level of each, also where there is nothing to choose."""
-        return self._candidates or tuple(map(self._measured, self._named.values()))
+        return (*map(self._measured, self._named.values()), *self._measured_companion())
 
     def choose(self, server: ServerPace | None, current: str | None = None) -> DrafterChoice:
         """The drafter to use.
@@ -57,20 +68,33 @@ class DrafterCatalog:
             server: None: it is unavailable.
             current: the one in use.
         """
-        if not self._candidates:
+        if not self._named:
+            return self._choose_companion(server)
+        drafters = [each for each in self._candidates if each.name in self._named]
+        if len(self._named) == 1 and not (server and server.step_ms > 0 and drafters):
             only = next(iter(self._named))
             wished = self._settings.drafter != AUTO
             return DrafterChoice(only, "as wished" if wished else "the only one that the server gives memory for")
         if self._settings.drafting in ("server", "off"):
             reason = "this device does not draft for the server: the one that writes best by itself"
-            return DrafterChoice(best_alone(self._candidates), reason)
+            return DrafterChoice(best_alone(drafters), reason)
         if server is None:
             reason = "no server has said how fast it is: the one that writes best by itself"
-            return DrafterChoice(best_alone(self._candidates), reason)
+            return DrafterChoice(best_alone(drafters), reason)
         if server.step_ms <= 0:
-            first = current or self._candidates[0].name
+            first = current or drafters[0].name
             return DrafterChoice(first, "the server has not said yet how fast it is: its first one")
         return choose(self._candidates, server, current)
+
+    def _choose_companion(self, server: ServerPace | None) -> DrafterChoice:
+        """Whether the companion drafts too, where there is nobody else."""
+        if server is None or server.step_ms <= 0:
+            return DrafterChoice(COMPANION, "the only one here")
+        [measured] = self._candidates or self._measured_companion()
+        times = f"a level of its drafts takes {measured.level_ms:.0f} ms, a step of the server {server.step_ms:.0f} ms"
+        if measured.level_ms >= server.step_ms:
+            return DrafterChoice(NOBODY, f"the companion is too slow to draft for the server: {times}")
+        return DrafterChoice(COMPANION, times)
 
     def checkpoint(self, name: str) -> Checkpoint:
         """The checkpoint of a drafter."""
@@ -84,7 +108,8 @@ class DrafterCatalog:
         Args:
             online: the checkpoint of the drafter `name`.
         """
-        best = best_alone(self._candidates) if self._candidates else name
+        drafters = [each for each in self._candidates if each.name in self._named]
+        best = best_alone(drafters) if drafters else name
         if best == name:
             return None
         alone = self.checkpoint(best)
@@ -99,6 +124,19 @@ class DrafterCatalog:
             state = checkpoint.states(WeightReader(files), settings.dtype)()
             return checkpoint.config, state if isinstance(state, DraftState | BlockState) else None
 
-        breadth = 1 if settings.mode == "chain" else settings.breadth
-        took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), breadth, load)
+        took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), self._breadth, load)
         return DrafterCandidate(drafter.name, took, drafter.tokens_a_forward)
+
+    def _measured_companion(self) -> tuple[DrafterCandidate, ...]:
+        """The companion as a candidate; none where it may not draft."""
+        companion = self._companion
+        if companion is None:
+            return ()
+        root = cache_root(self._settings.cache_dir)
+        took = level_ms(root, companion.fingerprint, self._breadth, companion.new_state)
+        return (DrafterCandidate(COMPANION, took, companion.tokens_a_forward),)
+
+    @property
+    def _breadth(self) -> int:
+        """Nodes of a level."""
+        return 1 if self._settings.mode == "chain" else self._settings.breadth

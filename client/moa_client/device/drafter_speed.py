@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 from moa_kernels import threads, variant_name
 from moa_shared.drafter import DrafterConfig, DraftState
+from moa_shared.drafter.companion.state import CompanionState
 from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.sources.digest import recall, remember
 
@@ -23,36 +24,54 @@ WIDEST_MS = 60_000.0  # a longer level is not a valid measurement
 
 
 def level_ms(
-    root: Path, fingerprint: str, breadth: int, load: Callable[[], tuple[DrafterConfig, DraftState | BlockState | None]]
+    root: Path,
+    fingerprint: str,
+    breadth: int,
+    load: Callable[[], tuple[DrafterConfig, DraftState | BlockState | None] | CompanionState],
 ) -> float:
     """Time of a level of `breadth` nodes, or a block's for each of its levels; from the record if there is one.
 
     Args:
         root: the cache folder.
         fingerprint: of the drafter, hexadecimal.
-        load: its configuration and an empty state (None for a baseline, which is not measured: 0); called only if
-            the time is not known.
+        load: its configuration and an empty state (None for a baseline, which is not measured: 0), or the state of a
+            companion; called only if the time is not known.
     """
     key = f"level-{fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"
     known = recall(root, key).get("ms")
     if isinstance(known, float) and math.isfinite(known) and 0 < known < WIDEST_MS:
         return known
-    config, state = load()
-    if state is None:
-        return 0.0
-    measured = _measure(state, config, breadth)
+    loaded = load()
+    if isinstance(loaded, CompanionState):
+        state: DraftState | BlockState | CompanionState = loaded
+        state.extend(_text(loaded.columns))
+    else:
+        config, drafter = loaded
+        if drafter is None:
+            return 0.0
+        _prepare(drafter, config)
+        state = drafter
+    measured = _measure(state, breadth)
     remember(root, key, {"ms": measured})
     return measured
 
 
-def _measure(state: DraftState | BlockState, config: DrafterConfig, breadth: int) -> float:
-    """The median of some levels, each below the one before; of a block drafter that of some blocks, by level."""
+def _text(vocab_size: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(0).integers(0, vocab_size, CONTEXT_TOKENS)]
+
+
+def _prepare(state: DraftState | BlockState, config: DrafterConfig) -> None:
+    """Gives a drafter a text, and memory of it."""
     rng = np.random.default_rng(0)
-    state.extend([int(token) for token in rng.integers(0, config.vocab_size, CONTEXT_TOKENS)])
+    state.extend(_text(config.vocab_size))
     rows = rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32)
     state.append_memory(0, rows)
     if config.reused_layers:
         state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
+
+
+def _measure(state: DraftState | BlockState | CompanionState, breadth: int) -> float:
+    """The median of some levels, each below the one before; of a block drafter that of some blocks, by level."""
     took = []
     if isinstance(state, BlockState):
         for _ in range(LEVELS):

@@ -1,4 +1,4 @@
-"""Fetches from a server what drafting for its target needs, into the cache folder.
+"""Fetches from a server what drafting for its target needs, or its companion, into the cache folder.
 
 State: a folder `fetched/<sha256 of the manifest>` of complete, checked files, and `.partial` files next to them, from
 which a broken download continues. The name does not rely on a server's claim: two servers share a folder only if every
@@ -39,6 +39,7 @@ MOST_FILES = 64  # a manifest names about fifteen
 FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should know
 WINDOW_BYTES = 4 << 20  # the 64 KiB of a conversation would bound a download at 600 ms to half of what TCP carries
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
+COMPANION_NAME = re.compile(rf"{NAME.pattern}|model-\d{{5}}-of-\d{{5}}\.gguf")
 TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
     "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
     "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
@@ -83,17 +84,17 @@ def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | No
     Args:
         digest: sha256 of the manifest, as the server describes it; empty: not known.
     """
-    folder = _folder(root, digest)
+    folder = folder_of(root, digest)
     try:
         manifest = pb.PartManifest.FromString((folder / RECORD).read_bytes())
-        _check_manifest(manifest)
+        check_manifest(manifest)
     except (OSError, DecodeError, ProtocolError):
         return None
     if manifest_sha256(manifest) != digest:
         return None
     clean_texts(manifest)
     chosen = _choose(manifest, wanted)
-    if _lacking(chosen, wanted) or any(not _is_whole(folder / entry.name, entry, root) for entry in chosen):
+    if _lacking(chosen, wanted) or any(not is_whole(folder / entry.name, entry, root) for entry in chosen):
         return None
     try:
         return _describe(folder, root, manifest, chosen, digest)
@@ -135,49 +136,79 @@ async def _fetch(server: Server, root: Path, wanted: WantedParts, progress: Prog
         raise NotFoundError(
             f"The server has no {lacking} for clients.", hint="Give --model and --drafter, or --drafter lookup or none."
         )
-    folder = _folder(root, digest)
+    folder = folder_of(root, digest)
     async with locked_meanwhile(folder, progress):
-        with writing(folder, PURPOSE):
-            folder.mkdir(parents=True, exist_ok=True)
-        missing = [
-            entry
-            for entry in chosen
-            if not _is_whole(folder / entry.name, entry, root) and not _adopt(folder, entry, root)
-        ]
-        sizes = {entry.name: _partial_size(folder, entry) for entry in missing}
-        total, there = sum(entry.size for entry in missing), sum(sizes.values())
-        if missing:
-            require_space(folder, total - there, "What is fetched from the server")
-            with progress.task(f"Fetching the drafter for {manifest.identity.target_id}", total, is_bytes=True) as task:
-                task.reach(there)
-                for entry in missing:
-                    await _fetch_file(server, folder, entry, task)
+        await fetch_files(server, root, folder, chosen, progress, f"the drafter for {manifest.identity.target_id}")
         parts = await asyncio.to_thread(_describe, folder, root, manifest, chosen, digest)
         with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
             partial.write_bytes(record)
     return parts
 
 
-async def fetch_manifest(server: Server) -> pb.PartManifest:
-    """The list of what the server gives to clients.
+async def fetch_files(
+    server: Server,
+    root: Path,
+    folder: Path,
+    entries: Sequence[pb.PartFile],
+    progress: Progress,
+    what: str,
+    *,
+    companion: bool = False,
+) -> None:
+    """Fetches those files of a manifest that are not in the folder, which is locked.
+
+    Args:
+        what: they are, for people.
+        companion: of the companion's manifest.
+
+    Raises:
+        MoaError: as of `fetch`.
+    """
+    missing = _missing(folder, entries, root)
+    if not missing:
+        return
+    total, there = sum(entry.size for entry in missing), sum(_partial_size(folder, entry) for entry in missing)
+    require_space(folder, total - there, "What is fetched from the server")
+    with progress.task(f"Fetching {what}", total, is_bytes=True) as task:
+        task.reach(there)
+        for entry in missing:
+            await _fetch_file(server, folder, entry, task, companion=companion)
+
+
+def _missing(folder: Path, entries: Sequence[pb.PartFile], root: Path) -> list[pb.PartFile]:
+    """The files that the folder, made if need be, lacks."""
+    with writing(folder, PURPOSE):
+        folder.mkdir(parents=True, exist_ok=True)
+    return [
+        entry for entry in entries if not is_whole(folder / entry.name, entry, root) and not _adopt(folder, entry, root)
+    ]
+
+
+async def fetch_manifest(server: Server, *, companion: bool = False) -> pb.PartManifest:
+    """The list of what the server gives to clients, or of its companion's files.
 
     Raises:
         MoaError: it has none, or gives one that is not allowed.
     """
-    async for message in server.fetch(pb.FetchDrafterRequest()):
+    async for message in server.fetch(pb.FetchDrafterRequest(companion=companion)):
         manifest = message.manifest
-        _check_manifest(manifest)
+        check_manifest(manifest, COMPANION_NAME if companion else NAME)
         return manifest
     raise ProtocolError("a manifest", "the end of the call")
 
 
-def _check_manifest(manifest: pb.PartManifest) -> None:
+def check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str] = NAME) -> None:
     """Raises ProtocolError for names, sizes or hashes that are not allowed."""
     if not 0 < len(manifest.files) <= MOST_FILES or len(manifest.identity.target_fingerprint) != 32:
         raise ProtocolError(f"a manifest of 1 to {MOST_FILES} files", f"{len(manifest.files)}")
     names = [entry.name for entry in manifest.files]
     for entry in manifest.files:
-        if not NAME.fullmatch(entry.name) or ".." in entry.name or names.count(entry.name) > 1 or entry.name == RECORD:
+        if (
+            not allowed.fullmatch(entry.name)
+            or ".." in entry.name
+            or names.count(entry.name) > 1
+            or entry.name == RECORD
+        ):
             raise ProtocolError("a plain name of a file to fetch", repr(entry.name[:100]))
         if len(entry.sha256) != 32:
             raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
@@ -207,7 +238,7 @@ def _lacking(chosen: Sequence[pb.PartFile], wanted: WantedParts) -> str:
     return ""
 
 
-async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Task) -> None:
+async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Task, *, companion: bool) -> None:
     """Fetches one file from where it broke off to its end, over as many calls and connections as it takes."""
     partial = _partial(folder, entry)
     backoff, fruitless = Backoff(), 0
@@ -215,7 +246,7 @@ async def _fetch_file(server: Server, folder: Path, entry: pb.PartFile, task: Ta
     while offset < entry.size:
         before = offset
         try:
-            request = pb.FetchDrafterRequest(name=entry.name, offset=offset, sha256=entry.sha256)
+            request = pb.FetchDrafterRequest(name=entry.name, offset=offset, sha256=entry.sha256, companion=companion)
             async for message in server.fetch(request):
                 chunk = message.chunk
                 if chunk.offset != offset or not 0 < len(chunk.data) <= entry.size - offset:
@@ -259,14 +290,15 @@ def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
         partial.replace(final)
 
 
-def _is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
+def is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
+    """Whether a file is here, as the manifest has it."""
     return path.is_file() and remembered_hash(path, root) == entry.sha256.hex()
 
 
 def _adopt(folder: Path, entry: pb.PartFile, root: Path) -> bool:
     """Links the same file from another server or an earlier manifest; False if there is none."""
     for other in (root / FETCHED).glob(f"*/{entry.name}"):
-        if other.parent != folder and _is_whole(other, entry, root):
+        if other.parent != folder and is_whole(other, entry, root):
             try:
                 (folder / entry.name).unlink(missing_ok=True)
                 (folder / entry.name).hardlink_to(other)
@@ -289,7 +321,8 @@ def _partial_size(folder: Path, entry: pb.PartFile) -> int:
     return size
 
 
-def _folder(root: Path, digest: bytes) -> Path:
+def folder_of(root: Path, digest: bytes) -> Path:
+    """Where the files of a manifest are kept."""
     return root / FETCHED / digest.hex()
 
 

@@ -5,24 +5,17 @@ Everything is checked against what the server describes before a conversation is
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.constraints.library import constraint_compiler
-from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
-from moa_shared.drafter.checkpoint.checkpoint import NewState
-from moa_shared.drafter.checkpoint.confidence_file import confidence_for
-from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
-from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.companion.loading import Companion, find_companion, load_companion
 from moa_shared.drafting.trial import DrafterTrial
-from moa_shared.errors import ConfigError, InternalError, MismatchError
+from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.network.layer_sizes import kv_width_if_differing
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -33,17 +26,24 @@ from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
 from moa_client.conversation.events import LOOK_UP
-from moa_client.device.drafter_catalog import DrafterCatalog
+from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog
 from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.mapped_parts import target_parts
-from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
-from moa_client.drafting.answer_forms import ConversationForms, DeviceForms
-from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
+from moa_client.device.new_drafters import (
+    checkpoint_drafters,
+    companion_drafters,
+    drafter_states,
+    named_checkpoint,
+    random_checkpoint,
+)
+from moa_client.device.sources import AUTO, NONE, Sources, means_served, named_drafter, resolve_sources
+from moa_client.drafting.companion import CompanionPair
+from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
 from moa_client.drafting.paired import PairedDrafter
 from moa_client.settings import ClientSettings
 
-if TYPE_CHECKING:
-    from moa_shared.constraints.compiler import ConstraintCompiler
+TEMPLATE_DIFFERS = "the companion {companion} has another chat template than {target}: it reads the conversation's"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class Device:
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         sampling: how the model's answers are sampled by default.
+        companion: writes without a server; None: there is none.
+        stands_in: the companion is all that is here: `files` and identity are its own until a server names its target.
     """
 
     files: ModelFiles
@@ -80,6 +82,8 @@ class Device:
     is_refused: bool = False
     new_drafter: Callable[[], ClientDrafter] | None = None
     sampling: SamplingDefaults = NOTHING_SAID
+    companion: Companion | None = None
+    stands_in: bool = False
 
     @property
     def planes(self) -> dict[Plane, int]:
@@ -126,7 +130,8 @@ class Device:
     def with_dropped_drafter(self) -> Device:
         """The same device for a drafter that is asked no more: a server need not send memory for it."""
         identity = _changed(self.identity, drafter_fingerprint=b"")
-        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats")
+        alone = self.companion.name if self.companion is not None else ""
+        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats", alone)
         bare = replace(self, identity=identity, memory_width=0, state_width=0, choice=choice, catalog=None, trial=None)
         return bare.for_another_conversation()
 
@@ -142,6 +147,7 @@ class Device:
             state_width=other.state_width,
             choice=other.choice,
             catalog=other.catalog,
+            companion=other.companion,
             trial=other.trial,
             is_refused=False,
         )
@@ -165,12 +171,14 @@ def load_device(
     progress: Progress,
     sources: Sources | None = None,
     rtt_ms: float | None = 0.0,
+    companion: Companion | None = None,
 ) -> Device:
     """Loads everything.
 
     Args:
         sources: the files; None: --model and the package's drafter, without asking the server for any.
         rtt_ms: to the server, as far as known; None: the server is unavailable.
+        companion: that is loaded already.
 
     Raises:
         ConfigError: drafts are larger than the server accepts.
@@ -200,6 +208,8 @@ def load_device(
         execution=served.execution if served.HasField("execution") else None,
         step_ms=served.step_ms,
         sampling=read_sampling_defaults(files),
+        companion=companion,
+        stands_in=sources.stands_in,
     )
     device = equip(device, settings, sources, progress, rtt_ms)
     check_identity(served.identity, device.identity, served.drafters)
@@ -209,35 +219,40 @@ def load_device(
 def equip(
     device: Device, settings: ClientSettings, sources: Sources, progress: Progress, rtt_ms: float | None
 ) -> Device:
-    """The device with the drafter that --drafter means.
+    """The device with the drafter that --drafter means, and the companion.
 
     Args:
-        device: without a drafter, for the target in `sources`.
+        device: without a drafter, for the target in `sources`; a companion that it has is kept.
 
     Raises:
-        MoaError: a checkpoint cannot be loaded.
+        MismatchError: the companion has another vocabulary than the target.
+        MoaError: a checkpoint or the companion cannot be loaded.
     """
     files, served = sources.files, sources.served
+    device = replace(device, companion=_companion_for(device, settings, sources, progress))
     if settings.drafter == "lookup":
-        return _with(device, lambda: LookupDrafter(settings.length))
+        return _with(device, lambda: LookupDrafter(settings.length), settings)
     if settings.drafter == "random":
-        random = _random_checkpoint(files)
+        random = random_checkpoint(files)
         states, trial = drafter_states(random, files, settings, device.context_tokens), DrafterTrial()
-        new_drafter = _moa_drafters(random, states, files, settings, reads_memory=False, trial=trial)
-        return replace(_with(device, new_drafter), trial=trial)
-    if settings.drafter == "none":
+        new_drafter = checkpoint_drafters(random, states, files, settings, reads_memory=False, trial=trial)
+        return replace(_with(device, new_drafter, settings), trial=trial)
+    catalog = DrafterCatalog(settings, sources, device.companion)
+    if settings.drafter == NONE and catalog.is_empty:
         return device
-    catalog = DrafterCatalog(settings, sources)
     if not catalog.is_empty:
         server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
-        return change_drafter(replace(device, catalog=catalog), catalog.choose(server), settings)
+        choice = catalog.choose(server)
+        if choice.name == NOBODY:
+            progress.note(f"Nobody drafts here: {choice.reason}.")
+        return change_drafter(replace(device, catalog=catalog), choice, settings)
     if means_served(settings):
         where = "here" if served.identity.drafter_fingerprint else "at the server"
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
         return device
     choice = DrafterChoice(settings.drafter, "as wished")
     path = named_drafter(settings, files, progress)
-    return _with_checkpoint(device, _named_checkpoint(path, files), choice, settings, path)
+    return _with_checkpoint(device, named_checkpoint(path, files), choice, settings, path)
 
 
 def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
@@ -248,14 +263,29 @@ def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettin
     """
     if device.catalog is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
-    catalog, files = device.catalog, device.files
+    catalog, files, companion = device.catalog, device.files, device.companion
+    if companion is not None and choice.name in (COMPANION, NOBODY):
+        identity = _changed(device.identity, drafter_fingerprint=b"")
+        alone = companion_drafters(companion, files, settings, drafts=choice.name == COMPANION)
+        return replace(
+            device,
+            drafter=alone(),
+            new_drafter=alone,
+            identity=identity,
+            memory_width=0,
+            state_width=0,
+            choice=replace(choice, alone=companion.name),
+            trial=None,
+        )
     online = catalog.checkpoint(choice.name)
+    if companion is not None:
+        return _with_checkpoint(device, online, choice, settings)
     standalone = catalog.standalone_for(choice.name, online)
     if standalone is None:
         return _with_checkpoint(device, online, choice, settings)
-    name, alone = standalone
-    pairs = _pairs(online, alone, files, settings, device.context_tokens)
-    return _reading_memory_of(device, alone, pairs, replace(choice, alone=name))
+    name, deeper = standalone
+    pairs = _pairs(online, deeper, files, settings, device.context_tokens)
+    return _reading_memory_of(device, deeper, pairs, replace(choice, alone=name), settings)
 
 
 def _pairs(
@@ -266,7 +296,7 @@ def _pairs(
     parts = target_parts(reader, files, (online, alone), settings, context)
     first = alone.config.target_layers - alone.config.reused_layers
     first_of, second_of = (
-        _moa_drafters(
+        checkpoint_drafters(
             each,
             each.states(reader, settings.dtype, parts=parts, states_from=first),
             files,
@@ -284,21 +314,33 @@ def _with_checkpoint(
 ) -> Device:
     files, reads_memory = device.files, checkpoint.config.memory_width > 0
     states, trial = drafter_states(checkpoint, files, settings, device.context_tokens), DrafterTrial()
-    new_drafter = _moa_drafters(checkpoint, states, files, settings, reads_memory=reads_memory, path=path, trial=trial)
-    return replace(_reading_memory_of(device, checkpoint, new_drafter, choice), trial=trial)
+    new_drafter = checkpoint_drafters(
+        checkpoint, states, files, settings, reads_memory=reads_memory, path=path, trial=trial
+    )
+    return replace(_reading_memory_of(device, checkpoint, new_drafter, choice, settings), trial=trial)
 
 
-def _with(device: Device, new_drafter: Callable[[], ClientDrafter]) -> Device:
+def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
+    """The device with these drafters, beside its companion if it has one."""
+    if device.companion is not None:
+        alone, online = companion_drafters(device.companion, device.files, settings), new_drafter
+        new_drafter = lambda: CompanionPair(online(), alone())  # noqa: E731
     return replace(device, drafter=new_drafter(), new_drafter=new_drafter)
 
 
 def _reading_memory_of(
-    device: Device, checkpoint: Checkpoint, new_drafter: Callable[[], ClientDrafter], choice: DrafterChoice
+    device: Device,
+    checkpoint: Checkpoint,
+    new_drafter: Callable[[], ClientDrafter],
+    choice: DrafterChoice,
+    settings: ClientSettings,
 ) -> Device:
     """The device with drafters that read the rows which a server has for this checkpoint."""
     config = checkpoint.config
+    if device.companion is not None:
+        choice = replace(choice, alone=device.companion.name)
     return replace(
-        _with(device, new_drafter),
+        _with(device, new_drafter, settings),
         identity=_changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint)),
         memory_width=config.memory_width,
         state_width=config.hidden_size if config.reused_layers else 0,
@@ -317,107 +359,25 @@ def _changed(identity: pb.Identity, **fields: bytes) -> pb.Identity:
 def _check_draft_size(settings: ClientSettings, most: int) -> None:
     chain = settings.mode == "chain" or settings.drafter == "lookup"
     name, value = ("length", settings.length) if chain else ("nodes", settings.nodes)
-    if settings.drafter != "none" and 0 < most < value:
+    if (settings.drafter != NONE or settings.companion) and 0 < most < value:
         raise ConfigError(
             f"--{name} is {value}, the server verifies at most {most} draft tokens at once.",
             hint=f"Give --{name} {most} or less.",
         )
 
 
-def _named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
-    checkpoint = load_checkpoint(path)
-    if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
-        raise MismatchError(
-            "target that the drafter was trained for",
-            files.fingerprint[:12],
-            checkpoint.config.target_fingerprint[:12],
-            hint="Give a drafter that was trained for this target, or --drafter none.",
-        )
-    return checkpoint
-
-
-def _moa_drafters(
-    checkpoint: Checkpoint,
-    states: NewState,
-    files: ModelFiles,
-    settings: ClientSettings,
-    *,
-    reads_memory: bool,
-    path: Path | None = None,
-    trial: DrafterTrial | None = None,
-) -> Callable[[], ClientDrafter]:
-    """Makes drafters over one checkpoint's weights, which share a trial."""
-    ngrams = ngrams_for(files.fingerprint, path) if settings.copies else None
-    confidence = confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None
-    shape = CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
-    forms = DeviceForms(partial(_new_compiler, files))
-
-    def new_drafter() -> ClientDrafter:
-        guesser = TextGuesser(ngrams) if settings.copies else None
-        recipe = _recipe(settings, guesser)
-        return MoaDrafter(
-            states,
-            recipe,
-            reads_memory=reads_memory,
-            shape=shape,
-            guesser=guesser,
-            confidence=confidence,
-            forms=ConversationForms(forms),
-            trial=trial,
-        )
-
-    return new_drafter
-
-
-def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:
-    tokenizer = load_tokenizer(files)
-    ends = end_of_text(files, tokenizer.eos_token_id)
-    return constraint_compiler(tokenizer, int(files.config["vocab_size"]), ends, tries=False)
-
-
-def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:
-    """The factory of a conversation's draft state, over the parts of the target in `files`.
-
-    Args:
-        context: the most tokens of a conversation at the server; 0: as many as the model was made for.
-
-    Raises:
-        ModelSourceError: a part is missing, or does not have the shape that the drafter needs.
-    """
-    reader = WeightReader(files)
-    parts = target_parts(reader, files, (checkpoint,), settings, context)
-    states = checkpoint.states(reader, settings.dtype, parts=parts)
-    reader.drop_pages()
-    return states
-
-
-def _recipe(settings: ClientSettings, guesser: TextGuesser | None) -> Recipe:
-    if settings.mode == "chain":
-        return lambda state, sampling: draft_chain(state, settings.length, sampling, guesser)
-    shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
-    return lambda state, sampling: draft_tree(state, shape, sampling, guesser)[0]
-
-
-def _random_checkpoint(files: ModelFiles) -> Checkpoint:
-    """An untrained drafter of the target's widths, for tests and for comparison: it is almost never right."""
-    values = files.config
-    heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
-    kv_heads = int(values.get("num_key_value_heads") or heads)
-    head_dim = int(values.get("head_dim") or hidden // heads)
-    config = DrafterConfig(
-        vocab_size=int(values["vocab_size"]),
-        hidden_size=hidden,
-        target_layers=int(values["num_hidden_layers"]),
-        target_heads=heads,
-        target_kv_heads=kv_heads,
-        target_head_dim=head_dim,
-        target_kv_width=kv_width_if_differing(values),
-        sa_kv_heads=kv_heads,
-        sa_mlp=hidden,
-        ca_kv_heads=kv_heads,
-        ca_mlp=hidden,
-        lsa_heads=kv_heads,
-        lsa_kv_heads=kv_heads,
-        lsa_mlp=head_dim,
-    )
-    return Checkpoint(config, fresh_tensors(config, seed=0), "")
+def _companion_for(device: Device, settings: ClientSettings, sources: Sources, progress: Progress) -> Companion | None:
+    """The companion that --companion means, for the device's target; None: none is wished for, or offered."""
+    if not settings.companion:
+        return None
+    if device.companion is not None:
+        return device.companion.beside(device.files)
+    files = sources.companion
+    if settings.companion != AUTO:
+        files = find_companion(settings.companion, settings.cache_dir, progress)
+    if files is None:
+        return None
+    companion = load_companion(files, device.files, settings.cache_dir, progress, weights=settings.dtype)
+    if companion.tokenizer.chat_template != device.tokenizer.chat_template:
+        log.warning(TEMPLATE_DIFFERS.format(companion=companion.name, target=device.files.target_id))
+    return companion

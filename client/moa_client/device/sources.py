@@ -6,7 +6,8 @@ A server's description is stored by its address, so that the device can continue
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -18,6 +19,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.companion.loading import find_companion
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
@@ -29,11 +31,13 @@ from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, re
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
+from moa_client.device.companion_offer import find_offered
 from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
-FILELESS = ("lookup", "random", "none")  # --drafter: what no file is read for
+NONE = "none"  # --drafter: nobody drafts here
+FILELESS = ("lookup", "random", NONE)  # --drafter: what no file is read for
 AUTO = "auto"  # --drafter: the fastest here of those that the server gives memory for
 
 
@@ -44,11 +48,15 @@ class Sources:
     Args:
         served: what the server describes, or described when last available.
         drafters: checkpoints that --drafter means, by fingerprint; none: there are none for this target.
+        companion: that the server offers, if --companion means that one; None: it offers none, or it is not here.
+        stands_in: nothing of a target is here: the files are those of the companion, which speaks for itself.
     """
 
     served: pb.DescribeResponse
     files: ModelFiles
     drafters: dict[bytes, Path]
+    companion: ModelFiles | None = None
+    stands_in: bool = False
 
 
 def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> list[pb.Drafter]:
@@ -96,20 +104,44 @@ async def find_sources(
 
 
 def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
-    """What is on this device: for the last server at this address, else for the default target; None: nothing.
+    """What is on this device: for the last server at this address, else the companion, or what there is for the default
+    target; None: nothing.
 
     Raises:
-        MoaError: --model cannot be used.
+        MoaError: --model or --companion cannot be used.
     """
     root = cache_root(settings.cache_dir)
     served = _recall(root, settings.server)
     files = _named(settings, progress)
+    companion = None
+    if settings.companion == AUTO and served is not None:
+        companion = find_offered(settings, served.companion)
+    if companion is not None or settings.companion not in ("", AUTO):
+        found = None
+        if served is not None or files is not None:
+            found = _find_local(settings, served, files, progress) or _find_local(
+                replace(settings, drafter=NONE), served, files, progress
+            )
+        return replace(found, companion=companion) if found is not None else _stand_in(settings, companion, progress)
+    return _find_local(settings, served, files, progress)
+
+
+def _find_local(
+    settings: ClientSettings, served: pb.DescribeResponse | None, files: ModelFiles | None, progress: Progress
+) -> Sources | None:
+    root = cache_root(settings.cache_dir)
     if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
         files = files or _find_default(root)
         served = _describe_alone(settings, files, root, progress) if files is not None else None
     if served is None:
         return None
     return _find_present(settings, served, files)[0]
+
+
+def _stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
+    """The companion by itself: until a server says what its target is, the conversation is with this model."""
+    files = offered or find_companion(settings.companion, settings.cache_dir, progress)
+    return Sources(_describe_files(files), files, {}, companion=offered, stands_in=True)
 
 
 def find_present(
@@ -214,6 +246,11 @@ def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, pro
         )
         for name, path in paths.items()
     ]
+    return _describe_files(files, drafters)
+
+
+def _describe_files(files: ModelFiles, drafters: Sequence[pb.Drafter] = ()) -> pb.DescribeResponse:
+    """What a server of this target with these drafters would describe."""
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(

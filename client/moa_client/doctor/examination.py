@@ -15,7 +15,7 @@ from moa_shared.programs.progress import Progress
 
 from moa_client.device.drafter_choice import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
-from moa_client.doctor.drafting import find_drafters, measure_drafters
+from moa_client.doctor.drafting import examine_companion, find_drafters, measure_drafters
 from moa_client.doctor.judgements import judge_expectation, judge_speed
 from moa_client.doctor.measuring import (
     GOODPUT_SECONDS,
@@ -64,6 +64,7 @@ class ServerExamination:
             ("download", 2 * GOODPUT_SECONDS + 1, self._measure_download),
             ("upload", GOODPUT_SECONDS + 1, self._measure_upload),
             ("drafter", None, self._find_drafters),
+            ("companion", None, self._examine_companion),
             ("speed here", None, self._measure_drafters),
             ("expect", None, self._expect),
         ]
@@ -115,6 +116,9 @@ class ServerExamination:
             find_drafters, self._settings, self._served, self._manifest, self._progress
         )
         return check
+
+    async def _examine_companion(self) -> Check:
+        return await asyncio.to_thread(examine_companion, self._settings, self._served, self._sources, self._progress)
 
     async def _measure_drafters(self) -> Check:
         if self._sources is None:

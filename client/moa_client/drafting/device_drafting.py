@@ -70,7 +70,8 @@ class DeviceDrafting:
         """The rows that are enough now; None: all, if any."""
         if not self.memory.can_be_thin:
             return None
-        is_link_trusted = self._availability.outages.is_link_trusted(now)
+        reads_itself = self._thread is not None and self._thread.may_begin  # a companion writes without any row
+        is_link_trusted = reads_itself or self._availability.outages.is_link_trusted(now)
         return self._thin_rule.wanted(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
 
     def count(self, tokens: int) -> None:
@@ -123,6 +124,11 @@ class DeviceDrafting:
         """Gives the drafter the committed text; memory rows of what it must forget are dropped too."""
         if self._thread is not None:
             self.memory.crop(self._thread.tell(text, hashes))
+
+    def read_question(self, text: Sequence[int], hashes: PrefixHashes) -> None:
+        """Has a drafter that reads texts itself begin to read while the server reads the question."""
+        if self._thread is not None and self._thread.may_begin:
+            self.tell(text, hashes)
 
     def restart(self) -> None:
         """Called when the text under the drafter's work has changed: what it is making is out of date."""

@@ -19,7 +19,7 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.drafters import ClientDrafter
+from moa_client.drafting.drafters import ClientDrafter, ReadingDrafter
 from moa_client.drafting.results import (
     DraftCompleted,
     DrafterFailed,
@@ -31,6 +31,8 @@ from moa_client.drafting.results import (
 from moa_client.drafting.streamed import DraftStep
 
 MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
+IDLE_SECONDS = 0.002  # without a call, before the text is read ahead: a draft may be due at once
+READING_SHARE = 0.25  # of the time, at most, that reading ahead takes from drafts that never pause
 FEW_TOKENS = 16  # and rows, that a step reads besides its own work: verdicts bring this many
 
 
@@ -55,6 +57,10 @@ class DrafterThread:
         self._began = False  # before that, the drafter may know another conversation
         self._read = 0  # how many of them the drafter has read in some step
         self._new_rows = 0  # of memory since the last step
+        self._reader = drafter if isinstance(drafter, ReadingDrafter) else None
+        self._reading: asyncio.TimerHandle | None = None  # the text is read ahead from then on
+        self._read_seconds = 0.0  # that the newest piece took
+        self._pause_ends = 0.0  # until then no piece comes between drafts
 
     # ------------------------------------------------------------ on the event loop
 
@@ -88,42 +94,88 @@ class DrafterThread:
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
         """Runs one step of a streamed draft."""
         is_typical = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
-        self._ask(partial(self._grow, step, sampling, is_typical=is_typical))
+        self._ask(partial(self._grow, step, sampling, is_typical=is_typical), writes=False)
 
     def draft(self, committed: int, sampling: Sampling) -> None:
         """Makes a whole draft."""
-        self._ask(partial(self._draft, committed, sampling))
+        self._ask(partial(self._draft, committed, sampling), writes=False)
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
         """Writes the token after the standalone text."""
-        self._ask(partial(self._write, serial, DraftTree.chain(written), sampling))
+        self._ask(partial(self._write, serial, DraftTree.chain(written), sampling), writes=True)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the drafter can begin an answer to a question that no server has read."""
+        return self._reader is not None
 
     def close(self) -> None:
         """Lets the running call end; its result is no longer posted."""
         self._is_closed = True
+        self._read_ahead(is_idle=False)
         if not self._is_shared:
             self._executor.close()
 
     def _call(self, call: Callable[[], None]) -> None:
         self._executor.submit(call).add_done_callback(self._on_called)
 
-    def _ask(self, call: Callable[[], DrafterResult]) -> None:
+    def _ask(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
         self.busy = True
         self._read, self._new_rows = len(self._told), 0
-        self._executor.submit(call).add_done_callback(self._on_asked)
+        self._read_ahead(is_idle=False)
+        self._submit(call, writes=writes)
+
+    def _submit(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
+        """Runs a call as soon as the text that it needs is read; calls of others come between the pieces of that."""
+        asked = self._executor.submit(lambda: None if self._read_on(writes=writes) else call())
+        asked.add_done_callback(lambda done: self._on_asked(done, call, writes=writes))
+
+    def _read_ahead(self, *, is_idle: bool) -> None:
+        """Has the text be read ahead from now on if nothing else is to be done, or not."""
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if is_idle and self._reader is not None and not self.busy and not self._is_closed:
+            self._reading = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._read_piece)
+
+    def _read_piece(self) -> None:
+        self._reading = None
+        self._executor.submit(partial(self._read_on, writes=True)).add_done_callback(self._on_read)
+
+    def _on_read(self, future: asyncio.Future[bool]) -> None:
+        self._pause_ends = time.monotonic() + self._read_seconds * (1 / READING_SHARE - 1)
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            self._fail(error)
+        elif future.result():
+            self._read_ahead(is_idle=True)
 
     def _on_called(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             self._fail(error)
+        else:
+            self._read_ahead(is_idle=True)
 
-    def _on_asked(self, future: asyncio.Future[DrafterResult]) -> None:
+    def _on_asked(
+        self, future: asyncio.Future[DrafterResult | None], call: Callable[[], DrafterResult], *, writes: bool
+    ) -> None:
         self.busy = False
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
             self._fail(error)
-        elif not self._is_closed:
-            self._inbox.post(future.result())
+        elif self._is_closed:
+            return
+        elif (result := future.result()) is None:
+            self.busy = True
+            self._submit(call, writes=writes)
+        else:
+            self._inbox.post(result)
+            if self._reader is not None and time.monotonic() >= self._pause_ends:
+                self._read_piece()  # before the next draft
+            else:
+                self._read_ahead(is_idle=True)
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
@@ -136,6 +188,14 @@ class DrafterThread:
         self._inbox.post(DrafterFailed(error))
 
     # ------------------------------------------------------------ on the thread
+
+    def _read_on(self, *, writes: bool) -> bool:
+        if self._reader is None or self._is_closed:
+            return False
+        began = time.monotonic()
+        is_left = self._reader.read_on(writes=writes)
+        self._read_seconds = time.monotonic() - began
+        return is_left
 
     def _decode(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
         rows = decode(payload, codec, count, width)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,19 @@ class ClientDrafter(Protocol):
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         """The token to write after the newest node of `draft`, and the chance that it is the target's if those of the
         draft are; None: there is nothing to say.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadingDrafter(ClientDrafter, Protocol):
+    """A drafter that knows a text only once it has read it, and needs nothing else to write: it may begin answers."""
+
+    def read_on(self, *, writes: bool) -> bool:
+        """Reads a piece of the text, where there is one to read; whether there is more.
+
+        Args:
+            writes: for text without a server; else for a draft.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Two drafters on one device: the faster one drafts for the server, the one that writes better writes without it.
 
-They read the same memory rows and run the same layers of the target; the states that the server sends are those of the
-one that reuses more layers. State: each drafter's own; both have read the same text.
+If both read memory, they read the same rows and run the same layers of the target; the states that the server sends are
+those of the one that reuses more layers. State: each drafter's own; both have read the same text.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ class PairedDrafter:
         standalone: writes while none does.
     """
 
-    reads_memory = True
-
     def __init__(self, online: ClientDrafter, standalone: ClientDrafter) -> None:
         self._online = online
         self._standalone = standalone
+
+    @property
+    def reads_memory(self) -> bool:
+        return self._online.reads_memory or self._standalone.reads_memory
 
     @property
     def most_depth(self) -> int | None:

@@ -83,7 +83,7 @@ class StandaloneDrafting:
         if not self._may_begin(job):
             if self._left is not job:
                 self._left = job
-                self._answers.hold_back(job)
+                self._answers.hold_back(job, unread=True)
             return
         if self._held is not None:
             if not self._may_show(self._held):
@@ -110,7 +110,7 @@ class StandaloneDrafting:
             self._show(now, job, written)
         else:
             self._held = written
-            self._answers.hold_back(job)
+            self._answers.hold_back(job, unread=False)
 
     def wake_ms(self) -> float | None:
         """When to call `write_on` again if nothing happens; None: no need."""
@@ -126,8 +126,13 @@ class StandaloneDrafting:
         return job
 
     def _may_begin(self, job: Job) -> bool:
-        """Whether there is anything to go by: without the server's memory of a question the drafter writes no sense."""
-        return self.asked_for or self._text.rule.mode == "always" or self._answers.is_read(job)
+        """Whether there is anything to go by: without the server's memory of a question a drafter writes no sense; a
+        companion reads the question itself.
+        """
+        mode = self._text.rule.mode
+        if self.asked_for or mode == "always" or self._answers.is_read(job):
+            return True
+        return mode == "auto" and self._thread is not None and self._thread.may_begin
 
     def _may_show(self, written: TokenWritten) -> bool:
         return self._text.takes(written.chance, asked_for=self.asked_for)

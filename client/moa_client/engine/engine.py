@@ -33,9 +33,10 @@ from moa_client.engine.inbox import (
     NoAnswer,
     OtherModel,
     SameModel,
+    TargetKnown,
     Wake,
 )
-from moa_client.engine.replaced_server import Refit, ReplacedServer
+from moa_client.engine.replaced_server import Adopt, Refit, ReplacedServer
 from moa_client.engine.session_exchange import SessionExchange, now_ms
 from moa_client.link.availability import NOTHING, Availability, GiveUp, LinkCommand, Reaction, SendBeat
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
@@ -52,6 +53,7 @@ class ClientEngine:
         codec: the best one for memory; cheaper ones are also offered.
         offline: do not connect before `go_online`.
         refit: gets a drafter for a server that has another one than before; None: the conversation continues without.
+        adopt: makes the device for a server's model where a companion stands in for any.
         executor: that drafters of several conversations share; None: one of its own.
     """
 
@@ -65,6 +67,7 @@ class ClientEngine:
         *,
         offline: bool = False,
         refit: Refit | None = None,
+        adopt: Adopt | None = None,
         executor: DrafterExecutor | None = None,
     ) -> None:
         settings = settings or DraftingSettings()
@@ -79,10 +82,13 @@ class ClientEngine:
         )
         self.connection = self._exchange.connection
         self.session_figures = self._exchange.figures
-        self._replaced = ReplacedServer(self._exchange, self._inbox, refit)
+        self._replaced = ReplacedServer(self._exchange, self._inbox, refit, adopt)
         self._asked_at = time.monotonic()  # the newest question
         self._spans: AnswerSpans | None = None  # of the running answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
+        self._may_write = settings.standalone.mode != "never"
+        if offline:
+            self._have_companion_write()
 
     @property
     def figures(self) -> Figures:
@@ -239,7 +245,7 @@ class ClientEngine:
                     exchange.on_written(item)
                 case DrafterFailed():
                     exchange.on_drafter_failed(item)
-                case SameModel() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
+                case SameModel() | TargetKnown() | OtherModel() | NoAnswer() | DrafterReady() | DrafterUnusable():
                     reaction = self._replaced.on_finding(item)
                 case Wake():
                     pass
@@ -286,6 +292,7 @@ class ClientEngine:
     def go_offline(self) -> None:
         """Continues without the server until `go_online`."""
         self.availability.go_offline()
+        self._have_companion_write()
         self.wake()
 
     def go_online(self) -> None:
@@ -299,6 +306,11 @@ class ClientEngine:
         """Continues the running answer without the server, however unlikely the text is, until the server is back."""
         self._exchange.drafting.standalone.asked_for = True
         self.wake()
+
+    def _have_companion_write(self) -> None:
+        """Who wants no server has nothing to wait for where a companion answers."""
+        if self._exchange.device.companion is not None and self._may_write:
+            self._exchange.drafting.standalone.asked_for = True
 
     def change_device(self, device: Device | None) -> None:
         """Uses another device from the next question on that has nothing unverified before it; None: keeps this one."""

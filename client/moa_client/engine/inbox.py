@@ -24,6 +24,13 @@ class SameModel:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetKnown:
+    """The server's model can continue what a companion has begun; the device is for that model."""
+
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
 class OtherModel:
     """The server cannot continue the conversation."""
 
@@ -57,7 +64,7 @@ class Wake:
 
 
 StreamEvent = FrameReceived | StreamOpened | StreamLost
-ServerFinding = SameModel | OtherModel | NoAnswer | DrafterReady | DrafterUnusable
+ServerFinding = SameModel | TargetKnown | OtherModel | NoAnswer | DrafterReady | DrafterUnusable
 InboxItem = StreamEvent | DrafterResult | ServerFinding | Wake
 
 

@@ -24,6 +24,7 @@ from moa_client.engine.inbox import (
     OtherModel,
     SameModel,
     ServerFinding,
+    TargetKnown,
 )
 from moa_client.engine.session_exchange import SessionExchange
 from moa_client.link.availability import NOTHING, Reaction
@@ -32,6 +33,7 @@ from moa_client.link.connection import StreamLost
 
 STRANGER_SECONDS = 10.0  # between questions to another model's server; a new question and /online do not wait
 Refit = Callable[[pb.DescribeResponse, Device, float], Awaitable[Device | None]]
+Adopt = Callable[[pb.DescribeResponse, Device], Awaitable[Device]]
 
 
 class ReplacedServer:
@@ -40,14 +42,18 @@ class ReplacedServer:
     Args:
         inbox: takes what the tasks find out; `on_finding` handles it.
         refit: gets the drafter of a server; None: nothing is fetched.
+        adopt: makes the device for a server's model where a companion stands in for any; None: none does.
     """
 
-    def __init__(self, exchange: SessionExchange, inbox: Inbox, refit: Refit | None) -> None:
+    def __init__(
+        self, exchange: SessionExchange, inbox: Inbox, refit: Refit | None, adopt: Adopt | None = None
+    ) -> None:
         self._exchange = exchange
         self._availability = exchange.availability
         self._connection = exchange.connection
         self._inbox = inbox
         self._refit = refit
+        self._adopt = adopt
         self._asking: asyncio.Task[None] | None = None
         self._fitting: asyncio.Task[None] | None = None
         self._refusal: StreamLost | None = None  # the newest
@@ -97,6 +103,9 @@ class ReplacedServer:
         match finding:
             case SameModel(served):
                 return self._on_recognised(served) if self.is_asking else NOTHING
+            case TargetKnown(device):
+                if self.is_asking:
+                    self._on_target(device)
             case OtherModel(error) | NoAnswer(error):
                 return self._on_absent(error) if self.is_asking else NOTHING
             case DrafterReady(device):
@@ -124,6 +133,16 @@ class ReplacedServer:
         self._exchange.connect()
         return NOTHING
 
+    def _on_target(self, device: Device) -> None:
+        """The server's model goes on with what the companion has begun."""
+        self.stop_asking()
+        companion = self._exchange.device.files.target_id
+        self._exchange.adopt(device)
+        label, target = self._connection.dialer.label, device.files.target_id
+        message = f"{label} serves {target}, which continues what {companion} on this device has written."
+        self._exchange.answers.events.append(ServerChanged("address", message))
+        self._exchange.connect()
+
     def _on_absent(self, error: MoaError) -> Reaction:
         """There is no server that can continue the conversation."""
         if isinstance(error, MismatchError) and error.message != self._reported:
@@ -142,6 +161,9 @@ class ReplacedServer:
         while True:
             try:
                 served = await dialer.describe()
+                if self._adopt is not None and self._exchange.device.stands_in:
+                    self._inbox.post(TargetKnown(await self._adopt(served, self._exchange.device)))
+                    return
                 check_model(dialer.label, served.identity, self._exchange.device.identity)
             except MismatchError as error:
                 self._inbox.post(OtherModel(error))

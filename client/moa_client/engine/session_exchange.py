@@ -150,6 +150,12 @@ class SessionExchange:
         self.drafting = self._new_drafting()
         self.drafting.take_over(before)
 
+    def adopt(self, device: Device) -> None:
+        """The device is for a server's model now; what it writes, and drafts, stays the same."""
+        before = self.device
+        self.device = replace(device, drafter=before.drafter, new_drafter=before.new_drafter)
+        self.answers.end_rule = self.device.end_rule
+
     def refuse_drafter(self) -> None:
         """The server has no memory for the drafter; a stream is opened without it from now on."""
         self.device = self.device.refused()
@@ -176,6 +182,7 @@ class SessionExchange:
         if ask is None or job is None:
             return
         self.drafting.online.on_asked()
+        self.drafting.read_question(self._conversation.tokens, self._conversation.hashes)
         if self.connection.is_up and self.availability.is_served:
             self._send_ask(ask, job)
 

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from moa.v1 import moa_pb2 as pb
 from moa_shared.protocol.memory_codec import Codec
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, LinkState
+from moa_client.device.adopting import adopt
 from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.device.refitting import refit
@@ -51,6 +53,7 @@ class Host:
         self._reached = started.reached
         self._row_ms = started.sources.served.row_ms
         self.is_offline = settings.offline
+        self.on_adopted: Callable[[], None] = lambda: None  # called when the device's target is known at last
         self._executor = DrafterExecutor()
         self._loaded: dict[str, asyncio.Task[Device]] = {}  # by the drafter that drafts for the server
 
@@ -91,6 +94,7 @@ class Host:
             drafting_settings(settings, is_read=is_read),
             offline=self.is_offline or reached.served is None,
             refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
+            adopt=self._adopt,
             executor=self._executor,
         )
         engine.connection.traffic.observe = self.frame_tap.observer(facts.identifier if facts is not None else "")
@@ -169,6 +173,14 @@ class Host:
         engine.change_device(changed)
         alone = changed.choice.alone if changed.choice is not None else ""
         conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
+
+    async def _adopt(self, served: pb.DescribeResponse, device: Device) -> Device:
+        """The device for the server's target, which conversations that a companion has begun continue with."""
+        adopted = await adopt(self.settings, self.link, served, device)
+        if self.device.stands_in:
+            self.device = adopted
+            self.on_adopted()
+        return adopted
 
     def _load(self, device: Device, choice: DrafterChoice) -> asyncio.Task[Device]:
         """Loads a drafter once for all conversations, even if the one that wants it is over before it is there."""

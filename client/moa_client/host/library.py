@@ -51,6 +51,7 @@ class Library:
         self._unwatched: dict[str, float] = {}  # since when
         self._leaving: list[asyncio.Task[None]] = []
         self._looking = asyncio.create_task(self._look())
+        host.on_adopted = self._on_adopted
 
     @property
     def open_conversations(self) -> Mapping[str, TextConversation]:
@@ -138,6 +139,7 @@ class Library:
         conversation = self._make(stored.identifier, stored.origin.system, stored, is_read=is_read)
         try:
             conversation.resume(stored)
+            self._set_origin(stored)
         except BaseException:
             self._leaving.append(asyncio.create_task(self._abandon(stored.identifier, conversation)))
             raise
@@ -213,8 +215,23 @@ class Library:
             system,
         )
 
+    def _on_adopted(self) -> None:
+        """The target is known of conversations that the companion has begun."""
+        if self.store is not None:
+            for identifier in self._open:
+                self._set_origin(self.store.load(identifier))
+
+    def _set_origin(self, stored: StoredConversation) -> None:
+        """A conversation that the companion has begun is with the target from here on."""
+        if self.store is not None and stored.origin.target != self.host.device.identity.target_fingerprint:
+            self.store.set_origin(stored.identifier, self._origin(stored.origin.system))
+
     def _is_with_this_model(self, stored: StoredConversation) -> bool:
-        identity, origin = self.host.device.identity, stored.origin
+        """Whether the target, or the companion, whose tokens are the target's, has begun the conversation."""
+        device, origin = self.host.device, stored.origin
+        if device.companion is not None and origin.target == bytes.fromhex(device.companion.fingerprint):
+            return True
+        identity = device.identity
         return (origin.target, origin.tokenizer) == (identity.target_fingerprint, identity.tokenizer_hash)
 
     def _check_model(self, stored: StoredConversation) -> None:

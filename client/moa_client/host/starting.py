@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import NotFoundError, UnavailableError
+from moa_shared.errors import MoaError, NotFoundError, UnavailableError
+from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import Progress
 
+from moa_client.device.companion_offer import take_offered
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import Device, load_device
-from moa_client.device.sources import Sources, find_local_sources, find_sources, means_served
+from moa_client.device.sources import AUTO, Sources, find_local_sources, find_sources, means_served
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
@@ -66,8 +68,22 @@ async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progres
         MoaError: there is no server, and nothing here to continue with; or what is missing cannot be fetched.
     """
     if reached.served is not None:
-        return await find_sources(settings, fleet, reached.served, progress)
+        sources = await find_sources(settings, fleet, reached.served, progress)
+        if settings.companion == AUTO:
+            return replace(sources, companion=await _take_companion(settings, fleet, reached.served, progress))
+        return sources
     return _find_alone(settings, reached.absent, progress)
+
+
+async def _take_companion(
+    settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
+) -> ModelFiles | None:
+    """The companion that the server offers; None: there is none, which is said, and the conversation does without."""
+    try:
+        return await take_offered(settings, fleet, served, progress)
+    except MoaError as error:
+        progress.note(f"{error} So there is no companion.")
+        return None
 
 
 def load(settings: ClientSettings, reached: Reached, sources: Sources, progress: Progress) -> Started:
@@ -88,9 +104,10 @@ def _find_alone(settings: ClientSettings, absent: UnavailableError | None, progr
     Raises:
         MoaError: there is nothing; says why the server is unavailable, if it was asked.
     """
-    writes = settings.drafter not in ("lookup", "none")
+    writes = settings.companion or settings.drafter not in ("lookup", "none")
     sources = find_local_sources(settings, progress) if writes else None
-    if sources is not None and (sources.drafters or not means_served(settings)):
+    is_named = settings.companion not in ("", AUTO)
+    if sources is not None and (sources.drafters or sources.companion or is_named or not means_served(settings)):
         return sources
     raise absent or NotFoundError(
         "There is no drafter on this device to write with.", hint="Connect to a server once to fetch one."

@@ -27,6 +27,7 @@ class ConversationFacts:
         exact: whether the text does not depend on what is verified together.
         drafter: drafts for the server; empty: none that reads its memory.
         drafter_reason: why this one; `alone`: the one that writes without a server.
+        companion: an ordinary model that writes in its place without a server; empty: there is none.
         system: the system prompt; None: the model's own.
         sampling: how answers are chosen where their options say nothing, by name.
         thinking: how answers mark reasoning; None: they have none that is known.
@@ -43,6 +44,7 @@ class ConversationFacts:
     drafter: str = ""
     drafter_reason: str = ""
     alone: str = ""
+    companion: str = ""
     system: str | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
     thinking: ReasoningMarks | None = None

@@ -18,6 +18,7 @@ class PartKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PART_EMBEDDINGS_PACKED: _ClassVar[PartKind]
     PART_HEAD_PACKED: _ClassVar[PartKind]
     PART_LAYERS_PACKED: _ClassVar[PartKind]
+    PART_COMPANION: _ClassVar[PartKind]
 
 class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -56,6 +57,7 @@ PART_DRAFTER: PartKind
 PART_EMBEDDINGS_PACKED: PartKind
 PART_HEAD_PACKED: PartKind
 PART_LAYERS_PACKED: PartKind
+PART_COMPANION: PartKind
 FINISH_UNSPECIFIED: Finish
 FINISH_END_OF_TEXT: Finish
 FINISH_MAX_TOKENS: Finish
@@ -81,7 +83,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, prefix_hashes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms", "manifest_sha256", "load", "cached_tokens", "read_ms", "servers")
+    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms", "manifest_sha256", "load", "cached_tokens", "read_ms", "servers", "companion")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +98,7 @@ class DescribeResponse(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     READ_MS_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     server_version: str
     identity: Identity
@@ -110,7 +113,8 @@ class DescribeResponse(_message.Message):
     cached_tokens: int
     read_ms: float
     servers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ..., manifest_sha256: _Optional[bytes] = ..., load: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., read_ms: _Optional[float] = ..., servers: _Optional[_Iterable[str]] = ...) -> None: ...
+    companion: Companion
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ..., manifest_sha256: _Optional[bytes] = ..., load: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., read_ms: _Optional[float] = ..., servers: _Optional[_Iterable[str]] = ..., companion: _Optional[_Union[Companion, _Mapping]] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("level", "exact", "details")
@@ -133,6 +137,22 @@ class Drafter(_message.Message):
     reused_layers: int
     tokens_a_forward: float
     def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., reused_layers: _Optional[int] = ..., tokens_a_forward: _Optional[float] = ...) -> None: ...
+
+class Companion(_message.Message):
+    __slots__ = ("name", "fingerprint", "family", "bytes", "manifest_sha256", "hub")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    HUB_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: bytes
+    family: str
+    bytes: int
+    manifest_sha256: bytes
+    hub: str
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., family: _Optional[str] = ..., bytes: _Optional[int] = ..., manifest_sha256: _Optional[bytes] = ..., hub: _Optional[str] = ...) -> None: ...
 
 class Identity(_message.Message):
     __slots__ = ("target_id", "target_fingerprint", "tokenizer_hash", "drafter_fingerprint", "execution")
@@ -163,14 +183,16 @@ class Limits(_message.Message):
     def __init__(self, context_tokens: _Optional[int] = ..., draft_nodes: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., constraints: _Optional[bool] = ...) -> None: ...
 
 class FetchDrafterRequest(_message.Message):
-    __slots__ = ("name", "offset", "sha256")
+    __slots__ = ("name", "offset", "sha256", "companion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_FIELD_NUMBER: _ClassVar[int]
     name: str
     offset: int
     sha256: bytes
-    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    companion: bool
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., sha256: _Optional[bytes] = ..., companion: _Optional[bool] = ...) -> None: ...
 
 class FetchDrafterResponse(_message.Message):
     __slots__ = ("manifest", "chunk")

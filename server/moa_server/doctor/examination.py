@@ -40,6 +40,7 @@ from moa_server.doctor.machine_judgements import (
 from moa_server.doctor.protection import check_keys, check_tls
 from moa_server.loading import check_context_length, check_drafter, drafter_paths
 from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
+from moa_server.service.fetching.companion_files import offered_companion
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.level_choice import choose_level
@@ -74,6 +75,7 @@ class ServerExamination:
         steps: list[tuple[str, Callable[[], Check]]] = [
             ("model", self._find_model),
             ("drafter", self._find_drafters),
+            *([("companion", self._find_companion)] if settings.companion else []),
             ("memory", self._plan_memory),
             ("disk", self._check_disk),
             ("port", self._check_port),
@@ -115,6 +117,15 @@ class ServerExamination:
             return Check("drafter", "ok", "none, as wished")
         hint = "`moa-server drafters` lists some; without one devices neither draft nor write offline."
         return Check("drafter", "warn", "none for this model is on this machine", hint)
+
+    def _find_companion(self) -> Check:
+        if self._files is None:
+            return Check("companion", "skip", "not looked for: there is no model")
+        settings = self._settings
+        found = offered_companion(settings.companion, self._files, settings.cache_dir, self._progress)
+        size = decimal(sum(path.stat().st_size for path in found.files.weights))
+        trust = "its text was measured" if found.confidence is not None else "its text was not measured"
+        return Check("companion", "ok", f"{found.files.target_id}, {size}; the same vocabulary; {trust}")
 
     def _plan_memory(self) -> Check:
         if self._files is None or self._drafters is None:

@@ -83,6 +83,7 @@ class MoaService:
                 read_ms=engine.read_ms,
                 servers=self._lifecycle.fleet.names(),
                 manifest_sha256=files.manifest_sha256 if files is not None else b"",
+                companion=files.companion if files is not None else None,
             )
 
         return await self._answer("Describe", run, context, None)

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Protocol
 
 from moa_shared.drafting.reliability import ReliabilityCurve
 from moa_shared.drafting.written import TokenOrigin, WrittenToken
+
+
+class TokenConfidence(Protocol):
+    """What stated chances are worth."""
+
+    def chance(self, written: WrittenToken) -> float:
+        """The chance that a token is right if all before it are."""
+        ...
 
 
 class Confidence:
@@ -33,7 +42,7 @@ class Confidence:
         return self.curves[written.origin].corrected(_stated(written))
 
 
-def chance_of(written: WrittenToken, confidence: Confidence | None) -> float:
+def chance_of(written: WrittenToken, confidence: TokenConfidence | None) -> float:
     """The chance that a token is right if all before it are.
 
     Args:

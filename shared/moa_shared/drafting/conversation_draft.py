@@ -83,14 +83,18 @@ class ConversationDraft:
         self.growing.forget()
         self.state.crop(self.state.next_position)
 
-    def write(self, written: DraftTree, sampling: Sampling, *, guarded: bool = True) -> WrittenToken:
+    def write(
+        self, written: DraftTree, sampling: Sampling, *, guarded: bool = True, copies: bool = True
+    ) -> WrittenToken:
         """The next token of standalone text.
 
         Args:
             written: the text since the newest committed token, a chain.
             guarded: no run of tokens occurs in it a second time (`barred_after`).
+            copies: what the conversation has after the same tokens is written where it is likelier.
         """
-        return self.growing.next_token(written, sampling, barred_after(written.tokens) if guarded else ())
+        barred = barred_after(written.tokens) if guarded else ()
+        return self.growing.next_token(written, sampling, barred, copies=copies)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         """Takes in rows of memory, or of the state that enters the first reused layer."""

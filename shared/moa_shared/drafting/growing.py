@@ -156,6 +156,11 @@ class GrowingDraft:
                 child.state_number = number[child.state_number]
                 below += child.children.values()
 
+    @property
+    def expected(self) -> tuple[int, float] | None:
+        """The drafter's own choice after the newest committed token, and its log-chance; None: it was not asked."""
+        return self._own_choice(self._root, ()) if self._root.expanded and self._root.children else None
+
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
 
@@ -218,16 +223,19 @@ class GrowingDraft:
         nodes = self._next_to_expand(self._place(draft, sampling))
         self._expand([node for node in nodes if node is not self._root])
 
-    def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> WrittenToken:
-        """What to write after the newest node of a draft: the drafter's own choice, or what the conversation has after
-        the same tokens if that is likelier; not one of `barred` if the drafter knows another.
+    def next_token(
+        self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = (), *, copies: bool = True
+    ) -> WrittenToken:
+        """What to write after the newest node of a draft: the drafter's own choice, or, with `copies`, what the
+        conversation has after the same tokens if that is likelier; not one of `barred` if the drafter knows another.
         """
         leaf = self._leaf(draft, sampling)
         if not leaf.expanded:
             self._expand([leaf])
         own = self._own_choice(leaf, barred)
         ahead, form = self._ahead(leaf), self._form
-        copied = self._guesser.copied(ahead, SHORTEST_STANDALONE) if self._guesser is not None else None
+        guesser = self._guesser if copies else None
+        copied = guesser.copied(ahead, SHORTEST_STANDALONE) if guesser is not None else None
         if copied is not None and (copied[0] in barred or (form and not form.permitted(ahead, [copied[0]]))):
             copied = None
         written = likelier(own, copied)

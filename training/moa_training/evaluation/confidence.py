@@ -6,12 +6,13 @@ A cut is a place of an answer where the server is lost; a run is what the drafte
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from statistics import median
 
-from moa_shared.drafting.confidence import Confidence, chance_of
+from moa_shared.drafting.confidence import Confidence, TokenConfidence, chance_of
+from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.drafting.reliability import ReliabilityCounts
 from moa_shared.drafting.written import TokenOrigin
 
@@ -46,7 +47,20 @@ def fit_confidence(runs: Iterable[StandaloneRun]) -> Confidence:
     return Confidence({origin: each.curve() for origin, each in counts.items()})
 
 
-def gated(runs: Sequence[StandaloneRun], confidence: Confidence, threshold: float) -> Gated:
+def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> LearnedConfidence:
+    """The confidence in a companion's text, likewise.
+
+    Args:
+        start: what is known before; it stays as it is.
+    """
+    learned = replace(start)
+    for run in runs:
+        for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
+            learned.learn(chance_of(written, None), right=place < run.right)
+    return learned
+
+
+def gated(runs: Sequence[StandaloneRun], confidence: TokenConfidence, threshold: float) -> Gated:
     """What of each run is shown, and kept.
 
     Args:
@@ -58,7 +72,7 @@ def gated(runs: Sequence[StandaloneRun], confidence: Confidence, threshold: floa
     return Gated(threshold, total / len(runs), median(shown), kept / total if total else 1.0, kept / len(runs))
 
 
-def shown_tokens(run: StandaloneRun, confidence: Confidence | None, threshold: float) -> int:
+def shown_tokens(run: StandaloneRun, confidence: TokenConfidence | None, threshold: float) -> int:
     """How many tokens that can be judged come before the chance of the run falls below the threshold.
 
     Args:

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 import numpy as np
 from moa_shared.defaults import LEAST_CHANCE
-from moa_shared.drafting.confidence import Confidence
+from moa_shared.drafting.confidence import TokenConfidence
 from moa_shared.sampling.scores import log_softmax
 
 from moa_training.evaluation.confidence import shown_tokens
@@ -116,7 +116,7 @@ def standalone_quality(
     answer: Sequence[int],
     cut: int,
     length: int,
-    confidence: Confidence | None = None,
+    confidence: TokenConfidence | None = None,
 ) -> StandaloneQuality:
     """One answer, cut after `cut` tokens, of which it has more.
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 from moa_shared.drafter import Checkpoint, Weights
-from moa_shared.drafting import CHAIN, ConversationDraft, TextGuesser, TextIndex
+from moa_shared.drafting import CHAIN, ConversationDraft, ConversationDrafter, TextGuesser, TextIndex
 from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_shared.protocol.messages import Plane
@@ -114,9 +114,10 @@ class DrafterSubject:
         self.reader = reader
         self._stop_ids = frozenset(stop_ids)
         self._guarded = guarded
+        self._copies = True  # where the conversation has likelier ones
         self._reads_last_hidden = checkpoint.config.reads_last_hidden
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
-        self._new_state = checkpoint.states(target, weights)
+        self._new_state: Callable[[], ConversationDrafter] = checkpoint.states(target, weights)
 
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftForm]) -> list[Acceptance]:
         ids = [*prompt, *answer]
@@ -141,7 +142,7 @@ class DrafterSubject:
         known, runs = 0, []
 
         def following(written: Sequence[int]) -> WrittenToken:
-            return draft.write(DraftTree.chain(written), GREEDY, guarded=self._guarded)
+            return draft.write(DraftTree.chain(written), GREEDY, guarded=self._guarded, copies=self._copies)
 
         for cut in cuts:
             newest = len(prompt) + cut - 1

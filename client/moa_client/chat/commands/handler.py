@@ -18,7 +18,14 @@ from moa_client.chat.commands.kept import list_kept, load_kept, save_kept, title
 from moa_client.chat.commands.setting import change, shown
 from moa_client.chat.commands.table import SETTABLE, help_text, nearest, resolve, unknown_words
 from moa_client.chat.files import file_words, folded, read_text_file
-from moa_client.chat.messages import drafter_words, execution_words, model_words, offline_words, worth_words
+from moa_client.chat.messages import (
+    drafter_words,
+    execution_words,
+    model_words,
+    offline_words,
+    worth_words,
+    writes_alone,
+)
 
 NOTHING_ASKED = "Nothing was asked yet."
 
@@ -203,9 +210,9 @@ class CommandHandler:
     # ------------------------------------------------------------ the link
 
     async def _offline(self, rest: str) -> None:
-        chat = self._chat
+        chat, facts = self._chat, self._chat.conversation.facts
         chat.set_offline(True)
-        chat.say(offline_words(chat.conversation.facts.target, writes=chat.settings.alone == "always"))
+        chat.say(offline_words(facts, writes=writes_alone(facts, chat.settings.alone)))
 
     async def _online(self, rest: str) -> None:
         self._chat.set_offline(False)
@@ -214,7 +221,7 @@ class CommandHandler:
     async def _alone(self, rest: str) -> None:
         chat = self._chat
         chat.conversation.write_alone()
-        chat.say(worth_words(chat.conversation.facts.target))
+        chat.say(worth_words(chat.conversation.facts))
         if (waiting := chat.waiting_question) is not None:
             await chat.rewind(waiting.number - 1)
             await chat.put(waiting.question)

@@ -1,40 +1,38 @@
-"""What clients may fetch: the manifest of the client's half, and ranges of its files (FetchDrafter).
+"""What clients may fetch: the client's half and a companion, each a manifest and ranges of its files (FetchDrafter).
 
 State: the files, made and hashed once, when the server starts, in the cache folder. Invariant: what is given out is
-what the manifest says, byte for byte; nothing but the manifest's files is ever read for a client.
+what a manifest says, byte for byte; nothing but the manifests' files is ever read for a client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError, DiskFullError, MismatchError, MoaError, NotFoundError
+from moa_shared.errors import ConfigError, DiskFullError, MoaError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import building, cache_root, locked
 from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
 from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names, write_part
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
-from moa_shared.protocol.handshake_checks import manifest_sha256
 
+from moa_server.service.fetching.companion_files import CompanionFiles
 from moa_server.service.fetching.fetch_places import FetchPlaces
+from moa_server.service.fetching.offer import CHUNK_BYTES, Offer, OfferedFile, Send
 
 log = structlog.get_logger()
 
-RANGE_BYTES = 4 << 20  # of one call: what gRPC may hold for a slow client, since awaiting a write holds nothing back
-CHUNK_BYTES = 64 << 10  # lets verdicts of other calls pass between
 PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
     "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
     "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
 }
-
-Send = Callable[[pb.FetchDrafterResponse], Awaitable[int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +49,6 @@ class DrafterFile:
     reads_head: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _OfferedFile:
-    path: Path
-    entry: pb.PartFile
-
-
 class DrafterFiles:
     """The client's half of what is served.
 
@@ -66,6 +58,7 @@ class DrafterFiles:
         drafters: the first one is that whose memory is served; none: clients get only the text files.
         cache_dir: where parts are kept.
         chunk_bytes: the largest piece of a file in one message.
+        companion: that is offered besides; None: none.
     """
 
     def __init__(
@@ -75,14 +68,16 @@ class DrafterFiles:
         drafters: Sequence[DrafterFile],
         cache_dir: Path | None = None,
         chunk_bytes: int = CHUNK_BYTES,
+        companion: CompanionFiles | None = None,
     ) -> None:
         self._files = files
         self._identity = identity
         self._drafters = tuple(drafters)
         self._cache_dir = cache_dir
         self._chunk_bytes = min(chunk_bytes, CHUNK_BYTES)
-        self._parts: dict[str, _OfferedFile] = {}
-        self._manifest = pb.PartManifest()
+        self._companion = companion
+        self._parts: Offer | None = None
+        self._companion_offer: Offer | None = None
         self._lock = asyncio.Lock()
         self._places = FetchPlaces()
         self._preparation: asyncio.Task[None] | None = None
@@ -100,18 +95,27 @@ class DrafterFiles:
     async def _prepare_early(self) -> None:
         try:
             await self._ready()
+            if self._companion is not None:
+                await self._ready(companion=True)
         except MoaError as error:
             log.warning("parts for clients cannot be made yet", reason=error.message)
 
     @property
     def manifest_sha256(self) -> bytes:
-        """The manifest's hash; empty until the manifest is made."""
-        return manifest_sha256(self._manifest) if self._parts else b""
+        """The hash of the manifest of the client's half; empty until that is made."""
+        return self._parts.manifest_sha256 if self._parts is not None else b""
+
+    @property
+    def companion(self) -> pb.Companion | None:
+        """What clients are told of the companion; None: there is none."""
+        return self._companion.described(self._companion_offer) if self._companion is not None else None
 
     def prepare(self) -> None:
         """Makes and hashes the files now; if that fails, the first request tries again and gets the error."""
         try:
-            self._make_ready()
+            self._offer_parts()
+            if self._companion is not None:
+                self._offer_companion()
         except MoaError as error:
             log.warning("parts for clients are not ready", reason=error.message)
 
@@ -122,77 +126,51 @@ class DrafterFiles:
             owner: who calls (`Caller.owner`).
 
         Raises:
-            NotFoundError: no file of that name.
+            NotFoundError: no file of that name, or it is no longer the one that was hashed; or there is no companion.
             MismatchError: the file is not the one that the client began to fetch.
             OverloadedError: too many downloads at once.
             MoaError: the parts cannot be made.
         """
         async with self._places.take(owner) as moved:
-            parts = await self._ready()
+            offer = await self._ready(companion=request.companion)
             if request.name:
-                await self._send_range(_find(parts, request), request.offset, send, moved)
+                await offer.find(request).send(request.offset, self._chunk_bytes, send, moved)
             else:
-                await send(pb.FetchDrafterResponse(manifest=self._manifest))
+                await send(pb.FetchDrafterResponse(manifest=offer.manifest))
 
-    async def _send_range(self, part: _OfferedFile, offset: int, send: Send, moved: Callable[[], None]) -> None:
-        end = min(part.entry.size, offset + RANGE_BYTES)
-        if offset >= end:
-            return
-        with part.path.open("rb") as file:
-            file.seek(offset)
-            while offset < end:
-                data = await asyncio.to_thread(file.read, min(self._chunk_bytes, end - offset))
-                if not data:  # truncated since it was hashed: the client's check will say so
-                    return
-                await send(pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=offset, data=data)))
-                moved()
-                offset += len(data)
-
-    async def _ready(self) -> dict[str, _OfferedFile]:
+    async def _ready(self, *, companion: bool = False) -> Offer:
         async with self._lock:
-            if not self._parts:
-                await asyncio.to_thread(self._make_ready)
-        return self._parts
+            made = self._companion_offer if companion else self._parts
+            if made is not None:
+                return made
+            return await asyncio.to_thread(self._offer_companion if companion else self._offer_parts)
 
-    def _make_ready(self) -> None:
-        parts = self._prepare()
-        self._manifest = pb.PartManifest(identity=self._identity, files=[part.entry for part in parts.values()])
-        self._parts = parts
-        size = sum(part.entry.size for part in parts.values())
-        log.info("parts for clients are ready", files=len(parts), bytes=size)
+    def _offer_parts(self) -> Offer:
+        offer = self._parts = self._prepare()
+        log.info("parts for clients are ready", files=len(offer.manifest.files), bytes=offer.bytes)
+        return offer
 
-    def _prepare(self) -> dict[str, _OfferedFile]:
+    def _offer_companion(self) -> Offer:
+        if self._companion is None:
+            raise NotFoundError("This server offers no companion.", hint="Give --companion FILE, or leave it out.")
+        with _said_to_clients():
+            offer = self._companion_offer = self._companion.offer(cache_root(self._cache_dir))
+        name, hub = self._companion.files.target_id, self._companion.hub
+        log.info("a companion is offered", companion=name, bytes=offer.bytes, **({"hub": hub} if hub else {}))
+        return offer
+
+    def _prepare(self) -> Offer:
         """Makes the missing files and hashes all of them."""
         root = cache_root(self._cache_dir)
-        found: dict[str, _OfferedFile] = {}
-
-        def offer(path: Path, kind: pb.PartKind, name: str | None = None) -> None:
-            sha256 = bytes.fromhex(remembered_hash(path, root))
-            name = name or path.name
-            entry = pb.PartFile(name=name, kind=pb.PartKind.Name(kind), size=path.stat().st_size, sha256=sha256)
-            found[name] = _OfferedFile(path, entry)
-
-        try:
-            for name in TEXT_FILES:
-                if (path := self._files.folder / name).is_file():
-                    offer(path, pb.PART_TEXT)
+        with _said_to_clients():
+            texts = [self._files.folder / name for name in TEXT_FILES]
+            found = [OfferedFile.of(path, pb.PART_TEXT, root) for path in texts if path.is_file()]
             if self._drafters:
-                for path, kind in self._tensors(root):
-                    offer(path, kind)
+                found += [OfferedFile.of(path, kind, root) for path, kind in self._tensors(root)]
             for drafter in self._drafters:
-                sha256 = remembered_hash(drafter.path, root)
-                offer(drafter.path, pb.PART_DRAFTER, f"drafter-{sha256[:16]}.safetensors")
-        except DiskFullError as error:
-            log.exception("parts for clients cannot be made", reason=error.message)
-            raise DiskFullError(
-                "The server's disk has no room for what clients fetch.",
-                hint="Tell whoever runs it, or give --model and --drafter.",
-            ) from None
-        except OSError as error:
-            raise ConfigError(
-                f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
-            ) from error
-        return found
+                name = f"drafter-{remembered_hash(drafter.path, root)[:16]}.safetensors"
+                found.append(OfferedFile.of(drafter.path, pb.PART_DRAFTER, root, name))
+        return Offer(self._identity, found)
 
     def _tensors(self, root: Path) -> list[tuple[Path, pb.PartKind]]:
         """The files of tensors, made once and kept in the cache."""
@@ -229,15 +207,22 @@ class DrafterFiles:
             write_manifest(folder, self._files.target_id, self._files.fingerprint)
 
 
-def _find(parts: dict[str, _OfferedFile], request: pb.FetchDrafterRequest) -> _OfferedFile:
-    part = parts.get(request.name)
-    if part is None:
-        raise NotFoundError(f"The server has no file {request.name[:80]!r} for clients.", hint="Fetch the manifest.")
-    if request.sha256 and request.sha256 != part.entry.sha256:
-        raise MismatchError(
-            f"file {request.name}",
-            part.entry.sha256.hex()[:12],
-            request.sha256.hex()[:12],
-            hint="The server serves another model or drafter now: start again.",
-        )
-    return part
+@contextmanager
+def _said_to_clients() -> Iterator[None]:
+    """A block that reads and writes the server's files: clients get its errors, without the names of the files.
+
+    Raises:
+        DiskFullError, ConfigError: as said.
+    """
+    try:
+        yield
+    except DiskFullError as error:
+        log.exception("parts for clients cannot be made", reason=error.message)
+        raise DiskFullError(
+            "The server's disk has no room for what clients fetch.",
+            hint="Tell whoever runs it, or give --model and --drafter.",
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
+        ) from error

@@ -82,7 +82,7 @@ _MATHEMATICS_OF_WINDOWS = ("use_sliding_window", "max_window_layers", "sliding_w
 # Models that see, and their text's family.
 _WITH_A_TEXT_PART = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
 _OF_TEXT = ("architectures", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
-_INDEX = "model.safetensors.index.json"
+WEIGHTS_INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,10 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
     """The files of weights of a model folder, in the index's order where there is one."""
     if (folder / "model.safetensors").is_file():
         return (folder / "model.safetensors",)
-    index = folder / _INDEX
+    index = folder / WEIGHTS_INDEX
     if not index.is_file():
         raise ModelSourceError(
-            f"The folder {folder} holds no model.safetensors and no {_INDEX}.",
+            f"The folder {folder} holds no model.safetensors and no {WEIGHTS_INDEX}.",
             hint="Weights in other formats are not read: save the model with safe_serialization.",
         )
     try:

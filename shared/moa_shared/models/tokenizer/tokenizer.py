@@ -90,6 +90,11 @@ class Tokenizer:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     @property
+    def vocabulary(self) -> dict[str, int]:
+        """The ids of all tokens, added ones too, by how the vocabulary spells them."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
+    @property
     def special_tokens(self) -> dict[str, int]:
         """The ids of special tokens by how they are spelled."""
         added = self._backend.get_added_tokens_decoder()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import drafter_catalog
-from moa_client.device.drafter_catalog import DrafterCatalog
-from moa_client.device.drafter_choice import ServerPace
+from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog
+from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import Checkpoint, fresh_tensors
@@ -22,7 +23,8 @@ from tests.support.decoders import EVEN
 
 ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)
 DEEP = pb.Drafter(name="deep", fingerprint=b"d" * 32, tokens_a_forward=3.7)
-LEVEL_MS = {ONLINE.fingerprint.hex(): 4.0, DEEP.fingerprint.hex(): 7.5}
+SMALL = SimpleNamespace(fingerprint="small", new_state=None, tokens_a_forward=5.0)  # a companion
+LEVEL_MS = {"small": 10.0, ONLINE.fingerprint.hex(): 4.0, DEEP.fingerprint.hex(): 7.5}
 
 
 @pytest.fixture
@@ -38,11 +40,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return timed
 
 
-def catalog(*here: pb.Drafter, load: Any = lambda path: path, **settings: Any) -> DrafterCatalog:
+def catalog(*here: pb.Drafter, load: Any = lambda path: path, companion: Any = None, **settings: Any) -> DrafterCatalog:
     """Of a server with both drafters, on a device that holds some."""
     paths = {drafter.fingerprint: Path(drafter.name) for drafter in here}
     sources = Sources(pb.DescribeResponse(drafters=[ONLINE, DEEP]), cast("Any", None), paths)
-    return DrafterCatalog(ClientSettings(**settings), sources, load=load)
+    return DrafterCatalog(ClientSettings(**settings), sources, companion, load=load)
 
 
 def test_the_fastest_of_those_here_is_taken(measured: list[tuple[str, int]]) -> None:
@@ -50,7 +52,7 @@ def test_the_fastest_of_those_here_is_taken(measured: list[tuple[str, int]]) -> 
     assert both.choose(ServerPace(50.0, 0.9, 0.5)).name == "deep"
     assert both.choose(ServerPace(9.0, 0.9, 0.5)).name == "online"
     assert both.choose(None).name == "deep"  # without a server the one that writes best
-    assert sorted(measured) == sorted((fingerprint, 1) for fingerprint in LEVEL_MS)  # once each
+    assert sorted(measured) == sorted((each.fingerprint.hex(), 1) for each in (ONLINE, DEEP))  # once each
 
 
 def test_trees_are_measured_by_their_breadth(measured: list[tuple[str, int]]) -> None:
@@ -119,3 +121,31 @@ def test_the_one_that_writes_best_joins_one_that_reads_the_same(
     assert (found and found[0]) == beside
     assert both.standalone_for("deep", both.checkpoint("deep")) is None
     assert catalog(ONLINE).standalone_for("online", both.checkpoint("online")) is None
+
+
+def test_a_companion_drafts_where_it_is_faster(measured: list[tuple[str, int]]) -> None:
+    for here in ((ONLINE,), (ONLINE, DEEP)):
+        beside = catalog(*here, companion=SMALL)
+        assert beside.choose(ServerPace(80.0, 0.9, 0.5)).name == COMPANION
+        assert beside.choose(ServerPace(9.0, 0.9, 0.5)).name == "online"
+        assert beside.choose(None).name == here[-1].name  # the companion writes without a server anyhow
+        assert beside.choose(ServerPace(0.0, 0.0, 0.5)).name == "online"
+
+
+def test_a_companion_drafts_where_nobody_else_does_unless_it_is_too_slow(measured: list[tuple[str, int]]) -> None:
+    for alone in (catalog(companion=SMALL), catalog(ONLINE, companion=SMALL, drafter="none")):
+        assert not alone.is_empty
+        assert alone.choose(None) == DrafterChoice(COMPANION, "the only one here")
+        assert alone.choose(ServerPace(30.0, 0.9, 0.5)).name == COMPANION
+        slow = alone.choose(ServerPace(9.0, 0.9, 0.5), COMPANION)
+        assert slow == DrafterChoice(
+            NOBODY,
+            snapshot(
+                "the companion is too slow to draft for the server: a level of its drafts takes 10 ms, a step of the server 9 ms"
+            ),
+        )
+
+
+def test_a_drafter_that_was_asked_for_drafts_beside_a_companion(measured: list[tuple[str, int]]) -> None:
+    choice = catalog(ONLINE, DEEP, companion=SMALL, drafter="deep").choose(ServerPace(80.0, 0.9, 0.5))
+    assert (choice.name, choice.reason, measured) == ("deep", "as wished", [])

@@ -8,14 +8,17 @@ from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, HeldBack
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
+from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.inbox import Inbox
 from moa_client.link.availability import Availability
+from moa_client.memory.thin_rule import CALM_TOKENS
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.thin_memory import THIN, ThinMemory
 
 SILENCE_MS = 60_000.0
 AUTO = StandaloneRule("auto", least_chance=0.5, end_ms=3_000.0, leave_ms=20_000.0)
@@ -35,7 +38,7 @@ class Writer:
         if is_read:
             self.answers.conversation.keep((8,), Finish.UNFINISHED)
         self.availability = Availability(SILENCE_MS, rule.end_ms)
-        settings, planes = DraftingSettings(standalone=rule), {Plane.MEMORY: 4}
+        settings, planes = DraftingSettings(standalone=rule), {Plane.REUSED_STATE: 4, Plane.MEMORY: 4}
         self.drafting = DeviceDrafting(
             drafter, planes, 0.0, Codec.INT4, settings, self.answers, self.availability, Inbox()
         )
@@ -57,6 +60,38 @@ class Writer:
 )
 def test_a_user_waits_for_a_device_that_cannot_write(rule: StandaloneRule, is_read: bool, patience_ms: float) -> None:
     assert Writer(rule, is_read=is_read).drafting.patience_ms == patience_ms
+
+
+class Reader(LookupDrafter):
+    """Reads texts itself."""
+
+    def read_on(self, *, writes: bool) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("drafter", "begins_at_once"), [(Reader(4), True), (LookupDrafter(4), False)])
+async def test_a_drafter_that_reads_texts_itself_has_the_question_at_once(
+    drafter: LookupDrafter, begins_at_once: bool
+) -> None:
+    writer = Writer(AUTO, drafter=drafter)
+    conversation = writer.answers.conversation
+    writer.drafting.read_question(conversation.tokens, conversation.hashes)
+    writer.drafting.close()
+    assert (drafter._text.tokens == conversation.tokens) == begins_at_once
+
+
+@pytest.mark.parametrize(("kind", "thin"), [(Reader, THIN), (LookupDrafter, None)])
+async def test_what_writes_without_rows_needs_few_though_the_link_fails(
+    kind: type[LookupDrafter], thin: ThinMemory | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "reads_memory", True)
+    monkeypatch.setattr(OnlineDrafting, "drafts", False)  # the server does
+    writer = Writer(AUTO, drafter=kind(4))
+    writer.lose(1_000.0)
+    writer.availability.outages.observe(2_000.0, is_served=True)
+    writer.drafting.count(CALM_TOKENS)
+    assert writer.drafting.wanted_memory(3_000.0) == thin
+    writer.drafting.close()
 
 
 def test_nobody_waits_without_an_answer_or_with_a_device_that_can_write() -> None:

@@ -44,6 +44,7 @@ class Named:
 def test_one_drafts_the_other_writes_and_both_know_the_same() -> None:
     online, alone = Named(1), Named(2)
     pair = PairedDrafter(online, alone)
+    assert pair.reads_memory
     pair.restart([5, 6])
     pair.commit([7])
     pair.remember(0, np.zeros((2, 3), np.float32), state=True)

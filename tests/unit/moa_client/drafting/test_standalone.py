@@ -28,8 +28,9 @@ AUTO = StandaloneRule("auto", least_chance=0.5)
 class FakeThread:
     """Remembers what it is asked to write; the test posts the token."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_begin: bool = False) -> None:
         self.busy = False
+        self.may_begin = may_begin
         self.told: list[list[int]] = []
         self.asked: list[tuple[int, list[int]]] = []
 
@@ -48,14 +49,22 @@ class Writer:
 
     Args:
         is_read: the server has begun the answer.
+        is_companion: the drafter reads the question itself.
     """
 
-    def __init__(self, rule: StandaloneRule = ALWAYS, *, has_drafter: bool = True, is_read: bool = False) -> None:
+    def __init__(
+        self,
+        rule: StandaloneRule = ALWAYS,
+        *,
+        has_drafter: bool = True,
+        is_read: bool = False,
+        is_companion: bool = False,
+    ) -> None:
         self.answers = AnswerQueue(Conversation(50), EndRule(frozenset({END_OF_TEXT}), 1000, str))
         self.answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
         if is_read:
             self.answers.conversation.keep((8,), Finish.UNFINISHED)
-        self.thread = FakeThread()
+        self.thread = FakeThread(may_begin=is_companion)
         thread = cast("DrafterThread", self.thread) if has_drafter else None
         self.drafting = StandaloneDrafting(self.answers, thread, MemoryPlan(None, {}, Codec.INT4), rule)
         self.now = 1000.0
@@ -211,6 +220,18 @@ class TestAQuestionThatNoServerHasRead:
         writer.write(4, 0.1)
         assert writer.written == [4]
         assert Writer(ALWAYS).drafting.is_waiting is False
+
+    def test_is_answered_by_a_companion_as_far_as_its_text_is_likely_to_be_right(self) -> None:
+        writer = Writer(AUTO, is_companion=True)
+        writer.write(4, 0.9)
+        writer.write(5, 0.5)
+        assert writer.written == [4]
+        assert list(writer.answers.events)[-1] == HeldBack(unread=False)
+
+    def test_waits_where_a_companion_is_not_to_write(self) -> None:
+        writer = Writer(StandaloneRule("never"), is_companion=True)
+        writer.drafting.write_on(writer.now)
+        assert list(writer.answers.events) == [HeldBack(unread=True)]
 
     def test_is_written_on_once_a_server_has_begun_it(self) -> None:
         writer = Writer(AUTO)

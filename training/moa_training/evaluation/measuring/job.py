@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from moa_kernels import set_threads
-from moa_shared.drafting.confidence import Confidence
+from moa_shared.drafting.confidence import TokenConfidence
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
@@ -25,6 +25,7 @@ from moa_training.cluster.parts import Advance
 from moa_training.data.questions import TaskQuestion, stop_tokens
 from moa_training.evaluation.acceptance import DraftForm
 from moa_training.evaluation.checkpoints import LOOKUP, NONE, load_fitting_checkpoint
+from moa_training.evaluation.companion_subject import PREFIX, CompanionSubject, companion_named, load_subject
 from moa_training.evaluation.measuring.measures import QuestionMeasures
 from moa_training.evaluation.standalone import StandaloneQuality, standalone_quality
 from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, Subject, WritingLimit
@@ -108,7 +109,7 @@ class EvaluationJob:
     target: SameTarget
     checkpoint: str
     fingerprint: str
-    confidence: Confidence | None
+    confidence: TokenConfidence | None
     options: EvaluationOptions
 
     def start(self, progress: Progress) -> Callable[[str, Advance], str]:
@@ -131,20 +132,31 @@ class EvaluationJob:
         if self.checkpoint in (LOOKUP, NONE):
             reader = load_reader(files, 0, options.execution, progress)
             return LookupSubject(reader, stop_ids), [DraftForm(options.chain if self.checkpoint == LOOKUP else 0)]
+        trees = [DraftForm(tree.nodes, tree, options.copies) for tree in options.trees]
+        shapes = [DraftForm(options.chain), *trees]
+        companion = companion_named(self.checkpoint, progress)
+        if companion is not None:
+            self._check(companion.fingerprint)
+            reader = load_reader(files, 0, options.execution, progress)
+            loaded = load_subject(companion, files, options.drafter_weights, progress)
+            return CompanionSubject(loaded, reader, stop_ids), shapes
         checkpoint = load_fitting_checkpoint(self.checkpoint, files)
-        if checkpoint.fingerprint != self.fingerprint:
-            raise MismatchError(
-                f"{self.checkpoint} is another drafter on this worker ({checkpoint.fingerprint[:12]}, "
-                f"the work was planned for {self.fingerprint[:12]}).",
-                hint="Give every node the same file at the same path.",
-            )
+        self._check(checkpoint.fingerprint)
         config = checkpoint.config
         reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
         subject = DrafterSubject(
             checkpoint, reader, WeightReader(files), options.drafter_weights, stop_ids, guarded=options.guarded
         )
-        trees = [DraftForm(tree.nodes, tree, options.copies) for tree in options.trees]
-        return subject, [DraftForm(options.chain), *trees]
+        return subject, shapes
+
+    def _check(self, fingerprint: str) -> None:
+        """Raises MismatchError if a worker has found another drafter by the same name."""
+        if fingerprint != self.fingerprint:
+            raise MismatchError(
+                f"{self.checkpoint} is another drafter on this worker ({fingerprint[:12]}, "
+                f"the work was planned for {self.fingerprint[:12]}).",
+                hint="Give every node the same file at the same path.",
+            )
 
 
 class _Measuring:
@@ -152,7 +164,8 @@ class _Measuring:
 
     def __init__(self, job: EvaluationJob, files: ModelFiles, subject: Subject, shapes: Sequence[DraftForm]) -> None:
         self._options, self._confidence = job.options, job.confidence
-        self._is_drafter, self._writes = bool(job.fingerprint), job.checkpoint != NONE
+        self._reads_memory = bool(job.fingerprint) and not job.checkpoint.startswith(PREFIX)
+        self._writes = job.checkpoint != NONE
         self._files, self._subject, self._shapes = files, subject, shapes
         self._decode, self._stop_ids = load_tokenizer(files).decode, stop_tokens(files)
 
@@ -188,7 +201,7 @@ class _Measuring:
         measured = dict(zip(places, self._qualities(question, places), strict=True))
         measures.standalone = {cut: measured[cut] for cut in cuts}
         measures.shares = {share: measured[cut] for share, cut in shares.items()}
-        if self._is_drafter:
+        if self._reads_memory:
             (measures.cold,) = self._qualities(question, [0], memory=False)
 
     def _qualities(

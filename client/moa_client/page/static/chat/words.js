@@ -185,7 +185,8 @@ function linkNotice(conversation, wantsOnline) {
   if (status?.state === "waiting") return away(waitingWords(reason, conversation.waitSeconds(performance.now())));
   if (status?.state !== "offline") return { kind: "none", text: "" };
   if (!wantsOnline) {
-    const writes = `the small model on this device writes, much worse than ${conversation.facts.target}.`;
+    const { companion, target } = conversation.facts;
+    const writes = `${companion || "the small model on this device"} writes${companion ? "" : `, much worse than ${target}`}.`;
     const what = running && !running.heldBack ? writes : "questions wait for the server.";
     return { ...away(`You are offline: ${what}`), action: { name: "online", label: "Go online" } };
   }

@@ -1,0 +1,170 @@
+"""Makes a device's drafters: over a checkpoint's weights and parts of the target, or over a companion's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moa_shared.constraints.library import constraint_compiler
+from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import NewState
+from moa_shared.drafter.checkpoint.confidence_file import confidence_for
+from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafter.companion.confidence_file import confidence_beside
+from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.errors import MismatchError
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
+from moa_shared.models.network.layer_sizes import kv_width_if_differing
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.tokenizer.end_of_text import end_of_text
+
+from moa_client.device.mapped_parts import target_parts
+from moa_client.drafting.answer_forms import ConversationForms, DeviceForms
+from moa_client.drafting.companion import CompanionDrafter
+from moa_client.drafting.drafters import ClientDrafter, MoaDrafter, Recipe
+from moa_client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from moa_shared.constraints.compiler import ConstraintCompiler
+
+
+def named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
+    """A checkpoint that the user names.
+
+    Raises:
+        MismatchError: it was trained for another target.
+        MoaError: it cannot be loaded.
+    """
+    checkpoint = load_checkpoint(path)
+    if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
+        raise MismatchError(
+            "target that the drafter was trained for",
+            files.fingerprint[:12],
+            checkpoint.config.target_fingerprint[:12],
+            hint="Give a drafter that was trained for this target, or --drafter none.",
+        )
+    return checkpoint
+
+
+def checkpoint_drafters(
+    checkpoint: Checkpoint,
+    states: NewState,
+    files: ModelFiles,
+    settings: ClientSettings,
+    *,
+    reads_memory: bool,
+    path: Path | None = None,
+    trial: DrafterTrial | None = None,
+) -> Callable[[], ClientDrafter]:
+    """Makes drafters over one checkpoint's weights, which share a trial."""
+    ngrams = ngrams_for(files.fingerprint, path) if settings.copies else None
+    confidence = confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None
+    shape = _growth_shape(settings)
+    forms = DeviceForms(partial(_new_compiler, files))
+
+    def new_drafter() -> ClientDrafter:
+        guesser = TextGuesser(ngrams) if settings.copies else None
+        recipe = _recipe(settings, guesser)
+        return MoaDrafter(
+            states,
+            recipe,
+            reads_memory=reads_memory,
+            shape=shape,
+            guesser=guesser,
+            confidence=confidence,
+            forms=ConversationForms(forms),
+            trial=trial,
+        )
+
+    return new_drafter
+
+
+def companion_drafters(
+    companion: Companion, files: ModelFiles, settings: ClientSettings, *, drafts: bool = True
+) -> Callable[[], CompanionDrafter]:
+    """Makes drafters over the companion's weights.
+
+    Args:
+        files: the target's.
+        drafts: also for a server that answers.
+    """
+    ngrams = ngrams_for(files.fingerprint) if settings.copies else None
+    confidence = confidence_beside(companion.files, files, cache_root(settings.cache_dir))
+    forms = DeviceForms(partial(_new_compiler, files))
+
+    def new_drafter() -> CompanionDrafter:
+        guesser = TextGuesser(ngrams) if settings.copies else None
+        return CompanionDrafter(
+            companion,
+            _recipe(settings, guesser),
+            shape=_growth_shape(settings),
+            guesser=guesser,
+            confidence=confidence,
+            forms=ConversationForms(forms),
+            drafts=drafts,
+        )
+
+    return new_drafter
+
+
+def _growth_shape(settings: ClientSettings) -> GrowthShape:
+    return CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
+
+
+def _new_compiler(files: ModelFiles) -> ConstraintCompiler | None:
+    tokenizer = load_tokenizer(files)
+    ends = end_of_text(files, tokenizer.eos_token_id)
+    return constraint_compiler(tokenizer, int(files.config["vocab_size"]), ends, tries=False)
+
+
+def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, context: int = 0) -> NewState:
+    """The factory of a conversation's draft state, over the parts of the target in `files`.
+
+    Args:
+        context: the most tokens of a conversation at the server; 0: as many as the model was made for.
+
+    Raises:
+        ModelSourceError: a part is missing, or does not have the shape that the drafter needs.
+    """
+    reader = WeightReader(files)
+    parts = target_parts(reader, files, (checkpoint,), settings, context)
+    states = checkpoint.states(reader, settings.dtype, parts=parts)
+    reader.drop_pages()
+    return states
+
+
+def _recipe(settings: ClientSettings, guesser: TextGuesser | None) -> Recipe:
+    if settings.mode == "chain":
+        return lambda state, sampling: draft_chain(state, settings.length, sampling, guesser)
+    shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
+    return lambda state, sampling: draft_tree(state, shape, sampling, guesser)[0]
+
+
+def random_checkpoint(files: ModelFiles) -> Checkpoint:
+    """An untrained drafter of the target's widths, for tests and for comparison: it is almost never right."""
+    values = files.config
+    heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
+    kv_heads = int(values.get("num_key_value_heads") or heads)
+    head_dim = int(values.get("head_dim") or hidden // heads)
+    config = DrafterConfig(
+        vocab_size=int(values["vocab_size"]),
+        hidden_size=hidden,
+        target_layers=int(values["num_hidden_layers"]),
+        target_heads=heads,
+        target_kv_heads=kv_heads,
+        target_head_dim=head_dim,
+        target_kv_width=kv_width_if_differing(values),
+        sa_kv_heads=kv_heads,
+        sa_mlp=hidden,
+        ca_kv_heads=kv_heads,
+        ca_mlp=hidden,
+        lsa_heads=kv_heads,
+        lsa_kv_heads=kv_heads,
+        lsa_mlp=head_dim,
+    )
+    return Checkpoint(config, fresh_tensors(config, seed=0), "")

@@ -1,0 +1,144 @@
+"""A companion on this device: a whole small model, alone or beside a drafter that drafts for the server.
+
+State: how much text it reads at a time, and what its chances are worth, which is learnt from what servers decide and
+shared by all conversations. It reads the committed text when nothing else is to be done, in pieces that are
+short enough for the drafts of all conversations to come between; a draft reads the few tokens that are left.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moa_shared.drafting import Growth, GrowthShape, TextGuesser
+from moa_shared.drafting.learned_confidence import PRIOR_EVIDENCE, LearnedConfidence
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_client.drafting.answer_forms import ConversationForms
+from moa_client.drafting.drafters import ClientDrafter, MoaDrafter, Recipe
+from moa_client.drafting.paired import PairedDrafter
+
+if TYPE_CHECKING:
+    from moa_shared.drafter.companion.loading import Companion
+    from moa_shared.drafter.companion.state import CompanionState
+
+LEAST_PIECE, MOST_PIECE = 8, 512  # tokens; eight take little more time than one (AVX2: 11.7 and 8.4 ms of 135M weights)
+MOST_DECIDED = 16  # tokens of a verdict; more at once are a question, or what a server has checked afterwards
+ASKED_EVERY = 4  # tokens of a piece: of the head a quarter of the work
+PIECE_MS = 15.0  # of a piece: a draft for the server comes no later than by this
+
+
+class CompanionDrafter(MoaDrafter):
+    """Drafts and writes with a companion.
+
+    Args:
+        companion: of the conversation's target.
+        recipe, shape, guesser, forms: as of `MoaDrafter`; the guesser is for drafts alone.
+        confidence: in its text beside the target, which goes on to learn; None: the stated chances, to begin with.
+        drafts: also for a server that answers.
+    """
+
+    def __init__(
+        self,
+        companion: Companion,
+        recipe: Recipe,
+        *,
+        shape: GrowthShape,
+        guesser: TextGuesser | None = None,
+        confidence: LearnedConfidence | None = None,
+        forms: ConversationForms | None = None,
+        drafts: bool = True,
+    ) -> None:
+        self._state: CompanionState
+
+        def new_state() -> CompanionState:
+            self._state = companion.new_state()
+            return self._state
+
+        super().__init__(
+            new_state,
+            recipe,
+            reads_memory=False,
+            shape=shape,
+            guesser=guesser,
+            forms=forms,
+        )
+        self._trust = confidence or LearnedConfidence(0.0, PRIOR_EVIDENCE)
+        self._decided: set[int] = set()  # positions of answers' tokens for which no choice was known
+        self._context_tokens = companion.context_tokens
+        self._drafts = drafts
+        self._piece = LEAST_PIECE
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        self._decided.clear()
+        super().restart(tokens)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        expected, first = self._draft.growing.expected, len(self._state.tokens)
+        super().commit(tokens)
+        if not 0 < len(tokens) <= MOST_DECIDED:
+            return
+        if expected is None:
+            self._decided.update(range(first, first + len(tokens)))
+        else:
+            self._trust.learn(math.exp(min(0.0, expected[1])), right=expected[0] == tokens[0])
+
+    def read_on(self, *, writes: bool) -> bool:
+        """As of `ReadingDrafter`."""
+        state = self._state
+        is_wanted = (writes or self._drafts) and self._has_room(len(state.tokens))
+        if not is_wanted or state.unread < LEAST_PIECE:
+            return False
+        began = time.perf_counter()
+        for asked in state.read(self._piece, ASKED_EVERY):
+            if asked.position in self._decided:
+                self._trust.learn(asked.chance, right=asked.is_chosen)
+        took_ms = 1e3 * (time.perf_counter() - began)
+        if took_ms > PIECE_MS:
+            self._piece = max(LEAST_PIECE, self._piece // 2)
+        elif 2 * took_ms < PIECE_MS:
+            self._piece = min(MOST_PIECE, 2 * self._piece)
+        read = len(state.tokens) - state.unread
+        self._decided = {position for position in self._decided if position >= read}
+        return state.unread >= LEAST_PIECE
+
+    def draft(self, sampling: Sampling) -> DraftTree:
+        return super().draft(sampling) if self._may_draft() else DraftTree((), ())
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        return super().grow(draft, sampling) if self._may_draft() else Growth()
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        """As of `ClientDrafter`: the model's own choice, of any token, like the target's would be."""
+        if not self._has_room(len(self._state.tokens) + len(draft)):
+            return None
+        self._follow_form(sampling)
+        written = self._draft.write(draft, sampling, guarded=False, copies=False)
+        return written.token, self._trust.chance(written)
+
+    def _may_draft(self) -> bool:
+        return self._drafts and self._has_room(len(self._state.tokens))
+
+    def _has_room(self, length: int) -> bool:
+        """Whether a text of so many tokens is one of those that the model was made for."""
+        return length < self._context_tokens
+
+
+class CompanionPair(PairedDrafter):
+    """A drafter that drafts for the server, and a companion that writes without one.
+
+    Args:
+        online: drafts.
+        companion: writes.
+    """
+
+    def __init__(self, online: ClientDrafter, companion: CompanionDrafter) -> None:
+        super().__init__(online, companion)
+        self._companion = companion
+
+    def read_on(self, *, writes: bool) -> bool:
+        """As of `ReadingDrafter`: no draft waits for the companion."""
+        return writes and self._companion.read_on(writes=True)

@@ -1,0 +1,152 @@
+"""Loads a companion: a GGUF file, a folder or a hub id, computed by the kernels over packed weights that are mapped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from moa_kernels import F16, F32, Cache, KernelError, variant_name
+
+from moa_shared.drafter.companion.state import CompanionState
+from moa_shared.drafter.companion.vocabulary import check_vocabulary, token_count
+from moa_shared.drafter.layers.arithmetic import INT8
+from moa_shared.errors import ConfigError, DiskFullError, ModelSourceError
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
+from moa_shared.models.network.layers import Weights
+from moa_shared.models.network.network import Network
+from moa_shared.models.network.served import check_kernels
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
+from moa_shared.programs.progress import Progress, SilentProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A small model beside a target.
+
+    Args:
+        files: the model's.
+        tokenizer: its own, with its chat template.
+        network: over packed weights, of which all processes that hold it share one copy.
+        columns: of its logits that are tokens of the target.
+        weights_bytes: of those weights.
+        tokens_a_forward: that its drafts bring, with the target's own; 0: not known.
+    """
+
+    files: ModelFiles
+    tokenizer: Tokenizer
+    network: Network
+    columns: int
+    kv: str = F16
+    weights_bytes: int = 0
+    tokens_a_forward: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.files.target_id
+
+    @property
+    def fingerprint(self) -> str:
+        """Of configuration and weights, hexadecimal."""
+        return self.files.fingerprint
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest text that it was made for."""
+        return int(self.files.config.get("max_position_embeddings") or 1 << 31)
+
+    def new_state(self) -> CompanionState:
+        """The empty state of one conversation."""
+        return CompanionState(self.network, self.columns, kv=self.kv)
+
+    def new_cache(self) -> Cache:
+        """An empty cache, as a conversation's state has one."""
+        return self.network.new_cache(kv=self.kv)
+
+    def beside(self, target: ModelFiles) -> Companion:
+        """The same model as companion of a target, of which only the tokenizer is read.
+
+        Raises:
+            MismatchError: it has another vocabulary.
+        """
+        return replace(self, columns=_columns_for(target, self.files, self.tokenizer))
+
+
+def find_companion(spec: str, cache_dir: Path | None = None, progress: Progress | None = None) -> ModelFiles:
+    """The files of a companion, fetched if need be.
+
+    Args:
+        spec: as of `resolve`.
+
+    Raises:
+        ModelSourceError: it is of a kind that the kernels do not compute.
+        MoaError: as of `resolve`.
+    """
+    files = resolve(spec, cache_dir, progress)
+    try:
+        check_kernels(files.config)
+    except ModelSourceError as error:
+        raise _unusable(files, error) from error
+    return files
+
+
+def load_companion(
+    files: ModelFiles,
+    target: ModelFiles,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    weights: str = INT8,
+) -> Companion:
+    """A companion for a target.
+
+    Args:
+        files: its own, of `find_companion`.
+        target: of which only the tokenizer is read; its own files: it writes for itself.
+        weights: "int8", or "float32" for a reference.
+
+    Raises:
+        MismatchError: it has another vocabulary.
+        ModelSourceError: it cannot be read or computed.
+    """
+    progress = progress or SilentProgress()
+    tokenizer = load_tokenizer(files)
+    columns = _columns_for(target, files, tokenizer)  # before the weights are packed, which takes time
+    packed = _weights(files, cache_dir, progress, weights)
+    size = sum(each.memory.nbytes for each in packed.tiles.values()) if isinstance(packed, TiledWeights) else 0
+    try:
+        network = Network(packed, files.config, plain=weights != INT8)
+    except ModelSourceError as error:
+        raise _unusable(files, error) from error
+    return Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size)
+
+
+def _columns_for(target: ModelFiles, files: ModelFiles, tokenizer: Tokenizer) -> int:
+    """How many of a companion's logits are tokens of the target, whose vocabulary must be its own."""
+    if files.tokenizer_hash == target.tokenizer_hash:
+        return token_count(tokenizer)
+    theirs = load_tokenizer(target)
+    check_vocabulary(tokenizer, theirs, files.target_id, target.target_id)
+    return token_count(theirs)
+
+
+def _weights(files: ModelFiles, cache_dir: Path | None, progress: Progress, weights: str) -> Weights:
+    """Packed in a file of the cache and mapped; in memory where that file cannot be written."""
+    reader = WeightReader(files)
+    if weights != INT8 or variant_name() == "numpy":
+        return reader
+    try:
+        try:
+            return TiledWeights(reader, map_tiles(files, cache_root(cache_dir), progress))
+        except (DiskFullError, ConfigError, OSError):
+            return TiledWeights(reader, tiles_in_memory(files, progress))
+    except KernelError as error:
+        raise _unusable(files, error) from error
+
+
+def _unusable(files: ModelFiles, error: KernelError | ModelSourceError) -> ModelSourceError:
+    why = error.message if isinstance(error, ModelSourceError) else error
+    return ModelSourceError(
+        f"{files.target_id} cannot be a companion. {why}", hint="Choose another model (docs/drafters.md#a-companion)."
+    )

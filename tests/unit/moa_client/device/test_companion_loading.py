@@ -1,0 +1,196 @@
+"""A device with a companion: beside a target's drafters, alone, and before any server was there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa_client.device import adopting
+from moa_client.device.adopting import adopt
+from moa_client.device.drafter_catalog import COMPANION, NOBODY
+from moa_client.device.drafter_choice import DrafterChoice
+from moa_client.device.loading import Device, change_drafter, load_device
+from moa_client.device.sources import Sources, find_local_sources
+from moa_client.drafting.companion import CompanionDrafter, CompanionPair
+from moa_client.host.starting import Reached, find
+from moa_client.settings import ClientSettings
+from moa_shared.drafter import load_checkpoint
+from moa_shared.errors import MismatchError, ModelSourceError, NotFoundError
+from moa_shared.models import resolve
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.sampling.settings import Sampling
+
+from tests.support.messages import raises
+from tests.support.tiny_models import WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
+
+SILENT = SilentProgress()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    return save_tiny_model(tmp_path / "large", template="{{ messages }}")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Of another family and with rows that pad its vocabulary."""
+    folder = save_tiny_model(tmp_path / "small", "qwen3", vocab_size=128, num_hidden_layers=2)
+    save_tokenizer(folder, template="{{ messages }}")
+    return folder
+
+
+def served(large: Path, step_ms: float = 0.0) -> pb.DescribeResponse:
+    files = resolve(str(large))
+    identity = pb.Identity(
+        target_id=files.target_id,
+        target_fingerprint=bytes.fromhex(files.fingerprint),
+        tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+    )
+    return pb.DescribeResponse(identity=identity, step_ms=step_ms, row_ms=step_ms / 100)
+
+
+def load(large: Path, small: Path, step_ms: float = 0.0, **settings: Any) -> Device:
+    client = ClientSettings(model=str(large), companion=str(small), **settings)
+    return load_device(client, served(large, step_ms), SILENT)
+
+
+def test_without_another_drafter_the_companion_drafts_too_and_needs_no_memory(large: Path, small: Path) -> None:
+    for drafter in ("auto", "none"):
+        device = load(large, small, drafter=drafter)
+        assert isinstance(device.drafter, CompanionDrafter)
+        assert device.choice is not None
+        assert (device.choice.name, device.choice.alone) == (COMPANION, "small")
+        assert not device.drafter.reads_memory
+        assert (device.memory_width, device.identity.drafter_fingerprint) == (0, b"")
+        device.drafter.restart([5, 6, 7])
+        assert max(device.drafter.draft(Sampling(0.0)).tokens) < len(WORDS)
+
+
+def test_one_that_is_too_slow_says_so_and_only_writes(large: Path, small: Path) -> None:
+    device = load(large, small, step_ms=1e-6)
+    assert device.choice is not None
+    assert device.choice.name == NOBODY
+    assert "too slow" in device.choice.reason
+    assert isinstance(device.drafter, CompanionDrafter)
+    device.drafter.restart([5, 6, 7])
+    sampling = Sampling(0.0)
+    assert not device.drafter.draft(sampling)
+    assert device.drafter.write(device.drafter.draft(sampling), sampling) is not None
+
+
+@pytest.mark.parametrize("drafter", ["lookup", "random"])
+def test_beside_another_drafter_it_writes(large: Path, small: Path, drafter: str) -> None:
+    device = load(large, small, drafter=drafter)
+    assert isinstance(device.drafter, CompanionPair)
+    assert isinstance(device.for_another_conversation().drafter, CompanionPair)
+    assert not device.drafter.reads_memory
+
+
+def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, small: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(save_drafter(tmp_path / "d.safetensors", small_drafter()))
+    described = served(large)
+    fingerprint = bytes.fromhex(checkpoint.fingerprint)
+    described.drafters.add(name="online", fingerprint=fingerprint, tokens_a_forward=2.0)
+    described.identity.drafter_fingerprint = fingerprint
+    sources = Sources(described, resolve(str(large)), {fingerprint: tmp_path / "d.safetensors"})
+    settings = ClientSettings(companion=str(small))
+    device = load_device(settings, described, SILENT, sources, None)
+    for _ in range(2):
+        assert device.choice is not None
+        assert (device.choice.name, device.choice.alone) == ("online", "small")
+        assert isinstance(device.drafter, CompanionPair)
+        assert device.drafter.reads_memory
+        assert device.memory_width
+        assert device.identity.drafter_fingerprint == fingerprint
+        alone = change_drafter(device, DrafterChoice(COMPANION, ""), settings)
+        assert isinstance(alone.drafter, CompanionDrafter)
+        assert (alone.memory_width, alone.identity.drafter_fingerprint) == (0, b"")
+        device = alone.with_drafter_of(change_drafter(alone, DrafterChoice("online", ""), settings))
+
+
+def test_one_that_means_something_else_by_a_token_is_refused(large: Path, small: Path) -> None:
+    save_tokenizer(small, [*WORDS[:5], "other", *WORDS[6:]])
+    with raises(
+        MismatchError,
+        snapshot(
+            "small cannot be a companion of large: token 5 is 'w5' there and 'other' here. Choose a small model of the target's own family (docs/drafters.md#a-companion)."
+        ),
+    ):
+        load(large, small)
+
+
+def test_another_template_is_said_in_the_log(large: Path, small: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load(large, small)
+    assert not caplog.messages
+    save_tokenizer(small, template="{{ messages[0] }}")
+    load(large, small)
+    assert caplog.messages == snapshot(
+        ["the companion small has another chat template than large: it reads the conversation's"]
+    )
+
+
+def test_files_that_are_no_model_are_refused(large: Path, small: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        load(large, tmp_path / "none.gguf")
+    (small / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ModelSourceError):
+        load(large, small)
+
+
+def offline(small: Path, **settings: Any) -> ClientSettings:
+    return ClientSettings(companion=str(small), offline=True, **settings)
+
+
+def test_without_any_target_the_companion_stands_in_for_it(small: Path) -> None:
+    settings = offline(small)
+    sources = asyncio.run(find(settings, cast("Any", None), Reached(), SILENT))
+    device = load_device(settings, sources.served, SILENT, sources, None)
+    assert device.stands_in
+    assert device.files.target_id == device.identity.target_id == "small"
+    assert isinstance(device.drafter, CompanionDrafter)
+    assert device.tokenizer.chat_template == "{{ messages }}"
+
+
+def test_with_a_target_it_is_its_companion(large: Path, small: Path) -> None:
+    sources = find_local_sources(offline(small, model=str(large)), SILENT)
+    assert sources is not None
+    assert (sources.stands_in, sources.files.target_id) == (False, "large")
+
+
+@pytest.mark.parametrize("fits", [True, False])
+async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_same(
+    large: Path, small: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    settings = offline(small)
+    sources = find_local_sources(settings, SILENT)
+    assert sources is not None
+    device = load_device(settings, sources.served, SILENT, sources, None)
+    if not fits:
+        save_tokenizer(large, [*WORDS[:5], "other", *WORDS[6:]])
+    described = served(large)
+
+    async def find_sources(*_: object) -> Sources:
+        return Sources(described, resolve(str(large)), {})
+
+    monkeypatch.setattr(adopting, "find_sources", find_sources)
+    if not fits:
+        with pytest.raises(MismatchError):
+            await adopt(settings, cast("Any", None), described, device)
+        return
+    adopted = await adopt(settings, cast("Any", None), described, device)
+    assert adopted.identity == described.identity
+    assert adopted.is_refused
+    assert not adopted.stands_in
+    assert adopted.companion is not None
+    assert device.companion is not None
+    assert adopted.companion.network is device.companion.network
+    assert isinstance(adopted.drafter, CompanionDrafter)

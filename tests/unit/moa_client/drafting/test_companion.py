@@ -1,0 +1,145 @@
+"""How a companion reads, drafts and writes on a device; its network is a tiny one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from moa_client.drafting import companion as module
+from moa_client.drafting.companion import LEAST_PIECE, CompanionDrafter, CompanionPair
+from moa_client.drafting.drafters import LookupDrafter, ReadingDrafter
+from moa_kernels import F32
+from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafting import CHAIN, TextGuesser, draft_chain
+from moa_shared.drafting.learned_confidence import LearnedConfidence
+from moa_shared.models.network.network import Network
+from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.tiny_models import SIZES, ModelWeights, tiny_model
+
+GREEDY = Sampling(0.0)
+MODEL = tiny_model()
+NETWORK = Network(ModelWeights(MODEL), MODEL.config, plain=True)
+LIMIT = MODEL.config["max_position_embeddings"]
+EMPTY = DraftTree((), ())
+
+
+def drafter(**options: Any) -> CompanionDrafter:
+    files = cast("Any", SimpleNamespace(target_id="small", fingerprint="", config=MODEL.config))
+    companion = Companion(files, cast("Any", None), NETWORK, SIZES["vocab_size"], F32)
+    return CompanionDrafter(companion, lambda state, sampling: draft_chain(state, 3, sampling), shape=CHAIN, **options)
+
+
+def text(length: int) -> list[int]:
+    return [7 * place % 90 for place in range(length)]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each piece takes, in seconds."""
+    took = [0.0]
+    times = iter(step for _ in iter(int, 1) for step in (0.0, took[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    return took
+
+
+def test_pieces_become_as_large_as_their_time_allows(clock: list[float]) -> None:
+    reading = drafter()
+    reading.restart(text(120))
+    unread = [119]
+    while reading.read_on(writes=True):
+        unread.append(reading._state.unread)
+        clock[0] = 0.0 if len(unread) < 3 else 1.0
+    assert unread == [119, 111, 95, 63, 47, 39, 31, 23, 15]
+    assert reading._state.unread == 15 - LEAST_PIECE
+
+
+def test_what_is_read_ahead_changes_nothing() -> None:
+    ahead, at_once = drafter(), drafter()
+    for each in (ahead, at_once):
+        each.restart(text(60))
+    while ahead.read_on(writes=True):
+        pass
+    assert ahead.write(EMPTY, GREEDY) == pytest.approx(at_once.write(EMPTY, GREEDY))
+    assert ahead.draft(GREEDY) == at_once.draft(GREEDY)
+
+
+def test_beyond_the_texts_that_it_was_made_for_it_says_nothing() -> None:
+    full = drafter()
+    full.restart(text(LIMIT - 1))
+    token = full.write(EMPTY, GREEDY)
+    assert token is not None
+    assert full.write(DraftTree.chain([token[0]]), GREEDY) is None
+    full.commit([token[0]])
+    assert not full.read_on(writes=True)
+    assert not full.draft(GREEDY)
+    assert not full.grow(EMPTY, GREEDY).tokens
+
+
+def test_what_the_conversation_repeats_is_never_written_for_what_the_model_says() -> None:
+    repeating, plain = drafter(guesser=TextGuesser(None)), drafter()
+    for each in (repeating, plain):
+        each.restart([5, 6, 7, 8, 9, 10, 11] * 6)
+    written = repeating.write(EMPTY, GREEDY)
+    assert written == plain.write(EMPTY, GREEDY)
+    assert written is not None
+    assert repeating._draft.write(EMPTY, GREEDY).token == 5 != written[0]  # as another drafter would
+
+
+def test_one_that_is_too_slow_to_draft_writes_all_the_same() -> None:
+    slow = drafter(drafts=False)
+    slow.restart(text(40))
+    assert not slow.read_on(writes=False)
+    assert not slow.draft(GREEDY)
+    assert not slow.grow(EMPTY, GREEDY).tokens
+    assert slow.write(EMPTY, GREEDY) is not None
+
+
+def test_beside_another_drafter_it_writes_and_no_draft_waits_for_it() -> None:
+    pair = CompanionPair(LookupDrafter(4), drafter())
+    pair.restart(text(100))
+    assert isinstance(pair, ReadingDrafter)
+    assert not isinstance(LookupDrafter(4), ReadingDrafter)
+    assert not pair.reads_memory
+    assert not pair.read_on(writes=False)
+    assert pair.read_on(writes=True)
+    pair.commit([3])
+    assert pair.write(EMPTY, GREEDY) is not None
+
+
+def test_it_learns_from_what_the_target_says_while_it_drafts_and_while_it_only_reads() -> None:
+    drafting, reading, question = (drafter(confidence=LearnedConfidence(0.0, 0.5)) for _ in range(3))
+    for each in (drafting, reading, question):
+        each.restart(text(20))
+    for _ in range(40):  # what it says itself
+        token = drafting.write(EMPTY, GREEDY)
+        assert token is not None
+        drafting.commit([token[0]])
+        reading.commit([token[0]])
+    assert drafting._trust.shift > 0.5
+    assert reading._trust.shift == 0.0
+    while reading.read_on(writes=True):
+        pass
+    assert reading._trust.shift > 0.5
+    question.commit(drafting._state.tokens[20:])  # of nobody knows whom
+    while question.read_on(writes=True):
+        pass
+    assert question._trust.shift == 0.0
+
+
+def test_what_the_target_says_instead_lowers_the_chances_of_all_conversations() -> None:
+    shared = LearnedConfidence(0.0, 0.5)
+    one, other = drafter(confidence=shared), drafter(confidence=shared)
+    for each in (one, other):
+        each.restart(text(30))
+    before = other.write(EMPTY, GREEDY)
+    for _ in range(12):
+        token = one.write(EMPTY, GREEDY)
+        assert token is not None
+        one.commit([(token[0] + 1) % 90])
+    after = other.write(EMPTY, GREEDY)
+    assert before is not None
+    assert after is not None
+    assert (after[0], after[1] < before[1]) == (before[0], True)
