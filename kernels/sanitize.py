@@ -164,7 +164,7 @@ def exercise_differing_layers(random: np.random.Generator, *, kv: str) -> None:
     def layer(heads: Heads, own: int, **changes: Any) -> Layer:
         queries, head_ones = shape.heads * heads.dim, np.ones(heads.dim, np.float32)
         embedding = LayerEmbedding(linear(32, 96), linear(96, 32), ones)
-        qkv = linear(queries + own, 96)
+        qkv = linear(queries + own, 128 if "attention_embedding_norm" in changes else 96)
         return Layer(
             ones, qkv, linear(96, queries), ones, linear(2 * changes.get("inner", 160), 96),
             linear(96, changes.get("inner", 160)), head_ones, head_ones, heads=heads, rotary=int(heads.dim > 32),
@@ -178,7 +178,7 @@ def exercise_differing_layers(random: np.random.Generator, *, kv: str) -> None:
     layers = [
         layer(narrow, 128, value_norm=np.ones(32, np.float32), experts=experts, beside=BesideNorms(*[ones] * 4)),
         layer(wide, 96, keys_are_values=True, value_norm=np.ones(96, np.float32)),
-        layer(narrow, 0, reads_layer=0, window=7, inner=320),
+        layer(narrow, 0, reads_layer=0, window=7, inner=320, attention_embedding_norm=np.ones(32, np.float32)),
     ]
     angles = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
     stack = Stack(shape, layers, [Rotary(32, {"rope_type": "default", "rope_theta": 1e4}), Rotary(96, angles)])

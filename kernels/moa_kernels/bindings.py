@@ -62,6 +62,7 @@ class CLayer(ct.Structure):
         ("embedding_gate", CLinear),
         ("embedding_out", CLinear),
         ("embedding_norm", ct.c_void_p),
+        ("attention_embedding_norm", ct.c_void_p),
     )
 
 

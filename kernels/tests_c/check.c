@@ -255,7 +255,7 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
         int other = shape->differs && i == 0, dim = shape->head_dim * (other ? 2 : 1);
         int inner = shape->inner * (other ? 2 : 1), queries = shape->heads * dim;
         heads[i] = (moa_heads_t){other ? 1 : shape->kv_heads, dim};
-        int keys = memory ? 0 : heads[i].count * dim;
+        int keys = memory ? 0 : heads[i].count * dim, reads_own = embedding && i == LAYERS - 1;
         layers[i] = (moa_layer_t){
             .attention_norm = random_floats((size_t)hidden, 1.f),
             .mlp_norm = random_floats((size_t)hidden, 1.f),
@@ -271,13 +271,15 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
             .keys_are_values = other,
             .query_scale = 0.125f,
             .out_scale = shape->differs ? 0.75f : 1.f,
-            .qkv = random_linear(shape->kind, queries + (other ? keys : 2 * keys), hidden, shape->bias),
+            .qkv = random_linear(shape->kind, queries + (other ? keys : 2 * keys), hidden + (reads_own ? embedding : 0),
+                                 shape->bias),
             .out = random_linear(shape->kind, hidden, queries, 0),
         };
         if (!shape->experts || shape->differs) {
             layers[i].gate_up = random_linear(shape->kind, 2 * inner, hidden, 0);
             layers[i].down = random_linear(shape->kind, hidden, inner, 0);
         }
+        if (reads_own) layers[i].attention_embedding_norm = random_floats((size_t)embedding, 1.f);
         if (embedding) {
             layers[i].embedding_gate = random_linear(shape->kind, embedding, hidden, 0);
             layers[i].embedding_out = random_linear(shape->kind, hidden, embedding, 0);
@@ -347,7 +349,7 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
         free_linear(layers[i].embedding_gate), free_linear(layers[i].embedding_out);
         free((void *)layers[i].embedding_norm), free((void *)layers[i].router_norm);
         free((void *)layers[i].experts_norm), free((void *)layers[i].experts_out_norm);
-        free((void *)layers[i].beside_out_norm);
+        free((void *)layers[i].beside_out_norm), free((void *)layers[i].attention_embedding_norm);
     }
     free(x), free(states), free(cosines), free(sines), free(embeddings);
 }

@@ -11,7 +11,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.constraints.library import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.checkpoint.config import EAGLE2
+from moa_shared.drafter.checkpoint.config import EAGLE2, OF_STATES
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
@@ -131,7 +131,9 @@ def load_host(
         constraints=constraint_compiler(tokenizer, target.vocab_size, ends),
         pooling=pooling,
     )
-    offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
+    offered = [
+        DrafterFile(path, drafter.config.reused_layers, not drafter.config.has_own_head) for _, path, drafter in named
+    ]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes, companion)
     parts.prepare()
@@ -195,10 +197,11 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
     config, target = checkpoint.config, files.config
     shapes: dict[str, tuple[object, object]] = {
         "vocabulary": (config.vocab_size, target["vocab_size"]),
-        "hidden size": (config.hidden_size, target["hidden_size"]),
+        "hidden size": (config.state_width, target["hidden_size"]),
         "number of layers": (config.target_layers, target["num_hidden_layers"]),
-        "KV width": (config.kv_width, kv_width(target)),
     }
+    if config.kind not in OF_STATES:  # which read no keys and values
+        shapes["KV width"] = (config.kv_width, kv_width(target))
     if config.target_fingerprint:  # the authors' checkpoints do not name their target: their shapes must fit
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)
     for what, (theirs, ours) in shapes.items():
@@ -214,6 +217,7 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
             f" cannot compute them: {reason}.",
             hint="Give a --drafter that reuses no layers, or --drafter none.",
         )
+    checkpoint.check_server_half()
     log.info("drafter loaded", path=str(path), fingerprint=checkpoint.fingerprint[:12])
     return checkpoint
 
@@ -233,14 +237,17 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         def encode(state: Rows) -> Rows:
             return rows(target.normed(state))
 
-        return MemorySource(encode, config.memory_width, target.layer_count, reads_state=True, fingerprint=fingerprint)
+        last = (target.layer_count,)
+        return MemorySource(encode, config.memory_width, None, reads_layers=last, fingerprint=fingerprint)
     if config.reads_last_hidden:
         raise CheckpointError(
             "A drafter without layer self-attention cannot be served.",
             hint="It is for comparison: moa-train evaluate measures it.",
         )
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
-    return MemorySource(rows, config.memory_width, state_layer, fingerprint=fingerprint)
+    return MemorySource(
+        rows, config.memory_width, state_layer, reads_layers=config.state_entries, fingerprint=fingerprint
+    )
 
 
 def with_drafters(
@@ -277,8 +284,15 @@ def with_drafters(
         states = cache(partial(_load_states, checkpoint, files, context))
         if load_first and not able:
             states()
-        trial = (trials or {}).get(checkpoint.fingerprint) or DrafterTrial()
-        own = OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes, ngrams, trial)
+        config = checkpoint.config
+        own = OwnDrafter(
+            partial(_new_state, states),
+            config.token_bytes,
+            ngrams,
+            (trials or {}).get(checkpoint.fingerprint) or DrafterTrial(),
+            reads_all_rows=config.kind in OF_STATES,
+            block_levels=config.block_levels,
+        )
         able.append(replace(source, drafter=own))
         first_with.setdefault(checkpoint.memory_fingerprint, able[-1])
     return able

@@ -1,4 +1,4 @@
-"""Baselines in the running system: real client and server, and the target's own text, whatever drafts."""
+"""Drafters of other kinds in the running system: real client and server, and the target's own text, whatever drafts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,21 @@ from tests.net.server_peer import IDENTITY, MODEL, make_host
 
 def drafter_of(kind: str) -> Checkpoint:
     """A random drafter of the tiny target."""
-    config = replace(checkpoint(0).config, kind=kind, own_layers=2)
+    changes: dict[str, Any] = {"kind": kind, "own_layers": 2}
+    if kind == "moa":
+        changes = {"lsa": False, "state_entries": (0, 2, 1), "reused_layers": 1}
+    if kind == "eagle3":
+        changes |= {"state_entries": (0, 2, 1), "draft_vocab": 20, "feature_norm": "each", "normed_feedback": True}
+    if kind in ("dflash", "dspark"):
+        changes |= {"kind": "dflash", "state_entries": (3, 1), "block_size": 4, "mask_token": 5, "head_norms": True}
+    if kind == "dspark":
+        changes |= {"anchor_guesses": True, "markov_rank": 8}
+    config = replace(checkpoint(0).config, **changes)
     return Checkpoint(config, fresh_tensors(config, seed=2), "64" * 32)
 
 
 @pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
-@pytest.mark.parametrize("kind", ["eagle2", "independent"])
+@pytest.mark.parametrize("kind", ["eagle2", "independent", "moa", "eagle3", "dflash", "dspark"])
 async def test_the_text_is_the_targets_own(target: KernelTarget, kind: str, rounds: bool) -> None:
     made = drafter_of(kind)
     source = memory_source(made, target)

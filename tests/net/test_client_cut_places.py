@@ -182,6 +182,7 @@ class ScriptDrafter:
     """Guesses the script, mostly right."""
 
     reads_memory = False
+    most_depth = None
 
     def __init__(self, script: Script) -> None:
         self._script = script

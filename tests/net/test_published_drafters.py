@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import grpc.aio
+import numpy as np
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+from moa_client.conversation.events import Event, LinkState
+from moa_client.device.fetching import fetch_manifest
 from moa_client.device.loading import load_device
 from moa_client.device.sources import find_sources
 from moa_client.drafting.settings import DraftingSettings
@@ -19,15 +23,25 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
+from moa_shared.drafter import load_checkpoint
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
+from tests.net.client_talk import Screen, watch
 from tests.net.server_peer import serving
 from tests.net.test_client_engine import ask
-from tests.support.published_drafters import publish_eagle, publish_moa, save_llama3
+from tests.support.published_drafters import (
+    publish_dflash,
+    publish_eagle,
+    publish_eagle3,
+    publish_moa,
+    publish_speculator,
+    save_llama3,
+)
+from tests.support.tiny_models import save_tokenizer
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +60,7 @@ async def streamed(address: str, settings: AnswerSettings) -> list[int]:
 
 @pytest.mark.parametrize("drafting", DRAFTING)
 @pytest.mark.parametrize("named", [True, False], ids=["named at both ends", "sent by the server"])
-@pytest.mark.parametrize("make", [publish_eagle, publish_moa], ids=["eagle", "moa"])
+@pytest.mark.parametrize("make", [publish_eagle, publish_moa, publish_eagle3, publish_speculator, publish_dflash])
 async def test_the_text_is_that_of_plain_streaming(
     tmp_path: Path, make: Callable[[Path], Path], named: bool, drafting: Drafting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,14 +68,20 @@ async def test_the_text_is_that_of_plain_streaming(
     model, drafter = str(save_llama3(tmp_path / "tiny-llama3")), str(make(tmp_path / "published-drafter"))
     settings = ServerSettings(model=model, drafter=drafter, execution="int8", threads=1, drafting=drafting, port=0)
     host = load_host(settings, SilentProgress())
-    async with serving(host) as running, connect([Server(f"127.0.0.1:{running.port}", 10.0, 60.0)]) as link:
+    async with serving(host) as running, connect([server := Server(f"127.0.0.1:{running.port}", 10.0, 60.0)]) as link:
         address = f"127.0.0.1:{running.port}"
         served = await link.describe()
         assert [each.name for each in served.drafters] == ["published-drafter"]
-        client = ClientSettings(server=address, model=model, drafter=drafter if named else "auto")
+        named_files: dict[str, Any] = {"model": model, "drafter": drafter} if named else {}
+        client = ClientSettings(server=address, cache_dir=tmp_path / "device-cache", **named_files)
         sources = await find_sources(client, link, served, SilentProgress())
         device = load_device(client, served, SilentProgress(), sources)
         assert device.identity.drafter_fingerprint == served.identity.drafter_fingerprint
+        if not named:
+            [fetched] = [load_checkpoint(path) for path in sources.drafters.values()]
+            assert not any(name.startswith("fc.") for name in fetched.tensors)  # which the server runs
+            offered = {entry.kind for entry in (await fetch_manifest(server)).files}
+            assert (pb.PART_HEAD_BF16 in offered) != fetched.config.has_own_head
         # Waiting for drafts: a step of the tiny target takes a tenth of a millisecond, and they would all come late.
         waits = drafting == "device"
         how = DraftingSettings(drafting=drafting, rounds=waits, run_ahead=not waits)
@@ -75,3 +95,45 @@ async def test_the_text_is_that_of_plain_streaming(
                 assert not waits or figures.drafted + figures.accepted + figures.stale > 0
         finally:
             await engine.close()
+
+
+async def test_the_authors_drafter_through_a_cut(
+    tmp_path: Path, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts that are right, text of the device's own while there is no server, and the target's in the end."""
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    folder, model = shared_dir / "parity" / "eagle3", tmp_path / "target"
+    shutil.copytree(folder / "a_target", model, copy_function=shutil.copyfile)
+    model.chmod(0o755)
+    save_tokenizer(model, [f"w{index}" for index in range(256)])
+    infer = np.load(folder / "a_infer.npz")
+    prompt, text = infer["prompt_ids"].tolist(), infer["vanilla_ids"][24:].tolist()
+    drafter = str(folder / "a_eagle3")
+    settings = ServerSettings(
+        model=str(model), drafter=drafter, execution="float32", threads=1, port=0, allow_ignore_end_of_text=True
+    )
+    async with serving(load_host(settings, SilentProgress())) as running:
+        address = f"127.0.0.1:{running.port}"
+        async with connect([Server(address, 10.0, 60.0)]) as link:
+            served = await link.describe()
+            client = ClientSettings(server=address, model=str(model), drafter="auto")
+            sources = await find_sources(client, link, served, SilentProgress())
+            device = load_device(client, served, SilentProgress(), sources)
+            how = DraftingSettings(drafting="device", rounds=True, tree=False)
+            engine = ClientEngine(link, device, 256, Codec.BF16, how)
+            screen = Screen()
+
+            async def cut_and_heal(_: Event) -> None:
+                if LinkState.OFFLINE not in screen.states and len(screen.committed) > 12:
+                    engine.go_offline()
+                elif len(screen.provisional) >= 8 and screen.states[-1] is LinkState.OFFLINE:
+                    engine.go_online()
+
+            try:
+                asked = AnswerSettings(Sampling(), max_tokens=len(text), ignore_end_of_text=True)
+                await watch(engine, screen, prompt, asked, cut_and_heal)
+                assert screen.committed == text
+                assert screen.most_provisional >= 8
+                assert engine.figures.accepted > 3
+            finally:
+                await engine.close()

@@ -73,6 +73,7 @@ def test_losses_and_gradients(reference: Reference) -> None:
         blocks.is_start,
     )
     assert losses.cross_entropy.item() == pytest.approx(record["losses"]["forward_KL"], abs=1e-5)
+    assert losses.feature is not None
     assert losses.feature.item() == pytest.approx(record["losses"]["feature_loss"], abs=1e-5)
     assert losses.total.item() == pytest.approx(record["total_loss"], abs=1e-5)
     losses.total.backward()

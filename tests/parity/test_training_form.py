@@ -99,6 +99,7 @@ def test_losses_and_gradients(reference: Reference, name: str) -> None:
     record = case.record
     assert losses.total.item() == pytest.approx(record["total_loss"], abs=1e-5)
     assert losses.cross_entropy.item() == pytest.approx(record["losses"]["forward_KL"], abs=1e-5)
+    assert losses.feature is not None
     assert losses.feature.item() == pytest.approx(record["losses"]["feature_loss"], abs=1e-5)
     if case.reused:
         assert losses.state is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,31 @@ MOA_CONFIG: dict[str, Any] = {  # the keys of huawei-noah/MOASpec-Llama-3-8B-Ins
     "layer_self_attention_num_key_value_heads": 2, "model_type": "moa_spec", "num_attention_heads": HEADS,
     "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": THETA, "self_attention_intermediate_size": 64,
     "self_attention_num_key_value_heads": 1, "torch_dtype": "bfloat16", "vocab_size": SIZES["vocab_size"],
+}  # fmt: skip
+EAGLE3_VOCAB, EAGLE3_MLP = 40, 160
+EAGLE3_CONFIG: dict[str, Any] = {  # the keys of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B
+    "architectures": ["LlamaForCausalLMEagle3"], "bos_token_id": 1, "eos_token_id": END, "hidden_act": "silu",
+    "hidden_size": HIDDEN, "initializer_range": 0.02, "intermediate_size": EAGLE3_MLP, "max_position_embeddings": 256,
+    "model_type": "llama", "num_attention_heads": HEADS, "num_hidden_layers": 1, "num_key_value_heads": KV_HEADS,
+    "pad_token_id": 0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float16",
+    "use_cache": True, "vocab_size": SIZES["vocab_size"], "draft_vocab_size": EAGLE3_VOCAB,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True},
+}  # fmt: skip
+SPECULATORS_CONFIG: dict[str, Any] = {  # the keys of RedHatAI/Qwen3-8B-speculator.eagle3
+    "architectures": ["Eagle3Speculator"], "draft_vocab_size": EAGLE3_VOCAB, "norm_before_residual": True,
+    "eagle_aux_hidden_state_layer_ids": [1, 2, 3], "speculators_model_type": "eagle3", "target_hidden_size": None,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformer_layer_config": {
+        name: value for name, value in EAGLE3_CONFIG.items() if "draft" not in name and "eagle" not in name
+    },
+}  # fmt: skip
+DFLASH_LAYERS = 2
+DFLASH_CONFIG: dict[str, Any] = {  # the keys of z-lab/Qwen3-8B-DFlash-b16
+    "architectures": ["DFlashDraftModel"], "attention_bias": False, "block_size": 6, "head_dim": HEAD_DIM,
+    "dflash_config": {"mask_token_id": SIZES["vocab_size"] - 2, "target_layer_ids": [0, 2]}, "dtype": "bfloat16",
+    "hidden_act": "silu", "hidden_size": HIDDEN, "intermediate_size": 96, "layer_types": ["full_attention"] * 2,
+    "model_type": "qwen3", "num_attention_heads": HEADS, "num_hidden_layers": DFLASH_LAYERS,
+    "num_key_value_heads": KV_HEADS, "num_target_layers": SIZES["num_hidden_layers"], "rms_norm_eps": 1e-5,
+    "rope_theta": THETA, "sliding_window": None, "use_sliding_window": False, "vocab_size": SIZES["vocab_size"],
 }  # fmt: skip
 Tensors = dict[str, torch.Tensor]
 
@@ -81,6 +107,52 @@ def moa_tensors(**changes: torch.Tensor) -> Tensors:
     return {name: tensor.bfloat16().clone() for name, tensor in (tensors | changes).items()}
 
 
+def eagle3_tensors(
+    changes: Mapping[str, torch.Tensor | None] | None = None,
+    *,
+    layer: str = "midlayer",
+    states: int = 3,
+    hidden: int = HIDDEN,
+) -> Tensors:
+    """The tensors of an EAGLE-3 checkpoint, in float16.
+
+    Args:
+        changes: other tensors; None takes one out.
+        layer: what its one layer is called.
+        states: of the target that it reads.
+        hidden: its own width.
+    """
+    tensors: dict[str, torch.Tensor | None] = {
+        "fc.weight": _matrix(hidden, states * HIDDEN, 1),
+        **eagle_layer(layer, hidden, QUERIES, KEYS, EAGLE3_MLP, 2),
+        "norm.weight": _norm(hidden, 7),
+        "lm_head.weight": _matrix(EAGLE3_VOCAB, hidden, 8),
+    }
+    for seed, (part, outputs) in enumerate({"q": QUERIES, "k": KEYS, "v": KEYS}.items()):
+        tensors[f"{layer}.self_attn.{part}_proj.weight"] = _matrix(outputs, 2 * hidden, 20 + seed)
+    tensors |= {f"{layer}.{name}.weight": _norm(hidden, 30) for name in ("input_layernorm", "hidden_norm")}
+    ids = 2 * torch.arange(EAGLE3_VOCAB) + 1
+    tensors |= {"d2t": ids - torch.arange(EAGLE3_VOCAB), "t2d": torch.isin(torch.arange(SIZES["vocab_size"]), ids)}
+    merged = (tensors | dict(changes or {})).items()
+    return {
+        name: (tensor.half() if tensor.is_floating_point() else tensor).clone()
+        for name, tensor in merged
+        if tensor is not None
+    }
+
+
+def dflash_tensors() -> Tensors:
+    """The tensors of a DFlash checkpoint, in bfloat16."""
+    tensors = {"fc.weight": _matrix(HIDDEN, 2 * HIDDEN, 1), "hidden_norm.weight": _norm(HIDDEN, 2)}
+    tensors["norm.weight"] = _norm(HIDDEN, 3)
+    for layer in range(DFLASH_LAYERS):
+        name = f"layers.{layer}"
+        tensors |= eagle_layer(name, HIDDEN, QUERIES, KEYS, 96, 4 + layer)
+        tensors |= {f"{name}.self_attn.{part}_norm.weight": _norm(HEAD_DIM, 10 + layer) for part in "qk"}
+        tensors[f"{name}.input_layernorm.weight"] = _norm(HIDDEN, 20 + layer)
+    return {name: tensor.bfloat16() for name, tensor in tensors.items()}
+
+
 def publish(folder: Path, tensors: Tensors, config: dict[str, Any], *, pickled: bool = False, shards: int = 1) -> Path:
     """Writes a checkpoint as the hub has it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,6 +177,22 @@ def publish_eagle(folder: Path, **how: Any) -> Path:
 def publish_moa(folder: Path) -> Path:
     """As huawei-noah/MOASpec-Llama-3-8B-Instruct: config.json and model.safetensors."""
     return publish(folder, moa_tensors(), MOA_CONFIG)
+
+
+def publish_eagle3(folder: Path, **how: Any) -> Path:
+    """As yuhuili/EAGLE3-LLaMA3.1-Instruct-8B: config.json and pytorch_model.bin, no embeddings."""
+    return publish(folder, eagle3_tensors(), EAGLE3_CONFIG, **{"pickled": True, **how})
+
+
+def publish_speculator(folder: Path) -> Path:
+    """As RedHatAI/Qwen3-8B-speculator.eagle3: nested sizes, and a copy of the target's embeddings."""
+    embeddings = llama3_model().model.embed_tokens.weight.detach()
+    return publish(folder, eagle3_tensors({"embed_tokens.weight": embeddings}, layer="layers.0"), SPECULATORS_CONFIG)
+
+
+def publish_dflash(folder: Path) -> Path:
+    """As z-lab/Qwen3-8B-DFlash-b16: config.json and model.safetensors."""
+    return publish(folder, dflash_tensors(), DFLASH_CONFIG)
 
 
 def _write(path: Path, tensors: Tensors, *, pickled: bool) -> None:

@@ -20,6 +20,10 @@ class RecordingDrafter:
         return None
 
     @property
+    def most_depth(self) -> int | None:
+        return None
+
+    @property
     def next_position(self) -> int:
         return len(self.tokens)
 

@@ -188,6 +188,7 @@ class ToyDrafter:
     """Right as often as its world says."""
 
     reads_memory = False
+    most_depth = None
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -27,10 +27,36 @@ class TrainingSettings(BaseModel):
 class DrafterSettings(TrainingSettings):
     """The drafter's network. Sizes left out are the target's own, which a warm start needs."""
 
-    kind: Literal["moa", "eagle2", "independent"] = Field(default="moa", description="the others are baselines")
-    own_layers: int = Field(default=4, gt=0, description="of an independent model; a seventh of the default target's")
+    kind: Literal["moa", "eagle2", "independent", "eagle3", "dflash"] = Field(
+        default="moa", description="the others are baselines"
+    )
+    own_layers: int = Field(
+        default=4,
+        gt=0,
+        description="of independent, a seventh of the default target's; of dflash, whose authors have 5",
+    )
+    state_entries: tuple[int, ...] | None = Field(
+        default=None,
+        description="of eagle3, dflash, and moa without lsa: which hidden states of the target are read, 0 its "
+        "embeddings, e the output of its layer e - 1; default of eagle3, as its authors: 2, the middle one, and the "
+        "output of the fourth last; of dflash: five from 2 to there; of moa: none",
+    )
+    eagle31: bool = Field(
+        default=False, description="eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)"
+    )
+    train_head: bool = Field(
+        default=False, description="of eagle3: its head is trained, as its authors do; false: it is the target's"
+    )
+    block_size: int = Field(default=8, ge=2, le=64, description="rows of a block of dflash; authors: 16, and 8")
+    mask_token: int | None = Field(
+        default=None,
+        ge=0,
+        description="of dflash: what its blocks are filled with; default: the vocabulary's last token",
+    )
     eagle_noise: float = Field(default=0.2, ge=0, description="width of the noise on EAGLE-2's inputs; authors: 0.2")
-    lsa: bool = Field(default=True, description="false: the memory is the target's last hidden state (ablation)")
+    lsa: bool = Field(
+        default=True, description="false: the memory is made from state_entries, or is the last hidden state (ablation)"
+    )
     norms_near_zero: bool = Field(default=False, description="authors' mistake: norms start near 0 (cold starts)")
     unscaled_memory_rope: bool = Field(default=False, description="authors' mistake: CA and LSA lose rope scaling")
     reused_layers: int = Field(default=0, ge=0, description="N, the target's last layers that the drafter runs too")
@@ -59,6 +85,13 @@ class DrafterSettings(TrainingSettings):
             raise ValueError(f"drafter.memory_of is for moa drafters only, not for {self.kind}")
         if self.kind != "moa" and self.reused_layers:
             raise ValueError(f"drafter.reused_layers is for moa drafters only, not for {self.kind}")
+        if self.kind in ("eagle2", "independent") and self.state_entries is not None:
+            raise ValueError(f"drafter.state_entries is for eagle3, dflash and moa only, not for {self.kind}")
+        if self.kind == "moa" and self.lsa and self.state_entries is not None:
+            raise ValueError("drafter.state_entries is in place of layer self-attention: drafter.lsa must be false")
+        for name in ("eagle31", "train_head"):
+            if self.kind != "eagle3" and getattr(self, name):
+                raise ValueError(f"drafter.{name} is for eagle3 only, not for {self.kind}")
         if self.norms_near_zero and self.warm_start:
             raise ValueError("drafter.norms_near_zero needs drafter.warm_start = false")
         return self
@@ -83,6 +116,11 @@ class BlockSettings(TrainingSettings):
     )
     prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: only in answers")
     depth_decay: float = Field(default=0.9, gt=0, le=1, description="weight of each further token of a block")
+    anchors: int = Field(
+        default=128,
+        gt=0,
+        description="of dflash: blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> BlockSettings:
@@ -100,6 +138,13 @@ class LossSettings(TrainingSettings):
     feature: float = Field(default=1.0, ge=0)
     count_starts: bool = Field(default=False, description="authors' mistake: block starts count as zero state error")
     inject_true_state: bool = Field(default=False, description="authors' form for N > 0")
+    steps: int = Field(default=7, gt=0, description="of eagle3's test in training; authors: 7, speculators: 3")
+    step_decay: float = Field(default=0.8, gt=0, le=1, description="weight of each further step; authors: 0.8")
+    guess_decay: float = Field(
+        default=4.0,
+        gt=0,
+        description="guesses of dflash's blocks until their weight is 1 / e; authors: 7, blocks of 8: 4",
+    )
 
 
 class OptimiserSettings(TrainingSettings):
@@ -137,8 +182,9 @@ class CacheSettings(TrainingSettings):
     gigabytes: float = Field(
         default=0.0,
         ge=0,
-        description="of disk in the output folder, each process; 14 kB a token of the default target. An epoch whose "
-        "batches are all kept takes a third less time. 0: none is kept, and every epoch packs its rows again",
+        description="of disk in the output folder, each process; 14 kB a token of the default target, 5 for eagle3. "
+        "An epoch whose batches are all kept takes a third less time. 0: none is kept, and every epoch packs its rows "
+        "again",
     )
 
 

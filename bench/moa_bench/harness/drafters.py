@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.drafter import Checkpoint, DraftDecoder
-from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT, MOA
+from moa_shared.drafter.checkpoint.config import INDEPENDENT
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
     DEFAULT_DRAFTER,
@@ -36,11 +36,9 @@ class MeasuredDrafter:
     def description(self) -> str:
         """For tables: "shipped, N = 3, 16384 draft tokens"."""
         config = self.checkpoint.config
-        what = {
-            MOA: f"N = {config.reused_layers}",
-            EAGLE2: "EAGLE-2",
-            INDEPENDENT: f"independent with {config.own_layers} layers",
-        }[config.kind]
+        what = config.method.removeprefix("MoA, ")
+        if config.kind == INDEPENDENT:
+            what = f"independent with {config.own_layers} layers"
         return f"{self.origin}, {what}, {config.draft_vocab or config.vocab_size} draft tokens"
 
 

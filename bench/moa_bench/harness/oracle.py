@@ -116,6 +116,11 @@ class OracleDrafter:
         return
 
     @property
+    def most_depth(self) -> None:
+        """It drafts a level at a time."""
+        return
+
+    @property
     def next_position(self) -> int:
         return len(self.tokens)
 

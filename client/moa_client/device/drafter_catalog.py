@@ -11,6 +11,7 @@ from pathlib import Path
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_checkpoint
 from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.weights.weights import WeightReader
 
@@ -118,10 +119,10 @@ class DrafterCatalog:
     def _measured(self, drafter: pb.Drafter) -> DrafterCandidate:
         settings, files = self._settings, self._sources.files
 
-        def load() -> tuple[DrafterConfig, DraftState | None]:
+        def load() -> tuple[DrafterConfig, DraftState | BlockState | None]:
             checkpoint = self.checkpoint(drafter.name)
             state = checkpoint.states(WeightReader(files), settings.dtype)()
-            return checkpoint.config, state if isinstance(state, DraftState) else None
+            return checkpoint.config, state if isinstance(state, DraftState | BlockState) else None
 
         took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), self._breadth, load)
         return DrafterCandidate(drafter.name, took, drafter.tokens_a_forward)

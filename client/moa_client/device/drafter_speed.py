@@ -15,6 +15,7 @@ import numpy as np
 from moa_kernels import threads, variant_name
 from moa_shared.drafter import DrafterConfig, DraftState
 from moa_shared.drafter.companion.state import CompanionState
+from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.sources.digest import recall, remember
 
 CONTEXT_TOKENS = 128  # before the measured levels: a question and the first lines of its answer
@@ -26,9 +27,9 @@ def level_ms(
     root: Path,
     fingerprint: str,
     breadth: int,
-    load: Callable[[], tuple[DrafterConfig, DraftState | None] | CompanionState],
+    load: Callable[[], tuple[DrafterConfig, DraftState | BlockState | None] | CompanionState],
 ) -> float:
-    """Time of a level of `breadth` nodes; from the record if there is one.
+    """Time of a level of `breadth` nodes, or a block's for each of its levels; from the record if there is one.
 
     Args:
         root: the cache folder.
@@ -42,7 +43,7 @@ def level_ms(
         return known
     loaded = load()
     if isinstance(loaded, CompanionState):
-        state: DraftState | CompanionState = loaded
+        state: DraftState | BlockState | CompanionState = loaded
         state.extend(_text(loaded.columns))
     else:
         config, drafter = loaded
@@ -59,7 +60,7 @@ def _text(vocab_size: int) -> list[int]:
     return [int(token) for token in np.random.default_rng(0).integers(0, vocab_size, CONTEXT_TOKENS)]
 
 
-def _prepare(state: DraftState, config: DrafterConfig) -> None:
+def _prepare(state: DraftState | BlockState, config: DrafterConfig) -> None:
     """Gives a drafter a text, and memory of it."""
     rng = np.random.default_rng(0)
     state.extend(_text(config.vocab_size))
@@ -69,10 +70,16 @@ def _prepare(state: DraftState, config: DrafterConfig) -> None:
         state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
 
 
-def _measure(state: DraftState | CompanionState, breadth: int) -> float:
-    """The median of some levels, each below the one before."""
-    state.begin()
+def _measure(state: DraftState | BlockState | CompanionState, breadth: int) -> float:
+    """The median of some levels, each below the one before; of a block drafter that of some blocks, by level."""
     took = []
+    if isinstance(state, BlockState):
+        for _ in range(LEVELS):
+            began = time.perf_counter()
+            state.begin()
+            took.append(1e3 * (time.perf_counter() - began) / state.most_depth)
+        return median(took)
+    state.begin()
     for level in range(LEVELS):
         first = level * breadth
         parents = [max(-1, first - breadth + node) for node in range(breadth)] if level else [-1] * breadth

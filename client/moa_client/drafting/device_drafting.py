@@ -54,7 +54,10 @@ class DeviceDrafting:
         self._thread = thread = DrafterThread(drafter, inbox, executor) if drafter is not None else None
         self.memory = MemoryPlan(thread if drafter is not None and drafter.reads_memory else None, planes, codec)
         drafts = thread if settings.device_drafts else None
-        self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, plain_ms)
+        block_levels = drafter.most_depth if drafter is not None else None
+        self.online = OnlineDrafting(
+            settings, answers.conversation, drafts, self.memory, plain_ms, block_levels=block_levels
+        )
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 

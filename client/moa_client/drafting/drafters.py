@@ -42,6 +42,11 @@ class ClientDrafter(Protocol):
         """Whether it uses the server's memory."""
         ...
 
+    @property
+    def most_depth(self) -> int | None:
+        """Levels of a draft that come with its first step, and the most that there are; None: each takes a step."""
+        ...
+
     def restart(self, tokens: Sequence[int]) -> None:
         """Sets the tokens of the conversation."""
         ...
@@ -125,6 +130,10 @@ class MoaDrafter:
     def reads_memory(self) -> bool:
         return self._reads_memory and not self._is_dropped
 
+    @property
+    def most_depth(self) -> int | None:
+        return self._draft.state.most_depth
+
     def restart(self, tokens: Sequence[int]) -> None:
         self._draft.restart(tokens)
 
@@ -171,6 +180,7 @@ class LookupDrafter:
     """
 
     reads_memory = False
+    most_depth = None
 
     def __init__(self, length: int) -> None:
         self._text = TextIndex()

@@ -30,6 +30,7 @@ class OnlineDrafting:
         drafter: None: it does not draft here.
         memory: whose newest row drafting waits for.
         plain_ms: of a plain step, as the server reports; 0: not known.
+        block_levels: as of `DraftWindow`.
     """
 
     def __init__(
@@ -39,9 +40,14 @@ class OnlineDrafting:
         drafter: OnlineDrafter | None,
         memory: MemoryPlan,
         plain_ms: float = 0.0,
+        *,
+        block_levels: int | None = None,
     ) -> None:
         self.window = DraftWindow(
-            TREE_BYTES if settings.tree else CHAIN_BYTES, run_ahead=settings.run_ahead, plain_ms=plain_ms
+            TREE_BYTES if settings.tree else CHAIN_BYTES,
+            run_ahead=settings.run_ahead,
+            plain_ms=plain_ms,
+            block_levels=block_levels,
         )
         rule = self.window if settings.new_rule is None else settings.new_rule()
         self.streamed = StreamedDrafting(conversation, rule, announces_nothing=not settings.run_ahead)
@@ -116,8 +122,11 @@ class OnlineDrafting:
 
     def on_extended(self, now: float, extended: DraftExtended) -> None:
         """Takes in a step of the drafter."""
-        self.window.on_drafted(now, extended.took_ms if extended.growth.tokens else None)
-        self.streamed.on_extended(extended.step, extended.growth)
+        step, growth = extended.step, extended.growth
+        self.window.on_drafted(now, extended.took_ms if growth.tokens else None)
+        if not self._memory.lacks_prompt:
+            self.window.on_overtaken(growth, self.streamed.tokens_since(step))
+        self.streamed.on_extended(step, growth)
 
     def on_completed(self, completed: DraftCompleted) -> Draft | None:
         """Takes in a whole draft, and gives it back to be sent; None: the conversation has moved on."""

@@ -12,6 +12,9 @@ A level less likely than h^i = what the server asks of a node is left to it: a s
 for its time.
 h is the upper bound of the acceptance, so a drafter that failed long ago is tried again; so is one that was slow.
 
+Blocks. The levels of a block cost one draft step together, and end with it. None is begun while more than half of one
+is in flight: a verdict takes a draft whole, mostly, or breaks it, and the new block with it (docs/adr/0057).
+
 Frames. The server reads a draft when a step begins, so nodes may wait for each other: with s nodes sent for each token
 of the text, frames of n nodes cost s * (FRAME_BYTES / n + NODE_BYTES) a token; n is the smallest that keeps the budget.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from moa_shared.drafting import Growth
 from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -52,9 +56,17 @@ class DraftWindow:
         bytes_a_token: of drafts that may be sent up for each token of the text: CHAIN_BYTES or TREE_BYTES.
         run_ahead: whether the server steps without a draft; if not, no draft is too late, and there must always be one.
         plain_ms: time of a plain step without drafting, as the server reports; 0: not known.
+        block_levels: levels that come with one step, and the most that a draft has; None: each level takes a step.
     """
 
-    def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        bytes_a_token: float = CHAIN_BYTES,
+        *,
+        run_ahead: bool = True,
+        plain_ms: float = 0.0,
+        block_levels: int | None = None,
+    ) -> None:
         self.acceptance = TreeAcceptance()
         self.rtt_ms = Smoothed()
         self.draft_ms = Smoothed()
@@ -63,6 +75,9 @@ class DraftWindow:
         self._busy_ms = Smoothed()  # and while it drafted
         self._is_drafting = self._has_drafted = False  # now; since the newest verdict
         self._bytes_a_token = bytes_a_token
+        self._in_blocks = block_levels is not None
+        self._most_levels = min(MOST_LEVELS, block_levels or MOST_LEVELS)
+        self._most_held = (block_levels + 1) // 2 if block_levels else MOST_LEVELS - 1
         self._run_ahead = run_ahead
         self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
         self._sent = 0
@@ -123,6 +138,14 @@ class DraftWindow:
         if took_ms is not None:
             self.draft_ms.add(took_ms)
 
+    def on_overtaken(self, growth: Growth, tokens: Sequence[int]) -> None:
+        """Takes in the first step of a draft that committed tokens have overtaken: no verdict has judged it.
+
+        Only of blocks, of which nothing else may ever come in time; any other step is overtaken now and then.
+        """
+        if self._in_blocks and tokens:
+            self.acceptance.learn(DraftTree(growth.tokens, growth.parents), tokens)
+
     def on_sent(self, nodes: int) -> None:
         """Counts a sent frame with this many nodes."""
         self._sent += nodes
@@ -145,7 +168,7 @@ class DraftWindow:
 
     def _is_worth(self, draft: DraftTree, now_ms: float) -> bool:
         levels = max(draft.depths, default=0)
-        if levels >= MOST_LEVELS:
+        if levels > self._most_held:
             return False
         if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
             return True
@@ -159,11 +182,11 @@ class DraftWindow:
         if price > PRICE:
             step_ms = self._quiet_ms.mean  # the time of a step if nothing were drafted
         gain = 0.0 if levels else -FRAME_PRICE * step_ms
-        for more in range(1, MOST_LEVELS - levels + 1):
-            level = levels + more
-            if not self._run_ahead or level * step_ms > late_ms + more * draft_ms:
+        for more in range(1, self._most_levels - levels + 1):
+            level, took_ms = levels + more, draft_ms if self._in_blocks else draft_ms * more
+            if not self._run_ahead or level * step_ms > late_ms + took_ms:
                 gain += step_ms * hit**level
-            if gain > price * draft_ms * more:
+            if gain > price * took_ms:
                 return True
         return False
 

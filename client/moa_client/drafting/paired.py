@@ -33,6 +33,10 @@ class PairedDrafter:
     def reads_memory(self) -> bool:
         return self._online.reads_memory or self._standalone.reads_memory
 
+    @property
+    def most_depth(self) -> int | None:
+        return self._online.most_depth
+
     def restart(self, tokens: Sequence[int]) -> None:
         self._online.restart(tokens)
         self._standalone.restart(tokens)

@@ -2,7 +2,8 @@
 
 Pure: its caller runs the drafter on its thread and moves frames. State: how much of the conversation's draft
 was sent, and which draft the drafter's step under way belongs to. Invariant: a node is sent once, in order, and never
-after its draft was dropped; a step of the drafter that a verdict has overtaken changes nothing.
+after its draft was dropped; of a step of the drafter that a verdict has overtaken only what hangs below the verdict's
+tokens is taken: the rest of a block that takes longer than a step of the server.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from moa_shared.drafting import Growth
 from moa_shared.protocol.messages import Draft
+from moa_shared.tree.arithmetic import ROOT, subtree
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
@@ -42,12 +44,14 @@ class DraftStep:
         committed: how many tokens of the conversation the drafter must have read.
         draft: below the newest of them.
         numbers: of the newest committed token and of the draft's nodes in the whole tree in flight.
+        text: of the text that has only grown since.
     """
 
     serial: int
     committed: int
     draft: DraftTree
     numbers: tuple[int, ...]
+    text: int = 0
 
 
 class StreamedDrafting:
@@ -64,6 +68,7 @@ class StreamedDrafting:
         self.rule = rule
         self._announces_nothing = announces_nothing
         self._serial = 0
+        self._text = 0  # changes where the text does more than grow
         self._sent = 0  # nodes of the tree in flight that were sent
         self._exhausted = -1  # committed tokens when the drafter had nothing more to guess
         self._told_nothing = -1  # committed tokens when the server learned that nothing comes
@@ -76,19 +81,49 @@ class StreamedDrafting:
             return None
         if not self.rule.may_grow(draft, now_ms):
             return None
-        return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers)
+        return self._step_below(draft)
+
+    def _step_below(self, draft: DraftTree) -> DraftStep:
+        conversation = self.conversation
+        return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers, self._text)
+
+    def tokens_since(self, step: DraftStep) -> list[int]:
+        """What was committed while the first step of a draft ran, and has overtaken it; nothing of any other step."""
+        is_overtaken = step.text == self._text and step.serial != self._serial and not step.draft
+        return self.conversation.tokens[step.committed :] if is_overtaken else []
 
     def on_extended(self, step: DraftStep, growth: Growth) -> None:
-        """Takes in the result of a step, unless its draft is gone."""
+        """Takes in the result of a step, as far as it goes on from the text as it is now."""
         conversation = self.conversation
-        if step.serial != self._serial or conversation.phase is not Phase.ANSWERING:
+        if step.text != self._text or conversation.phase is not Phase.ANSWERING:
             return
+        if step.serial != self._serial:
+            growth = self._overtaken(step, growth)
+            if conversation.draft or not growth.tokens:
+                return
+            step = self._step_below(conversation.draft)
         if not growth.tokens:  # nothing more until something is committed
             self._exhausted = step.committed
             return
         known, first = len(step.draft), conversation.draft_nodes
         parents = [step.numbers[parent + 1] if parent < known else first + parent - known for parent in growth.parents]
         conversation.extend(growth.tokens, parents, growth.copied)
+
+    def _overtaken(self, step: DraftStep, growth: Growth) -> Growth:
+        """What a step's draft and growth have below the tokens that were committed meanwhile."""
+        tree, node = DraftTree(step.draft.tokens + growth.tokens, step.draft.parents + growth.parents), ROOT
+        for token in self.conversation.tokens[step.committed :]:
+            child = tree.child_with(node, token)
+            if child is None:
+                return Growth()
+            node = child
+        kept, parents = subtree(tree.parents, node)
+        copied = {len(step.draft) + index for index in growth.copied}
+        return Growth(
+            tuple(tree.tokens[each] for each in kept),
+            tuple(parents),
+            tuple(place for place, each in enumerate(kept) if each in copied),
+        )
 
     def take_frame(self, *, flush: bool = False) -> Draft | None:
         """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow.
@@ -116,10 +151,14 @@ class StreamedDrafting:
         if effect.kept_draft:
             self.conversation.forget_nodes(self._sent)
         else:
-            self.restart()
+            self._forget()
 
     def restart(self) -> None:
         """Forgets the draft in flight (a new answer, another stream): the next step begins a new one."""
+        self._text += 1
+        self._forget()
+
+    def _forget(self) -> None:
         self._serial += 1
         self._sent = 0
         self._exhausted = self._told_nothing = -1

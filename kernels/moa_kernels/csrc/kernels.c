@@ -93,7 +93,7 @@ static widths_t widths_of(const moa_stack_t *s) {
     widths_t w = {most_of(s->hidden, s->embedding), most_of(s->hidden, s->embedding), 0};
     for (const moa_layer_t *l = s->layer; l < s->layer + s->layers; l++) {
         w.wide = most_of(w.wide, most_of(l->qkv.outputs, 2 * l->inner));
-        w.narrow = most_of(w.narrow, most_of(s->heads * l->heads.dim, l->inner));
+        w.narrow = most_of(most_of(w.narrow, l->qkv.inputs), most_of(s->heads * l->heads.dim, l->inner));
         w.kv_heads = most_of(w.kv_heads, l->heads.count);
     }
     return w;

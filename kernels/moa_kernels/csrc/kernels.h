@@ -72,6 +72,8 @@ typedef struct {
     const moa_experts_t *experts;                  // in place of gate_up and down, or beside them; NULL: none
     moa_linear_t embedding_gate, embedding_out;    // of the layer's own embedding of each token; no parts: it has none
     const float *embedding_norm;                   // [hidden], of what that adds
+    // [embedding], of the layer's own embedding, which attention reads before the normed row; NULL: it reads that alone.
+    const float *attention_embedding_norm;
 } moa_layer_t;
 
 // Decoder layers that run one after the other over the same cache.

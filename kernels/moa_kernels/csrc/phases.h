@@ -17,7 +17,7 @@ typedef struct {
     size_t cache_offset;      // of the keys and values that the layer reads, in a page
     float *x;                 // [rows, hidden]
     float *wide;              // [rows, the widest of qkv and 2 inner]
-    float *narrow;            // [rows, the widest of hidden, heads head_dim, inner and embedding]
+    float *narrow;            // [rows, the widest of what attention reads, heads head_dim, inner and embedding]
     float *scores;            // [threads, queries, score_stride]
     activations_t codes;
     mixture_t mixture;        // where a layer has experts
@@ -30,19 +30,34 @@ static void quantise_for(const moa_linear_t *linear, const float *x, forward_t *
     if (is_quantised(linear)) quantise_row(linear->inputs, x, &f->codes, row);
 }
 
-static void norm_for(const moa_linear_t *next, const float *weight, forward_t *f, int row) {
+// The row's norm, or the row as it is where there is no weight.
+static void norm_into(float *normed, const float *weight, const forward_t *f, int row) {
     int hidden = f->stack->hidden;
-    float *normed = f->narrow + (size_t)row * hidden;
     const float *x = f->x + (size_t)row * hidden;
     if (weight) norm_row(hidden, f->stack->eps, weight, x, normed);
     else memcpy(normed, x, (size_t)hidden * sizeof *x);
+}
+
+static void norm_for(const moa_linear_t *next, const float *weight, forward_t *f, int row) {
+    float *normed = f->narrow + (size_t)row * f->stack->hidden;
+    norm_into(normed, weight, f, row);
     quantise_for(next, normed, f, row);
+}
+
+// The layer's own embedding of a row's token.
+static const float *own_embedding(const forward_t *f, int row) {
+    return f->embeddings + ((size_t)row * f->stack->layers + f->layer_index) * f->stack->embedding;
 }
 
 static void norm_before_attention(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    norm_for(&f->layer->qkv, f->layer->attention_norm, f, row);
+    const moa_layer_t *l = f->layer;
+    int embedding = l->attention_embedding_norm ? f->stack->embedding : 0;
+    float *read = f->narrow + (size_t)row * (embedding + f->stack->hidden);
+    if (embedding) norm_row(embedding, f->stack->eps, l->attention_embedding_norm, own_embedding(f, row), read);
+    norm_into(read + embedding, l->attention_norm, f, row);
+    quantise_for(&l->qkv, read, f, row);
 }
 
 static void norm_before_mlp(void *context, int row, int worker) {
@@ -192,9 +207,8 @@ static void gate_embedding(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
     int width = f->stack->embedding;
-    const float *own = f->embeddings + ((size_t)row * f->stack->layers + f->layer_index) * width;
     float *gated = f->narrow + (size_t)row * width;
-    gate_row(f->stack, width, f->wide + (size_t)row * width, own, gated);
+    gate_row(f->stack, width, f->wide + (size_t)row * width, own_embedding(f, row), gated);
     quantise_for(&f->layer->embedding_out, gated, f, row);
 }
 

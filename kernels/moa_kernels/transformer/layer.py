@@ -143,6 +143,8 @@ class Layer:
         keys_are_values: values are the keys, before their norm and turn; `qkv` has none.
         reads_layer: the earlier layer whose keys and values it reads; `qkv` has queries alone. None: it has its own.
         embedding: it adds an embedding of its own; None: it has none.
+        attention_embedding_norm: [embedding], of its own embedding, which attention reads before the normed row
+            (EAGLE-3); None: attention reads the row alone.
         out_scale: of the rows that leave it.
     """
 
@@ -167,6 +169,7 @@ class Layer:
     keys_are_values: bool = False
     reads_layer: int | None = None
     embedding: LayerEmbedding | None = None
+    attention_embedding_norm: Rows | None = None
     out_scale: float = 1.0
 
     @property
@@ -223,7 +226,8 @@ class Layer:
         heads, inner = self.heads_in(shape), self.inner_in(shape)
         queries, keys = shape.heads * heads.dim, heads.number * heads.dim
         own = 0 if shape.reads_memory or self.reads_layer is not None else keys if self.keys_are_values else 2 * keys
-        expected = {"qkv": (self.qkv, queries + own, shape.hidden), "out": (self.out, shape.hidden, queries)}
+        read = shape.hidden + (0 if self.attention_embedding_norm is None else shape.embedding)
+        expected = {"qkv": (self.qkv, queries + own, read), "out": (self.out, shape.hidden, queries)}
         if self.experts is None or self.gate_up is not None:
             gate_up, down = self.mlp
             expected |= {"gate_up": (gate_up, 2 * inner, shape.hidden), "down": (down, shape.hidden, inner)}
@@ -240,6 +244,7 @@ class Layer:
         heads, all_heads = self.heads_in(shape), self.norms_all_heads(shape)
         found: list[tuple[str, Rows | None, int]] = [(name, getattr(self, name), shape.hidden) for name in _NORMS]
         found += [("sinks", self.sinks, shape.heads), ("value_norm", self.value_norm, heads.dim)]
+        found.append(("attention_embedding_norm", self.attention_embedding_norm, shape.embedding))
         for name, count in (("query_norm", shape.heads), ("key_norm", heads.number)):
             found.append((name, getattr(self, name), heads.dim * (count if all_heads else 1)))
         if self.beside is not None:
@@ -287,4 +292,5 @@ class Layer:
             CLinear() if embedding is None else embedding.gate.c,
             CLinear() if embedding is None else embedding.out.c,
             place(None if embedding is None else embedding.norm),
+            place(self.attention_embedding_norm),
         )

@@ -51,7 +51,7 @@ class ReferenceStack:
         for index, layer in enumerate(self.layers):
             if index in state_layers:
                 states[index] = x.copy()
-            queries, keys, values = self._project(layer, x)
+            queries, keys, values = self._project(layer, self._read(layer, x, embeddings, index))
             if layer.rotary is not None:
                 cosines, sines = (table[positions][:, None] for table in tables[layer.rotary])
                 queries, keys = rotated(queries, cosines, sines), rotated(keys, cosines, sines)
@@ -83,10 +83,17 @@ class ReferenceStack:
     def _normed(self, rows: Rows, weight: Rows | None) -> Rows:
         return rows if weight is None else norm(rows, weight, self.shape.eps)
 
-    def _project(self, layer: Layer, x: Rows) -> tuple[Rows, Rows, Rows]:
+    def _read(self, layer: Layer, x: Rows, embeddings: Rows | None, index: int) -> Rows:
+        """What attention reads: the normed rows, after the layer's own embeddings where it reads these too."""
+        normed = self._normed(x, layer.attention_norm)
+        if layer.attention_embedding_norm is None or embeddings is None:
+            return normed
+        return np.concatenate((self._normed(embeddings[:, index], layer.attention_embedding_norm), normed), axis=-1)
+
+    def _project(self, layer: Layer, read: Rows) -> tuple[Rows, Rows, Rows]:
         heads = self.shape.heads
-        split = layer.qkv(self._normed(x, layer.attention_norm))
-        split = split.reshape(len(x), -1, layer.heads_in(self.shape).dim)
+        split = layer.qkv(read)
+        split = split.reshape(len(read), -1, layer.heads_in(self.shape).dim)
         kv_heads = split.shape[1] - heads
         queries, keys, values = np.split(
             split, [heads, heads + (kv_heads if layer.keys_are_values else kv_heads // 2)], 1

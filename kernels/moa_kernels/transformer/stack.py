@@ -90,7 +90,7 @@ class Stack:
         Args:
             rows: [rows of all segments, hidden] float32; left as it is.
             state_layers: also give the rows that enter these; as many as there are layers: what leaves the last.
-            embeddings: [rows, layers, the stack's `embedding`] float32, what each layer adds of its own.
+            embeddings: [rows, layers, the stack's `embedding`] float32, what each layer adds, or reads, of its own.
 
         Returns:
             what leaves the last layer, [rows, hidden] float32, and the states asked for, by layer.

@@ -2,12 +2,14 @@
 
 Time has a price: at r tokens a millisecond, a millisecond costs r tokens. A step of the drafter takes d milliseconds
 and looks at the place where the text leaves what is known with a chance, its *reach*; there it finds `found` tokens on
-average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes of one place add to the
-forward. A node pays if its chance outweighs what its row adds.
+average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes that it adds cost the
+forward: those of one place, and of a drafter that guesses a block in a step, those of as many as it finds tokens in.
+A node pays if its chance outweighs what its row adds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,7 +45,8 @@ class GrowthRule:
             first: it must read what was committed before.
         """
         ms = self.step_ms + (self.follow_ms if first else 0.0)
-        nodes_ms = self.cost.ms(self.rows + NODES_OF_A_PLACE) - self.cost.ms(self.rows)
+        nodes = NODES_OF_A_PLACE + max(0, math.ceil(found) - 1)
+        nodes_ms = self.cost.ms(self.rows + nodes) - self.cost.ms(self.rows)
         return reach * (found - self.rate * nodes_ms) > self.rate * ms
 
     @property

@@ -114,7 +114,8 @@ class ServerDrafts:
             return None
         record = self._records.get(id(source.drafter))
         if record is None:
-            record = self._records[id(source.drafter)] = DrafterRecord(STEP_SHARE * price.cost.plain_ms)
+            record = DrafterRecord(STEP_SHARE * price.cost.plain_ms, source.drafter.block_levels)
+            self._records[id(source.drafter)] = record
         try:
             if tensors.drafter is None:
                 if order.base:

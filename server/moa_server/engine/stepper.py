@@ -40,8 +40,9 @@ class MemorySource:
         encode: [tokens, layers, 2 * kv_heads * head_dim] of the cache to [tokens, width] memory rows.
         width: numbers of a memory row on the wire.
         state_layer: decoder layer whose input is the reused state; None: the drafter reuses no layers.
-        reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
-            it (EAGLE-2, which reads what leaves the last layer).
+        reads_layers: `encode` takes the inputs of these decoder layers side by side, [tokens, layers * hidden size], in
+            place of keys and values, and no plane holds them; as many as there are layers: what leaves the last one,
+            which is all that EAGLE-2 reads.
         fingerprint: sha256 of the drafter that reads these rows.
         drafter: for drafts of the server's own, over the same memory rows; None: the server does not draft.
         drafter_layer: decoder layer whose input `drafter` reads, where that is not `state_layer`.
@@ -50,7 +51,7 @@ class MemorySource:
     encode: Callable[[Rows], Rows]
     width: int
     state_layer: int | None
-    reads_state: bool = False
+    reads_layers: tuple[int, ...] = ()
     fingerprint: bytes = b""
     drafter: OwnDrafter | None = None
     drafter_layer: int | None = None
@@ -58,13 +59,14 @@ class MemorySource:
     @property
     def has_states(self) -> bool:
         """Whether its drafter reuses layers, whose states a plane of their own holds."""
-        return self.state_layer is not None and not self.reads_state
+        return self.state_layer is not None
 
-    def layer_of(self, plane: KeptPlane) -> int | None:
-        """The decoder layer whose input a forward must give for a plane; None: its rows are made from the cache."""
-        if plane is OwnPlane.STATE:
-            return self.drafter_layer
-        return self.state_layer if plane is Plane.REUSED_STATE or self.reads_state else None
+    def layers_of(self, plane: KeptPlane) -> tuple[int, ...]:
+        """The decoder layers whose inputs a forward must give for a plane; none: its rows are made from the cache."""
+        if plane is Plane.MEMORY:
+            return self.reads_layers
+        layer = self.drafter_layer if plane is OwnPlane.STATE else self.state_layer
+        return () if layer is None else (layer,)
 
 
 @dataclass(slots=True)
@@ -98,11 +100,11 @@ class SessionTensors:
                 self.planes[plane] = RowStore(width)
 
     @property
-    def states(self) -> dict[KeptPlane, int]:
-        """The planes whose rows a forward yields, with the layer whose input they are."""
+    def states(self) -> dict[KeptPlane, tuple[int, ...]]:
+        """The planes whose rows a forward yields, with the layers whose inputs they are made from."""
         source = self.source
-        layers = {plane: source.layer_of(plane) for plane in self.planes} if source is not None else {}
-        return {plane: layer for plane, layer in layers.items() if layer is not None}
+        layers = {plane: source.layers_of(plane) for plane in self.planes} if source is not None else {}
+        return {plane: of_plane for plane, of_plane in layers.items() if of_plane}
 
     def crop(self, length: int) -> None:
         """Forgets the rows from position `length` on."""
@@ -118,7 +120,7 @@ class SessionTensors:
         """
         store, source = self.planes[plane], self.source
         missing = store.first_missing(start, stop)
-        if plane is Plane.MEMORY and missing < stop and source is not None and not source.reads_state:
+        if plane is Plane.MEMORY and missing < stop and source is not None and not source.reads_layers:
             store.write(missing, source.encode(self.cache.lsa_input(missing, stop)))
         return store.read(start, stop)
 
@@ -209,7 +211,7 @@ class Stepper:
 
     def made_by_forward(self, source: MemorySource, plane: KeptPlane) -> bool:
         """Whether a plane's rows come from the forward itself and cannot be made from the cache later."""
-        return source.layer_of(plane) is not None
+        return bool(source.layers_of(plane))
 
     def new_tensors(self) -> SessionTensors:
         return SessionTensors(self.target.new_cache(), {})
@@ -226,15 +228,20 @@ class Stepper:
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
             return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
         outcomes: list[Outcome] = []
+        read: list[_ReadStates] = []
         found = masks.result() if masks is not None else [None] * len(work)
         for each, output, allowed in zip(work, outputs, found, strict=True):
             if isinstance(allowed, Exception):
                 outcomes.append(allowed)
                 continue
             try:
-                outcomes.append(self._verify(each.tensors, each.plan, output, allowed))
+                outcome, kept = self._verify(each.tensors, each.plan, output, allowed)
+                read += self._keep_states(each.tensors, each.plan.cached, output, kept, len(outcomes))
+                outcomes.append(outcome)
             except Exception as error:  # noqa: BLE001 (as above)
                 outcomes.append(error)
+        for number, failed in _encode_read(read).items():
+            outcomes[number] = failed
         return outcomes
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
@@ -243,15 +250,17 @@ class Stepper:
         for each in work:
             tensors, plan = each.tensors, each.plan
             tensors.crop(plan.cached)
-            fed, layers = len(plan.feed), tuple(sorted(set(tensors.states.values())))
+            fed, layers = len(plan.feed), tuple(sorted(set().union(*tensors.states.values())))
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
             requests.append(Request(tensors.cache, [*plan.feed, *plan.tree.tokens], _parents(plan), wanted, layers))
         return self.target.forward_all(requests)
 
     def _verify(
         self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput, allowed: Allowed | None = None
-    ) -> Verification | None:
-        """What the target chose; None for a chunk of a prompt, which chooses nothing. Keeps rows and the path."""
+    ) -> tuple[Verification | None, list[int]]:
+        """What the target chose, and the rows of the forward that stay; None for a chunk of a prompt, which chooses
+        nothing. Keeps keys and values of the path.
+        """
         fed = len(plan.feed)
         verification = None
         kept: Sequence[int] = ()
@@ -259,13 +268,21 @@ class Stepper:
             verification = plan.choose(output.logits, allowed)
             kept = [fed + node for node in verification.kept]
             tensors.cache.keep([*range(fed), *kept])
-        source = tensors.source
-        for plane, layer in tensors.states.items():
-            rows = output.states[layer][[*range(fed), *kept]]
-            if source is not None and source.reads_state:
-                rows = source.encode(rows)
-            tensors.planes[plane].write(plan.cached, rows)
-        return verification
+        return verification, [*range(fed), *kept]
+
+    def _keep_states(
+        self, tensors: SessionTensors, start: int, output: TargetOutput, kept: Sequence[int], number: int
+    ) -> list[_ReadStates]:
+        """Keeps the states of the rows that stay; gives those that memory rows are to be made from."""
+        read = []
+        for plane, layers in tensors.states.items():
+            parts = [output.states[layer][kept] for layer in layers]
+            rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+            if plane is Plane.MEMORY and tensors.source is not None:
+                read.append(_ReadStates(number, tensors.source, tensors.planes[plane], start, rows))
+            else:
+                tensors.planes[plane].write(start, rows)
+        return read
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         """Codes a chunk's rows to bytes; memory rows are encoded now if they were not before."""
@@ -307,6 +324,43 @@ class Stepper:
             for tensors, start, stop in parts:
                 tensors.planes[Plane.MEMORY].write(start, rows[done : done + stop - start])
                 done += stop - start
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadStates:
+    """States that a session's memory rows are to be made from.
+
+    Args:
+        number: of the session in its forward.
+        rows: [tokens, layers * hidden size], of the positions from `start`.
+    """
+
+    number: int
+    source: MemorySource
+    store: RowStore
+    start: int
+    rows: Rows
+
+
+def _encode_read(read: Sequence[_ReadStates]) -> dict[int, Exception]:
+    """Makes memory rows of all sessions that have the same source at once; why that failed, by session.
+
+    If it fails for several, each is tried by itself, so that only those that fail again are lost.
+    """
+    failed: dict[int, Exception] = {}
+    by_source: dict[int, list[_ReadStates]] = {}
+    for each in read:
+        by_source.setdefault(id(each.source), []).append(each)
+    for parts in by_source.values():
+        try:
+            encoded = parts[0].source.encode(np.concatenate([each.rows for each in parts]))
+            ends = np.cumsum([len(each.rows) for each in parts])
+            for each, rows in zip(parts, np.split(encoded, ends[:-1]), strict=True):
+                each.store.write(each.start, rows)
+        except Exception as error:  # noqa: BLE001 (as above)
+            alone = [_encode_read([each]) for each in parts] if len(parts) > 1 else [{parts[0].number: error}]
+            failed |= {number: reason for each in alone for number, reason in each.items()}
+    return failed
 
 
 def _masks_of(plans: Sequence[StepPlan]) -> list[Allowed | Exception | None]:

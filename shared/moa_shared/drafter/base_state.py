@@ -25,6 +25,11 @@ class BaseState:
         self._drafting = False
 
     @property
+    def most_depth(self) -> int | None:
+        """The levels that come with the first one, and the most that a draft has; None: a level at a time, no limit."""
+        return None
+
+    @property
     def next_position(self) -> int:
         """Position of the first token to guess."""
         return len(self.tokens)

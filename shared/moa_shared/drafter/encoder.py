@@ -29,6 +29,8 @@ class MemoryEncoder(nn.Module):
                 width, config.lsa_heads, config.lsa_kv_heads, head_dim, config.lsa_mlp, config.rms_norm_eps
             )
             self.Ekv2E = nn.Linear(width, config.hidden_size)
+        if config.state_entries:
+            self.fc = nn.Linear(len(config.state_entries) * config.hidden_size, config.hidden_size, bias=False)
         self.memory_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         inner = config.ca_kv_heads * config.target_head_dim
         self.memory_keys = nn.Linear(config.hidden_size, inner, bias=False)
@@ -60,6 +62,10 @@ class MemoryEncoder(nn.Module):
         normed = self.memory_norm(memory)
         return torch.cat((self.memory_keys(normed), self.memory_values(normed)), dim=-1)
 
+    def encode_states(self, states: torch.Tensor) -> torch.Tensor:
+        """Wire rows from the target's states, [..., entries * hidden size], entry after entry."""
+        return self.project(self.fc(states))
+
     def encode(self, kv: torch.Tensor) -> torch.Tensor:
         """`project` of `forward`."""
         return self.project(self.forward(kv))
@@ -67,7 +73,7 @@ class MemoryEncoder(nn.Module):
 
 def load_encoder(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> MemoryEncoder:
     """The encoder with a checkpoint's tensors, frozen."""
-    names = {name: name for name in tensors if name.startswith(("layer_self_attention.", "Ekv2E."))}
+    names = {name: name for name in tensors if name.startswith(("layer_self_attention.", "Ekv2E.", "fc."))}
     names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
     names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
     names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"

@@ -46,6 +46,8 @@ class KernelEncoder:
             layer = read_layer(own, "layer_self_attention", arithmetic.linear)
             self._stack = arithmetic.stack(shape, [layer], Rotary(head_dim, config.memory_rope))
             self._to_hidden = arithmetic.linear([own.array("Ekv2E.weight")], own.array("Ekv2E.bias"))
+        if config.state_entries:
+            self._to_hidden = arithmetic.linear([own.array("fc.weight")])
 
     def memory(self, kv: Rows) -> Rows:
         """[tokens, hidden size] from keys and values [tokens, layers, KV width] (interleaved by KV head)."""
@@ -59,6 +61,10 @@ class KernelEncoder:
         un-rotated keys then values.
         """
         return self._keys_values(self.arithmetic.norm(memory, self._norm, self.config.rms_norm_eps))
+
+    def encode_states(self, states: Rows) -> Rows:
+        """Wire rows from the target's states, [tokens, entries * hidden size], entry after entry."""
+        return self.project(self._to_hidden(states))
 
     def encode(self, kv: Rows) -> Rows:
         """`project` of `memory`; no rows for no tokens."""

@@ -16,6 +16,7 @@ from moa_kernels import Segment
 from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.layers.arithmetic import Rows
+from moa_shared.drafter.layers.memory_cache import MemoryCache
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.errors import ProtocolError
 
@@ -27,9 +28,8 @@ class DraftState(BaseState):
         super().__init__(decoder.draft_ids)
         self.decoder = decoder
         self._self = decoder.new_cache(decoder.self_attention)
-        self._memory = decoder.new_cache(decoder.cross_attention)
-        self._memory_positions: list[int] = []  # by row
-        self._remembered: set[int] = set()  # the same positions
+        memory = decoder.new_cache(decoder.cross_attention)
+        self._memory = MemoryCache(memory, decoder.config.memory_width, decoder.remember)
         self._reused = decoder.new_reused()
         self._read = 0  # committed tokens in the self-attention cache
 
@@ -61,10 +61,7 @@ class DraftState(BaseState):
         self._drop_draft()
         self._self.crop(length)
         self._read = min(self._read, length)
-        kept = [row for row, position in enumerate(self._memory_positions) if position < length]
-        self._memory.keep_behind(0, kept)
-        self._memory_positions = [self._memory_positions[row] for row in kept]
-        self._remembered = set(self._memory_positions)
+        self._memory.crop(length)
         if self._reused is not None:
             self._reused.crop(length)
 
@@ -74,15 +71,7 @@ class DraftState(BaseState):
         Raises:
             ProtocolError: rows of another width.
         """
-        width = self.decoder.config.memory_width
-        if rows.shape[-1] != width:
-            raise ProtocolError(f"memory rows of {width} numbers", f"{rows.shape[-1]}")
-        new = [index for index in range(len(rows)) if start + index not in self._remembered]
-        if new:
-            self.decoder.remember(self._memory, rows[new], np.array(new, np.int32) + np.int32(start))
-            positions = [start + index for index in new]
-            self._memory_positions += positions
-            self._remembered.update(positions)
+        self._memory.append(start, rows)
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Adds the state that enters the first reused layer, [rows, hidden size] float32.
@@ -98,7 +87,7 @@ class DraftState(BaseState):
 
     @property
     def memory_rows(self) -> int:
-        return len(self._memory_positions)
+        return len(self._memory)
 
     # ------------------------------------------------------------ drafting
 
@@ -152,8 +141,8 @@ class DraftState(BaseState):
         segment = place(self._self)
         x, _ = decoder.self_attention.run(decoder.embed(tokens), [segment])
         self._self.length += segment.rows
-        if self._memory.length:
-            x, _ = decoder.cross_attention.run(x, [Segment.memory(self._memory, segment.positions)])
+        if len(self._memory):
+            x, _ = decoder.cross_attention.run(x, [Segment.memory(self._memory.cache, segment.positions)])
         else:
             x = decoder.without_memory(x)
         return x if self._reused is None else self._reused.run(x, place)

@@ -32,6 +32,13 @@ class Drafter(Protocol):
         """Position of the first token to guess: the number of committed tokens."""
         ...
 
+    @property
+    def most_depth(self) -> int | None:
+        """The levels of a draft that come with its first one, without a further step, and the most that a draft for a
+        server has; None: each level takes a step, and there is no limit.
+        """
+        ...
+
     def begin(self) -> Rows:
         """Drops any draft under way; logits [1, columns], float32, of the token after the newest committed one."""
         ...

@@ -13,12 +13,13 @@ from moa_shared.tree.draft_tree import DraftTree
 
 
 def draft_chain(drafter: Drafter, length: int, sampling: Sampling, guesser: TextGuesser | None = None) -> DraftTree:
-    """`length` tokens below the newest committed one.
+    """`length` tokens below the newest committed one, or as many as the drafter guesses.
 
     Args:
         guesser: of the same conversation (not in the paper).
     """
     tokens: list[int] = []
+    length = min(length, drafter.most_depth or length)
     logits = drafter.begin() if length else np.empty((1, 0), dtype=np.float32)
     for step in range(length):
         before = TextBefore(drafter.tokens, [tokens]) if sampling.reads_text else None

@@ -78,6 +78,11 @@ class ConversationDraft:
             self._guesser.extend(tokens)
         self.growing.commit(tokens)
 
+    def drop(self) -> None:
+        """Forgets what was computed of a draft, which may be large; the next one begins anew."""
+        self.growing.forget()
+        self.state.crop(self.state.next_position)
+
     def write(
         self, written: DraftTree, sampling: Sampling, *, guarded: bool = True, copies: bool = True
     ) -> WrittenToken:

@@ -43,17 +43,18 @@ def draft_tree(
             suggests may go deeper than the drafter was asked to.
     """
     pool = CandidatePool()
+    depth = min(shape.depth, drafter.most_depth or shape.depth)
     added: dict[int, int] = {ROOT: ROOT}  # pool index to the drafter's node number
     frontier = [ROOT]
     logits = drafter.begin()
-    for level in range(shape.depth):
+    for level in range(depth):
         positions = [drafter.next_position + level] * len(frontier)
         before = TextBefore(drafter.tokens, [pool.path_to(at) for at in frontier]) if sampling.reads_text else None
         scores, tokens = draft_candidates(logits, positions, sampling, shape.breadth, drafter.token_ids, before)
         new: list[int] = []
         for parent, row_tokens, row_scores in zip(frontier, tokens.tolist(), scores.tolist(), strict=True):
             new += pool.add(parent, row_tokens, row_scores)
-        if level + 1 == shape.depth:
+        if level + 1 == depth:
             break
         frontier = [index for index in pool.best(new, shape.breadth) if pool.scores[index] > float("-inf")]
         if not frontier:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import GrowingDrafter, TextForm
+from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
 from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST, SHORTEST_STANDALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
@@ -88,6 +88,15 @@ class _Node:
     is_forced_on: bool = False  # the form leaves one token to follow it, its only child
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """The candidates of a row of logits: log-scores and tokens, [1, candidates]."""
+
+    logits: Rows
+    best: Rows
+    tokens: TokenIds
+
+
 class GrowingDraft:
     """One conversation's draft in flight.
 
@@ -106,6 +115,7 @@ class GrowingDraft:
         self._call = 0
         self._held = 0  # nodes that the drafter holds
         self._written: tuple[DraftTree, _Node] | None = None  # the newest draft of standalone text, and its leaf
+        self._ranked: dict[int, _Ranked] = {}  # of the block under way, by position
         self._form: TextForm | None = None
 
     def follow(self, form: TextForm | None) -> None:
@@ -122,6 +132,7 @@ class GrowingDraft:
         """Forgets all nodes: the drafter's draft was dropped, or is another one's."""
         self._written = None
         self._root = _Node(-1, None, 0.0, 0.0, 0)
+        self._ranked.clear()
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Appends committed tokens; what hangs below the last of them stays."""
@@ -153,7 +164,8 @@ class GrowingDraft:
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
 
-        Empty if nothing is: all that is likely enough is there, or the draft is as large as it may be.
+        Of a drafter that guesses whole blocks, all that is likely enough of one. Empty if nothing is: all that is
+        likely enough is there, or the draft is as large as it may be.
         """
         nodes = self._place(draft, sampling)
         self._look_below(nodes)
@@ -329,12 +341,22 @@ class GrowingDraft:
         ahead.reverse()
         return ahead
 
+    def _is_open(self, node: _Node) -> bool:
+        """Whether the drafter may be asked what follows a node: it has not been, and the draft need not end there."""
+        most = self._drafter.most_depth
+        return not node.expanded and not node.is_forced_on and (most is None or node.depth - self._root.depth < most)
+
+    def _open_freely(self, nodes: Iterable[_Node]) -> None:
+        """Gives candidates to nodes where that takes no step, since the block under way says what follows them."""
+        if self._drafter.most_depth is not None and self._root.expanded:
+            self._expand([node for node in nodes if self._is_open(node)])
+
     def _best_open(self, nodes: Sequence[_Node]) -> list[_Node]:
         """The draft's best unexpanded nodes that are worth a step."""
         if self._shape.breadth == 1:
-            return [node for node in nodes[-1:] if not node.expanded and not node.is_forced_on]
+            return [node for node in nodes[-1:] if self._is_open(node)]
         least = self._root.score + self._floor
-        open_nodes = [n for n in nodes if not n.expanded and not n.is_forced_on and n.score >= least]
+        open_nodes = [node for node in nodes if self._is_open(node) and node.score >= least]
         return heapq.nlargest(self._shape.breadth, open_nodes, key=lambda node: node.score)
 
     def _next_to_expand(self, nodes: Sequence[_Node]) -> list[_Node]:
@@ -373,9 +395,12 @@ class GrowingDraft:
         paths = [self._ahead(node) for node in nodes] if sampling.reads_text or form is not None else []
         before = TextBefore(drafter.tokens, paths) if sampling.reads_text else None
         allowed = form.allowed_after(paths) if form is not None else None
-        best, tokens = draft_candidates(
-            logits, positions, sampling, breadth + SPARE, drafter.token_ids, before, allowed
-        )
+        if drafter.most_depth is not None and before is None and allowed is None:
+            best, tokens = self._ranked_once(logits, positions)
+        else:
+            best, tokens = draft_candidates(
+                logits, positions, sampling, breadth + SPARE, drafter.token_ids, before, allowed
+            )
         if allowed is not None:
             best = np.where(np.take_along_axis(allowed, tokens, axis=1), best, np.float32(-np.inf))
         for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
@@ -394,6 +419,22 @@ class GrowingDraft:
                     child = node.children[token] = _Node(token, node, step, node.score + step, node.depth + 1)
                 child.said = step
 
+    def _ranked_once(self, logits: Rows, positions: Sequence[int]) -> tuple[Rows, TokenIds]:
+        """`draft_candidates` of rows of a block, which are mostly the same for all nodes of a level: looking through a
+        large vocabulary for each would take longer than the block.
+        """
+        found: list[_Ranked] = []
+        for row, position in zip(logits, positions, strict=True):
+            ranked = self._ranked.get(position)
+            if ranked is None or not np.array_equal(ranked.logits, row):
+                count = self._shape.breadth + SPARE
+                best, tokens = draft_candidates(row[None], [position], self._sampling, count, self._drafter.token_ids)
+                if len(self._ranked) >= (self._drafter.most_depth or 0):  # of a text that goes on below its block
+                    self._ranked.clear()
+                ranked = self._ranked[position] = _Ranked(row, best, tokens)
+            found.append(ranked)
+        return np.concatenate([each.best for each in found]), np.concatenate([each.tokens for each in found])
+
     def _growth(self, nodes: Sequence[_Node]) -> Growth:
         """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""
         room = self._shape.nodes - (len(nodes) - 1)
@@ -409,10 +450,13 @@ class GrowingDraft:
                 if child.call != self._call and child.score >= least and child.step > -math.inf
             ]
 
+        self._open_freely(nodes)
         heap = [candidate for node in nodes for candidate in candidates(node)]
         heapq.heapify(heap)
         given: list[_Node] = []
         while heap and len(given) < room:
+            if not heap[0][2].expanded:  # with those that come next, mostly: together they take less time
+                self._open_freely(node for _, _, node in heapq.nsmallest(self._shape.breadth, heap))
             _, _, node = heapq.heappop(heap)
             node.call, node.number = self._call, len(nodes) - 1 + len(given)
             given.append(node)
@@ -433,13 +477,21 @@ class GrowingDraft:
         return copied is not None and copied[0] == node.token
 
     def _next_of_chain(self, node: _Node, room: int) -> Growth:
-        """The best candidate after a node, and what the form forces after that."""
+        """The best candidate after a node, and what follows it without a step: what the form forces, and of a block
+        what is likely enough.
+        """
         tokens: list[int] = []
-        first = node.number
-        while len(tokens) < room and node.children and (not tokens or node.is_forced_on):
+        first, in_blocks = node.number, self._drafter.most_depth is not None
+        least = self._root.score + LEAST_LOG_SURVIVAL if in_blocks else -math.inf
+        while (
+            len(tokens) < room and node.children and (not tokens or node.is_forced_on or (in_blocks and node.expanded))
+        ):
             node = max(node.children.values(), key=lambda child: child.step)
+            if node.score < least:
+                break
             tokens.append(node.token)
             self._look(node)
+            self._open_freely([node])
         return Growth(tuple(tokens), tuple(range(first, first + len(tokens))))
 
 

@@ -110,7 +110,8 @@ def _checkpoint(
     checkpoint = load_fitting_checkpoint(name, files)
     if checkpoint.config.reads_last_hidden:
         raise ConfigError("This drafter is only for comparison: no device writes with it.")
-    reader = load_reader(files, checkpoint.config.reused_layers, options.execution, progress)
+    config = checkpoint.config
+    reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
     subject = DrafterSubject(checkpoint, reader, WeightReader(files), INT8, stop_tokens(files))
     return subject, checkpoint.fingerprint, fit_confidence
 

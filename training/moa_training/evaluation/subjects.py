@@ -156,6 +156,8 @@ class DrafterSubject:
         """Memory rows of a text, and the state that enters the first reused layer."""
         read = self.reader.read(ids)
         source = read.last_hidden if self._reads_last_hidden else read.kv
+        if read.entries is not None:
+            source = read.entries
         return np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source), read.state
 
     def _replay(

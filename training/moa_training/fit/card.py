@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE2, EAGLE3, INDEPENDENT, MOA
 from moa_shared.errors import DiskFullError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.atomic import whole_file
@@ -15,6 +16,13 @@ from moa_training.settings import FitSettings
 
 CARD = "README.md"
 _ACCEPTANCE = "## Acceptance"
+_KINDS = {
+    MOA: "A Mixture of Attentions drafter (arXiv 2410.03804)",
+    EAGLE2: "An EAGLE-2 drafter (arXiv 2406.16858)",
+    INDEPENDENT: "An independent drafter, which reads nothing of the target",
+    EAGLE3: "An EAGLE-3 drafter (arXiv 2503.01840)",
+    DFLASH: "A DFlash drafter, which guesses a block of tokens at once (arXiv 2602.06036)",
+}
 
 
 def write_card(
@@ -29,22 +37,20 @@ def write_card(
     gain = gain_per_doubling(read_points(folder))
     points = read_points(folder)[-10:]
     agreement = sum(point["agreement"] for point in points) / max(1, len(points))
-    lsa = f"{config.lsa_heads} heads, MLP {config.lsa_mlp}"
+    rows = "\n".join(f"| {name} | {value} |" for name, value in _form(config, settings).items())
     text = f"""# Drafter for {files.target_id}
 
-A Mixture of Attentions drafter (arXiv 2410.03804), trained by moa. Licence: that of the target and of this package.
+{_KINDS[config.kind]}, trained by moa. Licence: that of the target and of this package.
 
 | | |
 | --- | --- |
 | target | {files.target_id}, fingerprint `{files.fingerprint[:16]}` |
-| reused target layers N | {config.reused_layers} |
 | draft vocabulary | {config.draft_vocab or config.vocab_size} of {config.vocab_size} tokens |
-| layer self-attention | {lsa} |
-| longest block trained | {config.max_block} tokens beyond the memory |
+{rows}
 | training text | {conversations:,} conversations ({", ".join(path.name for path in settings.shards)}) |
 | tokens seen | {position.tokens:,} in {position.step:,} updates, {position.epoch + 1} epoch(s) begun |
 | running time | {position.seconds / 60:.0f} minutes |
-| agreement with the target at the end of training | {agreement:.3f} of positions, all depths of a block |
+| agreement with the target at the end of training | {agreement:.3f} of the positions that it was trained on |
 | each doubling of the tokens brought | {"unknown, too short a run" if gain is None else f"{gain:.3f} of agreement"} |
 
 Command: `moa-train fit CONFIG` with
@@ -56,6 +62,27 @@ Command: `moa-train fit CONFIG` with
 ![learning curves](curves.png)
 """
     _replace(folder / CARD, text)
+
+
+def _form(config: DrafterConfig, settings: FitSettings) -> dict[str, str]:
+    """What a drafter of its kind is made of."""
+    states = ", ".join(map(str, config.state_entries))
+    if config.kind == EAGLE3:
+        return {"hidden states read": states, "steps of the test in training": str(settings.losses.steps)}
+    if config.kind == DFLASH:
+        block = f"{config.block_size} rows, {config.own_layers} layers"
+        return {"hidden states read": states, "block": block}
+    if config.kind != MOA:
+        return {"layers": str(config.own_layers)}
+    return {
+        "reused target layers N": str(config.reused_layers),
+        "memory": f"layer self-attention, {config.lsa_heads} heads, MLP {config.lsa_mlp}"
+        if config.lsa
+        else f"hidden states {states}"
+        if states
+        else "the last hidden state",
+        "longest block trained": f"{config.max_block} tokens beyond the memory",
+    }
 
 
 def _shown(settings: FitSettings) -> FitSettings:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.checkpoint.config import DFLASH, EACH, EAGLE3, INDEPENDENT, OF_STATES
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
 from moa_shared.models.network.description import EARLIEST, FAMILIES
 from moa_shared.models.network.layer_sizes import SLIDING, layer_kinds, with_defaults
 
-from moa_training.settings import FitSettings
+from moa_training.settings import DrafterSettings, FitSettings
 
 _FAMILIES = (*EARLIEST, "mistral")  # of Llama's form, which is what training computes behind the text
+
+_HEAD_NORMS = ("qwen3",)  # families whose queries and keys are normed head by head: so are those of their drafters
 
 
 def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
@@ -31,6 +34,7 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
     wanted = settings.drafter
     heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
     lsa_heads = wanted.lsa_heads or 2 * kv_heads
+    reads_states = wanted.kind in OF_STATES
     try:
         return DrafterConfig(
             vocab_size=target.vocab_size,
@@ -50,13 +54,34 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
             rope_parameters=dict(target.rope_parameters),
             reused_layers=wanted.reused_layers,
             draft_vocab=min(wanted.draft_vocab, target.vocab_size),
-            output_norm=wanted.output_norm and wanted.reused_layers == 0,
+            output_norm=wanted.output_norm and wanted.reused_layers == 0 and not reads_states,
             unscaled_memory_rope=wanted.unscaled_memory_rope,
             kind=wanted.kind,
-            own_layers=wanted.own_layers if wanted.kind == "independent" else 1,
+            own_layers=wanted.own_layers if wanted.kind in (INDEPENDENT, DFLASH) else 1,
             lsa=wanted.lsa,
             max_block=settings.blocks.longest,
             target_fingerprint=files.fingerprint,
+            state_entries=_state_entries(wanted, target.num_hidden_layers),
+            head_norms=reads_states and family in _HEAD_NORMS,
+            feature_norm=EACH if wanted.eagle31 else "",
+            normed_feedback=wanted.eagle31,
+            block_size=wanted.block_size if wanted.kind == DFLASH else 0,
+            mask_token=_mask_token(wanted, target.vocab_size) if wanted.kind == DFLASH else 0,
         )
     except CheckpointError as error:
         raise ConfigError(error.message, hint="Correct the [drafter] table of the configuration.") from None
+
+
+def _mask_token(wanted: DrafterSettings, vocab_size: int) -> int:
+    return vocab_size - 1 if wanted.mask_token is None else wanted.mask_token
+
+
+def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
+    """Those of the settings, or the authors' for a target of so many layers; none where they read none."""
+    if wanted.state_entries is not None:
+        return wanted.state_entries
+    if wanted.kind == EAGLE3:
+        return 2, layers // 2, layers - 3
+    if wanted.kind != DFLASH:
+        return ()
+    return tuple(1 + round(1 + each * (layers - 4) / 4) for each in range(5))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter import Checkpoint, DrafterConfig, load_checkpoint, save_checkpoint
-from moa_shared.drafter.checkpoint.config import EAGLE2, MOA
+from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, OF_STATES
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, checkpoint_path
 from moa_shared.errors import ConfigError, MismatchError
@@ -36,10 +36,13 @@ from moa_training.fit.master_weights import MasterWeights
 from moa_training.fit.processes import Processes
 from moa_training.fit.run_state import Position, load_state, save_state
 from moa_training.fit.schedule import learning_rate
-from moa_training.fit.warm_start import fit_memory, fit_projection, starting_tensors
+from moa_training.fit.state_losses import StateLosses
+from moa_training.fit.warm_start import fit_inputs, starting_tensors
 from moa_training.objective.baselines import TrainingBaseline, baseline_objective
 from moa_training.objective.batch import draw_objective
 from moa_training.objective.blocks import Blocks, own_share, staircase_probability, with_own_choices
+from moa_training.objective.dflash import TrainingDFlash
+from moa_training.objective.eagle3 import TrainingEagle3
 from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
 from moa_training.objective.network import Activations
@@ -71,26 +74,25 @@ class TrainingRun:
         self.files: ModelFiles = resolve(settings.target, progress=progress)
         self.rows = self._read_rows()
         dtype = _DTYPES[settings.dtype]
-        self.teacher = self._load_teacher(dtype)
         self.config: DrafterConfig = drafter_config(settings, self.files)
+        self.teacher = self._load_teacher(dtype)
         self.identity = self._identity()
         self.processes.require_same(self.identity)
         saved = self.processes.from_main(lambda: load_state(settings.output, self.identity))
         self.draft_ids, tensors = self._start(saved)
         self.drafter = self._network().to(self.device)
-        self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
+        self._fill({name: t for name, t in tensors.items() if name != "draft_ids"})
         if settings.drafter.memory_of is not None and isinstance(self.drafter, FastDrafter):
             self.drafter.freeze_encoder()
-        self.kept = {
-            name: round_to_bfloat16(weight.detach().cpu().numpy())
-            for name, weight in self.drafter.named_parameters()
-            if not weight.requires_grad
-        }
+        if isinstance(self.drafter, TrainingEagle3) and not settings.drafter.train_head:
+            self.drafter.lm_head.requires_grad_(False)
+        self.kept = {name: w.detach().cpu() for name, w in self.drafter.named_parameters() if not w.requires_grad}
         self.stream = self._batches(self.processes.share)
         self.cache = self._open_cache()
         self.position = Position(self.identity) if saved is None else saved[0]
-        if saved is None and settings.drafter.warm_start and settings.start_from is None and not self.kept:
-            self._fit_inputs()
+        fresh = saved is None and settings.start_from is None and settings.drafter.memory_of is None
+        if fresh and settings.drafter.warm_start:
+            fit_inputs(self.drafter, self.config, self._sample)
         start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
         start = self.processes.of_main(start)
         self.drafter.to(dtype)
@@ -102,6 +104,7 @@ class TrainingRun:
                 cut_points(settings.output, self.position.step)
             progress.note(f"Going on from update {self.position.step}, {self.position.tokens:,} tokens.")
         head = self.teacher.head
+        self.state_losses = StateLosses(settings, self.config, self.processes, head, self.draft_ids)
         self.head = head if self.draft_ids is None else head[self.draft_ids.to(self.device).long()].contiguous()
 
     # ------------------------------------------------------------ the loop
@@ -166,19 +169,24 @@ class TrainingRun:
         settings = self.settings
         generator = torch.Generator().manual_seed((settings.seed * 1_000_003 + self.position.step) * 4096)
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
+        if self.config.kind in OF_STATES:
+            return self.state_losses(self.module, self._run_teacher(batch, epoch), batch, generator)
         if self.config.kind == MOA:
             staircase = staircase_probability(round(1e6 * spent), 1_000_000)
             drawn = draw_objective(batch, settings.blocks, staircase, generator, self.processes.share)
             blocks, weight = drawn.blocks, drawn.weight
         else:
             blocks, weight = baseline_objective(batch, settings.blocks)
-        target = self.teacher.run_packed(batch) if self.cache is None else self.cache.run_packed(batch, epoch)
+        target = self._run_teacher(batch, epoch)
         if float(torch.rand((), generator=generator)) < own_share(spent, settings.blocks.own_text):
             target = self._with_own_text(target, batch, blocks, generator)
         weights = LossWeights(settings.losses.cross_entropy, settings.losses.feature, settings.losses.count_starts)
         return compute_losses(
             self.module(target, blocks), target, self.head, weight, weights, blocks.is_start, self.processes.mean
         )
+
+    def _run_teacher(self, batch: PackedBatch, epoch: int) -> Activations:
+        return self.teacher.run_packed(batch) if self.cache is None else self.cache.run_packed(batch, epoch)
 
     @torch.no_grad()
     def _with_own_text(
@@ -220,26 +228,28 @@ class TrainingRun:
         if not self.accelerator.is_main_process:
             return path
         tensors: dict[str, npt.NDArray[Any]] = {
-            name: round_to_bfloat16(master.detach().cpu().numpy()) for name, master in self.masters.masters.items()
-        } | self.kept
+            name: round_to_bfloat16(weight.detach().cpu().numpy())
+            for name, weight in {**self.masters.masters, **self.kept}.items()
+        }
         if self.draft_ids is not None:
             tensors["draft_ids"] = self.draft_ids.numpy()
         save_checkpoint(path, self.config, tensors)
         draw_curves(output)
         write_card(output, self.settings, self.config, self.files, self.position, len(self.rows))
-        state: dict[str, torch.Tensor] = dict(self.masters.state())
+        state: dict[str, torch.Tensor] = {f"master.{name}": weight for name, weight in self.kept.items()}
+        state |= self.masters.state()
         if self.draft_ids is not None:
             state["draft_ids"] = self.draft_ids
         save_state(output, self.position, state)
         return path
 
     def _load_teacher(self, dtype: torch.dtype) -> Teacher:
-        settings = self.settings
-        if settings.execution == "int8":
+        config = self.config
+        if self.settings.execution == "int8":
             return KernelTeacher.load_int8(
-                self.files, settings.drafter.reused_layers, dtype, self.device, self.progress
+                self.files, config.reused_layers, dtype, self.device, self.progress, config.state_entries
             )
-        return Teacher.load(self.files, settings.drafter.reused_layers, dtype, self.device)
+        return Teacher.load(self.files, config.reused_layers, dtype, self.device, config.state_entries)
 
     def _open_cache(self) -> TeacherCache | None:
         """The cache of this process; None if nothing is to be kept."""
@@ -308,17 +318,13 @@ class TrainingRun:
             return saved[1].get("draft_ids"), tensors
         if settings.start_from is not None:
             begun = self._same_target(settings.start_from)
-            if begun.config.kind != settings.drafter.kind:
-                raise ConfigError(
-                    f"drafter.kind is {settings.drafter.kind}, but {settings.start_from} is {begun.config.kind}.",
-                    hint="Set it to the drafter's own.",
-                )
-            if begun.config.reused_layers != settings.drafter.reused_layers:
-                raise ConfigError(
-                    f"drafter.reused_layers is {settings.drafter.reused_layers}, but {settings.start_from} has "
-                    f"{begun.config.reused_layers}.",
-                    hint="Set it to the drafter's own.",
-                )
+            for name in ("kind", "reused_layers", "state_entries", "block_size", "mask_token"):
+                ours, theirs = getattr(self.config, name), getattr(begun.config, name)
+                if ours != theirs:
+                    raise ConfigError(
+                        f"drafter.{name} is {ours}, but {settings.start_from} has {theirs}.",
+                        hint="Set it to the drafter's own.",
+                    )
             self.config = begun.config
             tensors = begun.torch_tensors()
             return tensors.pop("draft_ids", None), tensors
@@ -336,9 +342,24 @@ class TrainingRun:
             norms_near_zero=settings.drafter.norms_near_zero,
         )
 
-    def _network(self) -> FastDrafter | TrainingBaseline:
+    def _fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Gives the network its tensors; raises ConfigError for a drafter of a form that is only served."""
+        others = sorted(tensors.keys() ^ self.drafter.state_dict().keys())
+        if others or self.config.anchor_guesses:
+            what = others[0] if others else "anchor_guesses"
+            raise ConfigError(
+                f"{self.settings.start_from} is {self.config.kind} of a form that is not trained here ({what}).",
+                hint="Leave start_from out.",
+            )
+        self.drafter.load_state_dict(tensors)
+
+    def _network(self) -> FastDrafter | TrainingBaseline | TrainingEagle3 | TrainingDFlash:
         """The network in its training form."""
         settings = self.settings
+        if self.config.kind == EAGLE3:
+            return TrainingEagle3(self.config)
+        if self.config.kind == DFLASH:
+            return TrainingDFlash(self.config, self.teacher.embeddings[self.config.mask_token])
         if self.config.kind != MOA:
             baseline = TrainingBaseline(self.config, settings.drafter.eagle_noise)
             baseline.share = self.processes.share
@@ -349,17 +370,6 @@ class TrainingRun:
         rows_before = self.processes.share.process * settings.optimiser.batch_rows
         drafter.tokens_before = rows_before * settings.optimiser.row_tokens
         return drafter
-
-    def _fit_inputs(self) -> None:
-        """Starts what the drafter reads of the target near the state that its layer was made for."""
-        drafter, config = self.drafter, self.config
-        if isinstance(drafter, FastDrafter) and config.lsa:
-            target, state = self._sample(config.target_layers - 1 - config.reused_layers, 5 * config.kv_width)
-            drafter.eval()
-            fit_memory(drafter, target.kv.float(), state.float())
-        elif isinstance(drafter, TrainingBaseline) and config.kind == EAGLE2:
-            target, state = self._sample(config.target_layers - 1, 10 * config.hidden_size)
-            fit_projection(drafter.spec_model_fc, target, state)
 
     def _sample(self, layer: int, tokens: int) -> tuple[Activations, torch.Tensor]:
         """Activations of the first batches, of all processes' rows, and the state that enters a layer of the target."""
@@ -376,7 +386,8 @@ class TrainingRun:
         hook.remove()
         both = [(part.embeddings, part.kv, part.last_hidden, part.positions) for part in kept]
         embeddings, kv, last_hidden, positions = (torch.cat(parts) for parts in zip(*both, strict=True))
-        return Activations(embeddings, kv, last_hidden, None, positions), torch.cat(states)
+        entries = torch.cat([part.entry_states for part in kept]) if self.config.state_entries else None
+        return Activations(embeddings, kv, last_hidden, None, positions, entries=entries), torch.cat(states)
 
     def _identity(self) -> str:
         optimiser = self.settings.optimiser

@@ -2,21 +2,30 @@
 
 Self-attention from the target's first layer, cross-attention from the one before the reused layers, the output norm
 from the final norm, and `Ekv2E` by ridge regression from the untrained layer self-attention to the state that the
-cross-attention's layer takes. A choice of sizes that does not fit the target's is refused, never truncated.
+cross-attention's layer takes. EAGLE-3's layer and DFlash's come from the last ones, and what they read by regression
+to the states that enter these. A choice of sizes that does not fit the target's is refused, never truncated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from moa_shared.drafter import DrafterConfig, fresh_tensors
-from moa_shared.drafter.checkpoint.config import MOA
-from moa_shared.drafter.checkpoint.shapes import layer_names
+from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE2, EAGLE3, MOA
+from moa_shared.drafter.checkpoint.shapes import OWN_HEAD, layer_names
 from moa_shared.errors import ConfigError
+from torch import nn
 
+from moa_training.objective.baselines import TrainingBaseline
+from moa_training.objective.dflash import TrainingDFlash
+from moa_training.objective.eagle3 import TrainingEagle3
 from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.network import Activations
 from moa_training.teacher.teacher import Teacher
 
+# From a layer's number and how many tokens: activations of the target, and the states that enter the layer.
+Sample = Callable[[int, int], tuple[Activations, torch.Tensor]]
 _RIDGE = 1e-2  # of the mean square of the inputs; the regression's rows outnumber its columns by 5 or more
 
 
@@ -37,12 +46,15 @@ def starting_tensors(
     ids = None if draft_ids is None else draft_ids.numpy()
     fresh = fresh_tensors(config, seed, ids, norms_near_zero=norms_near_zero)
     tensors = {name: torch.from_numpy(value) for name, value in fresh.items()}
+    if OWN_HEAD in tensors:  # also where all else begins at random: it may not be trained
+        head = teacher.head if draft_ids is None else teacher.head[draft_ids.to(teacher.head.device).long()]
+        tensors[OWN_HEAD] = head.float().cpu().clone()
     if not warm:
         return tensors
     for name, layer in _sources(config).items():
         state = teacher.model.model.layers[layer].state_dict()
         for part in [key for key in tensors if key.startswith(f"{name}.")]:
-            value = state[part.removeprefix(f"{name}.")].float().cpu()
+            value = _source(part.removeprefix(f"{name}."), state, teacher, beside=config.kind == EAGLE3)
             if value.shape != tensors[part].shape:
                 raise ConfigError(
                     f"warm_start needs {name} of the target's own sizes: {part} is {tuple(tensors[part].shape)}, "
@@ -50,9 +62,31 @@ def starting_tensors(
                     hint="Leave the kv_heads and mlp settings out, or set warm_start = false.",
                 )
             tensors[part] = value.clone()
-    if config.output_norm:
-        tensors["output_norm.weight"] = teacher.final_norm.state_dict()["weight"].float().cpu().clone()
+    final_norm = teacher.final_norm.state_dict()["weight"].float().cpu()
+    for name in ("output_norm.weight", "norm.weight"):
+        if name in tensors:
+            tensors[name] = final_norm.clone()
+    if config.kind == DFLASH:  # what its layers read of the text is in place of their normed inputs
+        first = teacher.model.model.layers[_sources(config)["layers.0"]]
+        tensors["hidden_norm.weight"] = first.input_layernorm.weight.float().cpu().clone()
     return tensors
+
+
+def _source(part: str, state: Mapping[str, torch.Tensor], teacher: Teacher, *, beside: bool) -> torch.Tensor:
+    """What one tensor of a layer begins as.
+
+    Args:
+        state: of the target's layer.
+        beside: the layer reads an embedding next to a state (EAGLE-3): the part of its projections that reads the state
+            begins as the target's, and the other at zero.
+    """
+    if not beside:
+        return state[part].float().cpu()
+    if part == "input_layernorm.weight":  # of embeddings, as in the target's first layer
+        state = teacher.model.model.layers[0].state_dict()
+    value = state["input_layernorm.weight" if part == "hidden_norm.weight" else part].float().cpu()
+    inputs = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
+    return torch.cat((torch.zeros_like(value), value), dim=1) if part in inputs else value
 
 
 def _sources(config: DrafterConfig) -> dict[str, int]:
@@ -60,21 +94,42 @@ def _sources(config: DrafterConfig) -> dict[str, int]:
     if config.kind == MOA:
         return {"self_attention": 0, "cross_attention": config.target_layers - 1 - config.reused_layers}
     names, last = layer_names(config), config.target_layers - 1
-    lower = len(names) // 2
+    lower = 0 if config.kind == DFLASH else len(names) // 2
     return {name: at if at < lower else last - (len(names) - 1 - at) for at, name in enumerate(names)}
 
 
 @torch.no_grad()
-def fit_projection(projection: torch.nn.Linear, target: Activations, state: torch.Tensor) -> None:
-    """Sets EAGLE-2's projection so that its rows come near `state`, the input of the layer that its own begins as.
+def fit_inputs(drafter: nn.Module, config: DrafterConfig, sample: Sample) -> None:
+    """Starts what the drafter reads of the target near the state that its layer was made for."""
+    last = config.target_layers - 1
+    if isinstance(drafter, FastDrafter) and config.lsa:
+        target, state = sample(last - config.reused_layers, 5 * config.kv_width)
+        drafter.eval()
+        fit_memory(drafter, target.kv.float(), state.float())
+    elif isinstance(drafter, FastDrafter) and config.state_entries:
+        target, state = sample(last - config.reused_layers, 5 * drafter.fc.in_features)
+        fit_projection(drafter.fc, target.entry_states.flatten(2).flatten(0, 1), state.flatten(0, 1))
+    elif isinstance(drafter, TrainingBaseline) and config.kind == EAGLE2:
+        target, state = sample(last, 10 * config.hidden_size)
+        rows, kept = torch.cat((target.embeddings, target.last_hidden.roll(1, dims=1)), -1), target.positions > 0
+        fit_projection(drafter.spec_model_fc, rows[kept], state[kept])
+    elif isinstance(drafter, TrainingEagle3):  # a row's states are those of the token before
+        target, state = sample(last, 5 * drafter.fc.in_features)
+        rows, kept = drafter.joined(target.entry_states.float()).roll(1, dims=1), target.positions > 0
+        fit_projection(drafter.fc, rows[kept], state[kept])
+    elif isinstance(drafter, TrainingDFlash):
+        target, state = sample(last + 1 - config.own_layers, 5 * drafter.fc.in_features)
+        fit_projection(drafter.fc, target.entry_states.flatten(2).flatten(0, 1), state.flatten(0, 1))
+
+
+@torch.no_grad()
+def fit_projection(projection: torch.nn.Linear, rows: torch.Tensor, truth: torch.Tensor) -> None:
+    """Sets a projection so that it comes near `truth`, the input of the layer that the drafter's own begins as.
 
     Args:
-        target: of one conversation a row, or packed; the first token of each is left out.
-        state: [rows, length, hidden].
+        rows: [rows, inputs]; truth: [rows, hidden].
     """
-    inputs = torch.cat((target.embeddings, target.last_hidden.roll(1, dims=1)), dim=-1)
-    kept = target.positions > 0
-    rows, truth = inputs[kept].double(), state[kept].double()
+    rows, truth = rows.double(), truth.double()
     gram = rows.t() @ rows
     ridge = _RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=torch.float64)
     projection.weight.copy_(torch.linalg.solve(gram + ridge, rows.t() @ truth).t())

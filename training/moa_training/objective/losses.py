@@ -29,13 +29,29 @@ class LossWeights:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The losses, as scalars; `agreement` is the share of weighted positions whose argmax is the teacher's."""
+    """The losses, as scalars; `agreement` is the share of weighted positions whose argmax is the teacher's.
+
+    `feature` and `state` are None where no features are predicted, or no layers reused.
+    """
 
     total: torch.Tensor
     cross_entropy: torch.Tensor
-    feature: torch.Tensor
+    feature: torch.Tensor | None
     state: torch.Tensor | None
     agreement: torch.Tensor
+
+
+def guess_losses(
+    logits: torch.Tensor, teacher: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weighted sums over guesses: cross-entropy with the teacher's distribution, and agreement of the first choices.
+
+    Args:
+        logits, teacher: [..., draft vocab]; weight: [...].
+    """
+    log_q = F.log_softmax(logits.float(), dim=-1)
+    cross_entropy = -(weight * (teacher * log_q).sum(-1)).sum()
+    return cross_entropy, (weight * (logits.argmax(-1) == teacher.argmax(-1))).sum()
 
 
 def compute_losses(
@@ -64,13 +80,9 @@ def compute_losses(
     w = w / all_weight
     feature, truth = prediction.feature[counted], target.last_hidden[counted]
     with torch.no_grad():
-        teacher = (truth @ head.t()).float()
-        probabilities = teacher.softmax(-1)
-    logits = (feature @ head.t()).float()
-    log_q = F.log_softmax(logits, dim=-1)
-    cross_entropy = -(w * (probabilities * log_q).sum(-1)).sum()
+        teacher = (truth @ head.t()).float().softmax(-1)
+    cross_entropy, agreement = guess_losses(feature @ head.t(), teacher, w)
     feature_loss = (w * F.smooth_l1_loss(feature.float(), truth.float(), reduction="none").mean(-1)).sum()
-    agreement = (w * (logits.argmax(-1) == teacher.argmax(-1))).sum()
     if prediction.state is None or target.state is None:
         total = weights.cross_entropy * cross_entropy + weights.feature * feature_loss
         return Losses(total, cross_entropy, feature_loss, None, agreement)

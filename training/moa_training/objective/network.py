@@ -26,12 +26,15 @@ class Activations:
 
     Args:
         embeddings: [batch, length, hidden] of the tokens.
-        kv: [batch, length, layers, KV width], keys rotated, interleaved by KV head.
+        kv: [batch, length, layers, KV width], keys rotated, interleaved by KV head; no layers where a drafter reads
+            states instead.
         last_hidden: [batch, length, hidden] after the final norm.
         state: [batch, length, hidden] that enters the first reused layer; None for N = 0.
         positions: [batch, length] absolute.
         guessed: embeddings of the tokens that the drafter reads behind block starts, where these are not the text's;
             `last_hidden` and `state` are then the target's after these, and `kv` its of the text.
+        entries: [batch, length, entries, hidden] of the target's hidden states that `state_entries` of the drafter's
+            configuration names.
     """
 
     embeddings: torch.Tensor
@@ -40,6 +43,14 @@ class Activations:
     state: torch.Tensor | None
     positions: torch.Tensor
     guessed: torch.Tensor | None = None
+    entries: torch.Tensor | None = None
+
+    @property
+    def entry_states(self) -> torch.Tensor:
+        """`entries`, of drafters that read them."""
+        if self.entries is None:
+            raise InternalError("A drafter that reads the target's states was trained without them.")
+        return self.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,8 @@ class TrainingDrafter(nn.Module):
                 width, config.lsa_heads, config.lsa_kv_heads, width // config.lsa_heads, config.lsa_mlp, eps
             )
             self.Ekv2E = nn.Linear(width, hidden)
+        if config.state_entries:
+            self.fc = nn.Linear(len(config.state_entries) * hidden, hidden, bias=False)
         self.output_norm = RMSNorm(hidden, eps) if config.output_norm else None
         self._rotary = TorchRotary(head_dim, config.rope_parameters)
         self._memory_rotary = TorchRotary(head_dim, config.memory_rope)
@@ -113,7 +126,7 @@ class TrainingDrafter(nn.Module):
 
     def forward(self, target: Activations, blocks: Blocks) -> Prediction:
         """Predictions at every position of every row."""
-        memory = self.memory(target.kv) if self.config.lsa else target.last_hidden
+        memory = self._memory(target)
         cos, sin = (part[:, None] for part in self._rotary(target.positions, target.embeddings.dtype))
         if target.guessed is None:
             self_out = self._attend(self.self_attention, target.embeddings, None, blocks.self_visible, cos, sin)
@@ -127,6 +140,14 @@ class TrainingDrafter(nn.Module):
         run = self._run_injected if self._inject else self._run_exact
         feature = self._frozen[1](run(crossed, target, blocks, cos, sin))
         return Prediction(feature, crossed, memory, self_out)
+
+    def _memory(self, target: Activations) -> torch.Tensor:
+        if self.config.lsa:
+            return self.memory(target.kv)
+        if not self.config.state_entries:
+            return target.last_hidden
+        memory: torch.Tensor = self.fc(target.entry_states.flatten(2))
+        return memory
 
     @staticmethod
     def _attend(

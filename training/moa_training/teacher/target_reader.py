@@ -33,14 +33,16 @@ class TargetReading:
     """What a target computes for a text, float32.
 
     Args:
-        kv: [tokens, layers, 2 * kv heads * head_dim], interleaved by KV head.
+        kv: [tokens, layers, 2 * kv heads * head_dim], interleaved by KV head; no layers where `entries` are read.
         last_hidden: [tokens, hidden size], after the final norm.
         state: [tokens, hidden size] entering the first reused layer; None where none are reused.
+        entries: [tokens, entries * hidden size], of a drafter's `state_entries` side by side; None where it has none.
     """
 
     kv: Rows
     last_hidden: Rows
     state: Rows | None
+    entries: Rows | None = None
 
 
 class TargetReader(Protocol):
@@ -64,15 +66,20 @@ class TargetReader(Protocol):
         ...
 
 
-def load_reader(files: ModelFiles, reused_layers: int, level: str, progress: Progress) -> TargetReader:
+def load_reader(
+    files: ModelFiles, reused_layers: int, level: str, progress: Progress, entries: Sequence[int] = ()
+) -> TargetReader:
     """The target on a level of `moa_shared.protocol.levels`.
+
+    Args:
+        entries: of its hidden states, to be read in place of keys and values.
 
     Raises:
         ModelSourceError: weights that cannot be read, or that the level does not compute.
     """
     if level == INT8:
-        return KernelReader(Network(WeightReader(files), files.config, progress), reused_layers)
-    return TorchReader(Teacher.load(files, reused_layers, _DTYPES[level], torch.device("cpu")), level)
+        return KernelReader(Network(WeightReader(files), files.config, progress), reused_layers, entries)
+    return TorchReader(Teacher.load(files, reused_layers, _DTYPES[level], torch.device("cpu"), entries), level)
 
 
 class TorchReader:
@@ -86,7 +93,8 @@ class TorchReader:
     def read(self, ids: Sequence[int]) -> TargetReading:
         run = self._teacher.run(torch.tensor([list(ids)]), torch.arange(len(ids))[None], None)
         state = None if run.state is None else _array(run.state[0])
-        return TargetReading(_array(run.kv[0]), _array(run.last_hidden[0]), state)
+        entries = None if run.entries is None else _array(run.entries[0].flatten(1))
+        return TargetReading(_array(run.kv[0]), _array(run.last_hidden[0]), state, entries)
 
     @torch.inference_mode()
     def logits(self, hidden: Rows) -> Rows:
@@ -120,24 +128,29 @@ class KernelReader:
 
     level = INT8
 
-    def __init__(self, network: Network, reused_layers: int) -> None:
+    def __init__(self, network: Network, reused_layers: int, entries: Sequence[int] = ()) -> None:
         self.reused_layers = reused_layers
+        self._entries = tuple(entries)
         self._network = network
 
     def read(self, ids: Sequence[int]) -> TargetReading:
         network, cache = self._network, self._network.new_cache()
-        wanted = [network.layer_count - self.reused_layers] if self.reused_layers else []
+        first = network.layer_count - self.reused_layers
         hidden: list[Rows] = []
         states: list[Rows] = []
+        entries: list[Rows] = []
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
+            wanted = sorted({*self._entries, *([first] if self.reused_layers else [])})
             out, entering = network.hidden(chunk, [Segment.chain(cache, len(chunk))], wanted)
             cache.length += len(chunk)
             hidden.append(network.normed(out))
-            states += entering.values()
-        return TargetReading(
-            cache.read(0, len(ids)), np.concatenate(hidden), np.concatenate(states) if states else None
-        )
+            if self.reused_layers:
+                states.append(entering[first])
+            if self._entries:
+                entries.append(np.concatenate([entering[entry] for entry in self._entries], axis=-1))
+        kv = np.empty((len(ids), 0, 0), np.float32) if self._entries else cache.read(0, len(ids))
+        return TargetReading(kv, np.concatenate(hidden), _joined(states), _joined(entries))
 
     def logits(self, hidden: Rows) -> Rows:
         return self._network.logits(hidden)
@@ -160,6 +173,10 @@ class KernelReader:
                     answers[index] += feed
                 bar.advance(1)
         return answers
+
+
+def _joined(parts: Sequence[Rows]) -> Rows | None:
+    return np.concatenate(parts) if parts else None
 
 
 def _array(tensor: torch.Tensor) -> Rows:

@@ -5,6 +5,7 @@ State: the target's weights, frozen. Any causal model of transformers that cache
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,16 +24,30 @@ class Teacher:
     Args:
         model: transformers causal LM, in evaluation mode.
         reused_layers: N; the state that enters the first of them is recorded.
+        entries: of the target's hidden states, to be recorded; keys and values then are only if layers are reused.
     """
 
-    def __init__(self, model: Any, reused_layers: int) -> None:
+    def __init__(self, model: Any, reused_layers: int, entries: Sequence[int] = ()) -> None:
         self.model = model
         self.reused_layers = reused_layers
+        self.entries = tuple(entries)
         self.layers = len(model.model.layers)
 
     @classmethod
-    def load(cls, files: ModelFiles, reused_layers: int, dtype: torch.dtype, device: torch.device) -> Teacher:
-        return cls(load_target_model(files, dtype).to(device), reused_layers)
+    def load(
+        cls,
+        files: ModelFiles,
+        reused_layers: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        entries: Sequence[int] = (),
+    ) -> Teacher:
+        return cls(load_target_model(files, dtype).to(device), reused_layers, entries)
+
+    @property
+    def kv_layers(self) -> int:
+        """Layers whose keys and values are recorded."""
+        return self.layers if self.reused_layers or not self.entries else 0
 
     @property
     def embeddings(self) -> torch.Tensor:
@@ -63,25 +78,33 @@ class Teacher:
         Args:
             visible: [rows, length, length] bool, who sees whom; None: each row is one conversation.
         """
-        states: list[torch.Tensor] = []
-        hook = None
-        if self.reused_layers:
-            first = self.model.model.layers[self.layers - self.reused_layers]
-            hook = first.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+        states: dict[int, torch.Tensor] = {}
+        first = self.layers - self.reused_layers
+        readers = [*self.model.model.layers, self.final_norm]
+        hooks = [
+            readers[entry].register_forward_pre_hook(lambda _, inputs, at=entry: states.update({at: inputs[0]}))
+            for entry in {*self.entries, *([first] if self.reused_layers else [])}
+        ]
         try:
             mask = None if visible is None else visible[:, None]
             out = self.model.model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True)
         finally:
-            if hook is not None:
+            for hook in hooks:
                 hook.remove()
         held = out.past_key_values.layers
-        shape = (*ids.shape, len(held), held[0].keys.shape[1], 2, held[0].keys.shape[3])
+        shape = (*ids.shape, self.kv_layers, held[0].keys.shape[1], 2, held[0].keys.shape[3])
         kv = held[0].keys.new_empty(shape)  # [rows, length, layers, kv heads, 2, head_dim]
-        for index, layer in enumerate(held):
+        for index, layer in enumerate(held[: self.kv_layers]):
             kv[:, :, index, :, 0] = layer.keys.transpose(1, 2)
             kv[:, :, index, :, 1] = layer.values.transpose(1, 2)
-        embeddings = self.embeddings[ids]
-        return Activations(embeddings, kv.flatten(3), out.last_hidden_state, states[0] if states else None, positions)
+        return Activations(
+            self.embeddings[ids],
+            kv.flatten(3),
+            out.last_hidden_state,
+            states[first] if self.reused_layers else None,
+            positions,
+            entries=torch.stack([states[entry] for entry in self.entries], 2) if self.entries else None,
+        )
 
     @torch.no_grad()
     def run_behind(self, target: Activations, ids: torch.Tensor, blocks: Blocks) -> Activations:

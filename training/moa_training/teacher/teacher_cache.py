@@ -56,11 +56,10 @@ class TeacherCache:
         self._path.unlink(missing_ok=True)
 
     def _store(self, target: Activations, key: bytes, number: int) -> None:
-        heads = target.kv.view(*target.kv.shape[:3], -1, self._head_dim)
+        heads = target.kv.unflatten(-1, (-1, self._head_dim))
         scales = (heads.abs().amax(-1, keepdim=True) / 127).clamp(min=_SMALLEST)
         parts = [(heads / scales).round().clamp(-127, 127).to(torch.int8), scales, target.last_hidden]
-        if target.state is not None:
-            parts.append(target.state)
+        parts += [part for part in (target.state, target.entries) if part is not None]
         record = b"".join(part.cpu().contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
         place = number * (len(record) + _KEY_BYTES)
         if place + len(record) + _KEY_BYTES > self._budget:
@@ -79,14 +78,17 @@ class TeacherCache:
         embeddings = self._teacher.embeddings[batch.ids]
         rows, length, hidden = embeddings.shape
         config = self._teacher.model.config
-        layers, heads, dim = self._teacher.layers, 2 * config.num_key_value_heads, self._head_dim
+        layers, heads, dim = self._teacher.kv_layers, 2 * config.num_key_value_heads, self._head_dim
         shapes = [
             (torch.int8, (rows, length, layers, heads, dim)),
             (embeddings.dtype, (rows, length, layers, heads, 1)),
             (embeddings.dtype, (rows, length, hidden)),
         ]
+        entries = len(self._teacher.entries)
         if self._teacher.reused_layers:
             shapes.append((embeddings.dtype, (rows, length, hidden)))
+        if entries:
+            shapes.append((embeddings.dtype, (rows, length, entries, hidden)))
         sizes = [dtype.itemsize * torch.Size(shape).numel() for dtype, shape in shapes]
         size = sum(sizes) + _KEY_BYTES
         record = bytearray(size)
@@ -98,7 +100,14 @@ class TeacherCache:
             for part, (dtype, shape) in zip(content, shapes, strict=True)
         ]
         kv = (parts[0].to(embeddings.dtype) * parts[1]).flatten(3)
-        return Activations(embeddings, kv, parts[2], parts[3] if len(parts) > 3 else None, batch.positions)
+        return Activations(
+            embeddings,
+            kv,
+            parts[2],
+            parts[3] if self._teacher.reused_layers else None,
+            batch.positions,
+            entries=parts[-1] if entries else None,
+        )
 
     @property
     def _head_dim(self) -> int:

@@ -14,7 +14,6 @@ from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import SessionLimits
 from moa_server.verifier import Target
 from moa_shared.drafter import Checkpoint
-from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.drafter.published.find import find_drafter
@@ -103,10 +102,7 @@ def methods_of(
 
 def drafter_name(checkpoint: Checkpoint) -> str:
     """What tables call a checkpoint."""
-    config = checkpoint.config
-    if config.kind in (EAGLE2, INDEPENDENT):
-        return PAPER[0] if config.kind == EAGLE2 else PAPER[1]
-    return f"MoA, N = {config.reused_layers}"
+    return checkpoint.config.method
 
 
 def missing_drafters(drafters: Mapping[str, Checkpoint]) -> list[str]:

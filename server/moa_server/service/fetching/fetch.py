@@ -37,10 +37,16 @@ PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class DrafterFile:
-    """A checkpoint that clients may use; `reused_layers` are those of the target that it needs."""
+    """A checkpoint that clients may use.
+
+    Args:
+        reused_layers: of the target, which it needs.
+        reads_head: it needs the target's head.
+    """
 
     path: Path
     reused_layers: int
+    reads_head: bool = True
 
 
 class DrafterFiles:
@@ -170,10 +176,11 @@ class DrafterFiles:
         """The files of tensors, made once and kept in the cache."""
         files = self._files
         reused = max(drafter.reused_layers for drafter in self._drafters)
-        entry = root / "served-parts" / f"{files.fingerprint[:32]}-{reused}-v{FORMAT}"
+        reads_head = any(drafter.reads_head for drafter in self._drafters)
+        entry = root / "served-parts" / f"{files.fingerprint[:32]}-{reused if reads_head else 'no-head'}-v{FORMAT}"
         plan = [("embeddings", [EMBEDDINGS])]
         reader = WeightReader(files)
-        plan += [("head", [HEAD])] if reader.has_own_head else []
+        plan += [("head", [HEAD])] if reader.has_own_head and reads_head else []
         plan += [(f"layers-{reused}", layer_names(files, reused))] if reused else []
         with locked(entry):
             if (entry / MANIFEST).is_file():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from moa_kernels import Cache, Linear, Rotary, StackShape
+from moa_kernels import Cache, Linear, Rotary, Segment, StackShape
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import FC, layer_names
@@ -63,12 +63,12 @@ class BaselineDecoder:
         """An empty cache for one conversation."""
         return self.stack.new_cache(kv=self.arithmetic.kv)
 
-    def inputs(self, tokens: Sequence[int], features: Rows | None) -> Rows:
-        """The first layer's input, [rows, hidden size]; features [rows, hidden size] for EAGLE-2."""
+    def run(self, tokens: Sequence[int], features: Rows | None, segment: Segment) -> Rows:
+        """What leaves the last layer for new rows, [rows, hidden size]; features [rows, hidden size] for EAGLE-2."""
         rows = self._target.rows(EMBEDDINGS, tokens)
-        if self._fc is None or features is None:
-            return rows
-        return self._fc(np.concatenate((rows, features), axis=-1))
+        if self._fc is not None and features is not None:
+            rows = self._fc(np.concatenate((rows, features), axis=-1))
+        return self.stack.run(rows, [segment])[0]
 
     def features(self, out: Rows) -> Rows:
         """The input of the head, and of EAGLE-2's next row, from the last layer's rows."""

@@ -1,9 +1,10 @@
-"""The state of one conversation's baseline drafter: tokens, the target's features that have come, and caches.
+"""The state of one conversation's drafter of EAGLE's kind, or an independent one: tokens, the target's features that
+have come, and caches.
 
-Each row belongs to a token; EAGLE-2's row takes the feature of the token before, so its first row is that of the
-second token. Features that have not come are the drafter's own predictions at the end of the text, and zeros before
-the newest that came. Invariant: rows of an abandoned draft are in no cache; rows from `_true` on are made again when
-their features come.
+Each row belongs to a token; EAGLE's row takes the feature of the token before, so its first row is that of the second
+token. Features that have not come are the drafter's own predictions at the end of the text, and zeros before the newest
+that came. Invariant: rows of an abandoned draft are in no cache; rows made from predictions are made again when their
+features come, those made from zeros when all features up to them have come.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import numpy as np
 
 from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.baseline.decoder import BaselineDecoder
+from moa_shared.drafter.eagle3.decoder import Eagle3Decoder
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.errors import ProtocolError
 
 
 class BaselineState(BaseState):
-    """One conversation of one `BaselineDecoder`; has the interface of `DraftState`."""
+    """One conversation of one `BaselineDecoder` or `Eagle3Decoder`; has the interface of `DraftState`."""
 
-    def __init__(self, decoder: BaselineDecoder) -> None:
+    def __init__(self, decoder: BaselineDecoder | Eagle3Decoder) -> None:
         super().__init__(decoder.draft_ids)
         self.decoder = decoder
         self._offset = 1 if decoder.reads_features else 0  # row r belongs to token r + offset
@@ -30,6 +32,7 @@ class BaselineState(BaseState):
         self._features: dict[int, Rows] = {}
         self._outputs: list[Rows] = []  # of the committed tokens' rows, [hidden size] each
         self._true = 0  # rows before this one were made from features that came
+        self._predicted: set[int] = set()  # rows made from the drafter's own output, at the end of the text
         self._node_outputs: list[Rows] = []
 
     @property
@@ -51,7 +54,9 @@ class BaselineState(BaseState):
         self._keep_rows(max(0, length - self._offset))
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Adds the target's last hidden states, [rows, hidden size] float32, of positions from `start`.
+        """Adds the target's features, [rows, hidden size] float32, of positions from `start`.
+
+        They are its last hidden states, or what EAGLE-3 projects several states to.
 
         Raises:
             ProtocolError: rows of another width.
@@ -82,8 +87,8 @@ class BaselineState(BaseState):
             true = self._true
             while true < rows and true in self._features:
                 true += 1
-            if true > self._true:
-                self._keep_rows(self._true)
+            corrected = [row for row in self._predicted if row in self._features]
+            self._keep_rows(min([len(self._outputs), *corrected, *([self._true] if true > self._true else [])]))
             known = min(rows, max(self._features, default=rows - 1) + 1)
         for positions in batches(len(self._outputs), known):
             self._read(positions)
@@ -128,13 +133,15 @@ class BaselineState(BaseState):
         features = None
         if self.decoder.reads_features:
             tail = self._newest() if len(positions) == 1 else np.zeros_like(self._newest())
+            if len(positions) == 1 and positions.start not in self._features:
+                self._predicted.add(positions.start)
             features = np.stack([self._features.get(row, tail) for row in positions])
         tokens = self.tokens[positions.start + self._offset : positions.stop + self._offset]
         self._outputs += list(self._run(tokens, features, run_of_text(positions)))
 
     def _run(self, tokens: Sequence[int], features: Rows | None, place: Placement) -> Rows:
         segment = place(self._cache)
-        out, _ = self.decoder.stack.run(self.decoder.inputs(tokens, features), [segment])
+        out = self.decoder.run(tokens, features, segment)
         self._cache.length += segment.rows
         return self.decoder.features(out)
 
@@ -142,6 +149,7 @@ class BaselineState(BaseState):
         """Drops the committed tokens' rows from `rows` on."""
         del self._outputs[rows:]
         self._true = min(self._true, rows)
+        self._predicted = {row for row in self._predicted if row < rows}
         self._cache.crop(len(self._outputs))
 
     def _drop_draft(self) -> None:

@@ -21,13 +21,18 @@ from moa_kernels import KernelError
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.baseline.decoder import BaselineDecoder
 from moa_shared.drafter.baseline.state import BaselineState
-from moa_shared.drafter.checkpoint.config import MOA, DrafterConfig
-from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS, expected_shapes
-from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY
+from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, OF_STATES, DrafterConfig
+from moa_shared.drafter.checkpoint.halves import SERVER_HALF_FILE, SERVER_HALF_KEY, map_server_half, sha256_of
+from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS, expected_shapes, server_tensors
+from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
 from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
 from moa_shared.drafter.checkpoint.weights import ArrayWeights
 from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafter.decoder import DraftDecoder
+from moa_shared.drafter.dflash.decoder import BlockDecoder
+from moa_shared.drafter.dflash.state import BlockState
+from moa_shared.drafter.eagle3.decoder import Eagle3Decoder
+from moa_shared.drafter.eagle3.projection import PROJECTION, StateProjection
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.layers.arithmetic import INT8, Rows
 from moa_shared.drafter.layers.target_parts import TargetParts
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
 
     from moa_shared.drafter.encoder import MemoryEncoder
 
-NewState = Callable[[], DraftState | BaselineState]
+NewState = Callable[[], DraftState | BaselineState | BlockState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +72,39 @@ class Checkpoint:
         if self.config.kind != MOA:
             return ""
         config, digest = self.config, hashlib.sha256()
-        digest.update(json.dumps([config.lsa, config.lsa_heads, config.memory_rope], sort_keys=True).encode())
+        read = [config.state_entries] if config.state_entries else []
+        digest.update(json.dumps([config.lsa, config.lsa_heads, config.memory_rope, *read], sort_keys=True).encode())
         for name in sorted(self.tensors):
             if name.startswith(ENCODER_TENSORS):
                 digest.update(name.encode() + np.ascontiguousarray(self.tensors[name]).tobytes())
         return digest.hexdigest()
 
+    def check_server_half(self) -> None:
+        """Raises CheckpointError where only the device's half is here."""
+        if self.config.state_entries and PROJECTION not in self.tensors:
+            raise CheckpointError(
+                "This is the device's half of a drafter, as devices fetch it: a server needs both.",
+                hint="Name the drafter as it was published.",
+            )
+
     def rows(self, weights: str = INT8) -> Callable[[Rows], Rows]:
         """A function that makes wire rows, [tokens, memory width], from what `config.reads_last_hidden` says.
+
+        Drafters with `config.state_entries` make them from those states, [tokens, entries * state width].
 
         Raises:
             ConfigError: weights other than "int8" and "float32".
         """
+        if self.config.kind in OF_STATES:
+            self.check_server_half()
+            with _computable():
+                return StateProjection(self.config, ArrayWeights(self.tensors), weights)
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
         with _computable():
             encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
+        if self.config.state_entries:
+            return encoder.encode_states
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
     def states(
@@ -94,10 +116,15 @@ class Checkpoint:
         states_from: int | None = None,
     ) -> NewState:
         """A function that makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
-        if self.config.kind != MOA:
+        if self.config.kind == DFLASH:
             with _computable():
-                baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
-            return lambda: BaselineState(baseline)
+                blocks = BlockDecoder(self.config, ArrayWeights(self.tensors), target, weights, parts=parts)
+            return lambda: BlockState(blocks)
+        if self.config.kind != MOA:
+            kind = Eagle3Decoder if self.config.kind == EAGLE3 else BaselineDecoder
+            with _computable():
+                other = kind(self.config, ArrayWeights(self.tensors), target, weights)
+            return lambda: BaselineState(other)
         decoder = self.decoder(target, weights, parts=parts, states_from=states_from)
         return lambda: DraftState(decoder)
 
@@ -140,9 +167,16 @@ class Checkpoint:
         self, dtype: torch.dtype, device: torch.device | None = None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """As `rows`, in torch."""
+        if self.config.kind in OF_STATES:
+            from moa_shared.drafter.eagle3.torch_projection import torch_projection
+
+            self.check_server_half()
+            return torch_projection(self.config, self.torch_tensors(), dtype, device)
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
         encoder = self.encoder(dtype).to(device)
+        if self.config.state_entries:
+            return encoder.encode_states
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
 
@@ -155,7 +189,7 @@ def _computable() -> Iterator[None]:
 
 
 def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
-    """Reads a checkpoint; its tensors are mapped, and widened on request.
+    """Reads a checkpoint, with the server's half where that is next to it; tensors are mapped, and widened on request.
 
     Args:
         config: for a file without our metadata (the authors' own).
@@ -167,7 +201,9 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
     if not path.is_file():
         raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
     try:
-        metadata, tensors = read_metadata(path), StoredTensors(map_tensors(path))
+        metadata = read_metadata(path)
+        server_half = map_server_half(path, metadata)
+        tensors = StoredTensors({**map_tensors(path), **(server_half or {})})
     except (ModelSourceError, ValueError) as error:
         raise CheckpointError(
             f"The drafter checkpoint {path} is corrupt or truncated ({error.__cause__ or error})."
@@ -179,9 +215,8 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
                 hint="Put the config.json that was published with it next to it.",
             )
         config = DrafterConfig.from_json(metadata[CONFIG_KEY])
-    _check(path, config, tensors)
-    with path.open("rb") as opened:
-        return Checkpoint(config, tensors, hashlib.file_digest(opened, "sha256").hexdigest())
+    _check(path, config, tensors, absent=server_tensors(config) if server_half is None else ())
+    return Checkpoint(config, tensors, sha256_of(path))
 
 
 def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -199,8 +234,32 @@ def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt
         write_tensors(partial, tensors, {CONFIG_KEY: config.to_json()})
 
 
-def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
-    shapes = expected_shapes(config)
+def save_halves(folder: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> Path:
+    """Writes a checkpoint into an empty folder: as `save_checkpoint`, but for what only servers run of a projection.
+
+    Returns:
+        the file for devices, which is the drafter's: the only one where all of it runs there.
+    """
+    path = folder / DRAFTER_FILE
+    if not config.state_entries:
+        save_checkpoint(path, config, tensors)
+        return path
+    _check(path, config, tensors)
+    of_server = {name: tensor for name, tensor in tensors.items() if name.startswith(server_tensors(config))}
+    of_device = {name: tensor for name, tensor in tensors.items() if name not in of_server}
+    with whole_checkpoint(folder / SERVER_HALF_FILE, "checkpoint") as partial:
+        write_tensors(partial, of_server, {})
+    metadata = {CONFIG_KEY: config.to_json(), SERVER_HALF_KEY: sha256_of(folder / SERVER_HALF_FILE)}
+    with whole_checkpoint(path, "checkpoint") as partial:
+        write_tensors(partial, of_device, metadata)
+    return path
+
+
+def _check(
+    path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], absent: tuple[str, ...] = ()
+) -> None:
+    """Raises CheckpointError for other tensors than `config` asks for; `absent`: beginnings of those that may lack."""
+    shapes = {name: shape for name, shape in expected_shapes(config).items() if not name.startswith(absent)}
     for name, shape in shapes.items():
         if name not in tensors:
             raise CheckpointError(f"The drafter checkpoint {path} lacks the tensor {name}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,18 @@ class StoredTensors(Mapping[str, npt.NDArray[Any]]):
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         tensor = self._tensors[name]
-        values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)
-        if tensor.dtype == "BF16":
-            wide: npt.NDArray[Any] = widen_bfloat16(values)
-        else:
-            wide = values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+        wide = _widened(_stored(tensor), tensor.dtype)
         drop_pages(tensor.data)
         return wide
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor, which is not read for it."""
+        return self._tensors[name].shape
+
+    def rows(self, name: str, ids: npt.NDArray[np.int64] | Sequence[int]) -> npt.NDArray[Any]:
+        """Some rows of a tensor, of which the others are not read."""
+        tensor = self._tensors[name]
+        return _widened(_stored(tensor)[np.asarray(ids)], tensor.dtype)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -45,3 +50,14 @@ class StoredTensors(Mapping[str, npt.NDArray[Any]]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
+
+
+def _stored(tensor: FileTensor) -> npt.NDArray[Any]:
+    return tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)
+
+
+def _widened(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    if dtype == "BF16":
+        wide: npt.NDArray[Any] = widen_bfloat16(values)
+        return wide
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from moa_kernels import Linear, QuantisedMatrix, quantised
 from moa_kernels.blocks import joined
 
+from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.layers import Weights
@@ -36,6 +37,8 @@ class ArrayWeights:
         return self._arrays.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
+        if isinstance(self._arrays, StoredTensors) and name in self._arrays:
+            return self._arrays.shape(name)
         return self._array(name).shape
 
     def blocks(self, name: str) -> QuantisedMatrix | None:
@@ -45,6 +48,8 @@ class ArrayWeights:
         return np.asarray(self._array(name), np.float32)
 
     def rows(self, name: str, ids: Ids) -> Rows:
+        if isinstance(self._arrays, StoredTensors) and name in self._arrays:
+            return np.asarray(self._arrays.rows(name, ids), np.float32)
         return np.asarray(self._array(name)[np.asarray(ids)], np.float32)
 
     def _array(self, name: str) -> npt.NDArray[np.floating]:
@@ -73,9 +78,15 @@ def draft_ids(own: Weights) -> npt.NDArray[np.int64] | None:
     return own.array(DRAFT_IDS).astype(np.int64) if DRAFT_IDS in own.names() else None
 
 
-def check_tables(weights: Weights, vocab_size: int, hidden_size: int) -> None:
-    """Raises ModelSourceError if embeddings or head have other shapes than a drafter needs."""
-    for name in (EMBEDDINGS, HEAD):
+def check_tables(
+    weights: Weights, vocab_size: int, hidden_size: int, names: Sequence[str] = (EMBEDDINGS, HEAD)
+) -> None:
+    """Raises ModelSourceError if embeddings or head have other shapes than a drafter needs.
+
+    Args:
+        names: of those that it uses.
+    """
+    for name in names:
         shape = weights.shape(name)
         if shape != (vocab_size, hidden_size):
             raise ModelSourceError(

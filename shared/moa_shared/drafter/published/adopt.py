@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_halves
 from moa_shared.drafter.checkpoint.confidence_file import CONFIDENCE_FILE
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, NGRAMS_FILE
+from moa_shared.drafter.checkpoint.weights import DRAFT_IDS
+from moa_shared.drafter.published.conversion import ANOTHER
 from moa_shared.drafter.published.files import PublishedFiles
 from moa_shared.drafter.published.layouts import convert
 from moa_shared.errors import CheckpointError
@@ -61,18 +65,40 @@ def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) 
     tensors = published.tensors()
     shapes = {each: tuple(tensor.shape) for each, tensor in tensors.items()}
     conversion = convert(shapes, published.config(), files.config, files.target_id, name)
-    for theirs in conversion.names:
-        if tensors[theirs].dtype == np.int32:
+    kept: dict[str, npt.NDArray[Any]] = {}
+    for theirs, ours in sorted(conversion.names.items()):
+        if ours == DRAFT_IDS:
+            kept[ours] = _draft_ids(tensors[theirs], conversion.config.vocab_size, theirs, name)
+            continue
+        if tensors[theirs].dtype.kind == "i":
             raise CheckpointError(
                 f"In {name} {theirs} is none of float32, float16 and bfloat16: moa takes no quantised drafter.",
                 hint="Give the checkpoint that it was made from.",
             )
         if not is_finite(tensors[theirs]):
             raise CheckpointError(f"In {name} {theirs} holds values that are not numbers.")
-    kept = {ours: tensors[theirs] for theirs, ours in sorted(conversion.names.items())}
+        kept[ours] = tensors[theirs]
     needed = sum(tensor.nbytes for tensor in kept.values())
     with building(entry, needed, f"the drafter {name}") as part:
-        save_checkpoint(part / DRAFTER_FILE, conversion.config, kept)
+        save_halves(part, conversion.config, kept)
+
+
+def _draft_ids(offsets: npt.NDArray[Any], vocabulary: int, theirs: str, name: str) -> npt.NDArray[np.int32]:
+    """The target's token of each draft token, from the distance to it.
+
+    Raises:
+        CheckpointError: no whole numbers, tokens that the target does not have, or not in ascending order.
+    """
+    ids = offsets + np.arange(len(offsets))
+    if offsets.dtype != np.int64:
+        reason = "holds no whole numbers of 64 or 32 bits"
+    elif ids.min() < 0 or ids.max() >= vocabulary:
+        reason = f"leads to tokens outside the vocabulary of {vocabulary}"
+    elif (np.diff(ids) <= 0).any():
+        reason = "leads to tokens that are not in ascending order, each once"
+    else:
+        return ids.astype(np.int32)
+    raise CheckpointError(f"In {name} {theirs} {reason}.", hint=ANOTHER)
 
 
 def _bring_along(folder: Path, entry: Path) -> None:

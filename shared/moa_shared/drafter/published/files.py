@@ -21,7 +21,7 @@ from moa_shared.text.json_text import parse_json
 
 SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")  # each, or else its index, in this order
-_STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
 _REFETCH = "Fetch it again."
 # Of a damaged pickle torch lets through whatever its instructions stumble over.
 _UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, pickle.PickleError)
@@ -72,9 +72,9 @@ class PublishedFiles:
             raise CheckpointError(error.message, hint=hint) from None
 
     def tensors(self) -> Tensors:
-        """The tensors of all files: float32, float16, the bit patterns of bfloat16 as uint16; of other types the shape.
+        """The tensors of all files: float32, float16, the bit patterns of bfloat16 as uint16, whole numbers as int64.
 
-        A tensor of another type is int32 of zeros, which no drafter has where there are weights.
+        A tensor of another type is int32 of zeros, which no drafter has.
 
         Raises:
             CheckpointError: a file is corrupt, holds more than tensors, or needs torch, which is not installed.
@@ -105,10 +105,12 @@ def _mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _stored(path: Path, name: str, tensor: FileTensor) -> npt.NDArray[Any]:
-    if tensor.dtype not in _STORED:  # such as EAGLE-3's tables of tokens, which its layout is known by
+    if tensor.dtype not in _STORED:  # such as EAGLE-3's marks of the target's tokens, which are not needed
         return _shape_alone(tensor.shape)
     values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)
-    return values.astype(np.float32) if values.dtype == np.float64 else values
+    if values.dtype == np.float64:
+        return values.astype(np.float32)
+    return values.astype(np.int64) if values.dtype == np.int32 else values
 
 
 def _unpickled(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -139,7 +141,9 @@ def _as_array(tensor: Any) -> npt.NDArray[Any]:
         return bits
     if tensor.dtype == torch.float64 and tensor.layout == torch.strided:
         tensor = tensor.float()
-    if tensor.dtype not in (torch.float32, torch.float16) or tensor.layout != torch.strided:
+    if tensor.dtype == torch.int32 and tensor.layout == torch.strided:
+        tensor = tensor.long()
+    if tensor.dtype not in (torch.float32, torch.float16, torch.int64) or tensor.layout != torch.strided:
         return _shape_alone(tuple(tensor.shape))
     values: npt.NDArray[Any] = tensor.contiguous().numpy()
     return values

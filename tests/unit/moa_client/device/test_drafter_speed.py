@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from moa_client.device.drafter_speed import level_ms
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
 VOCAB = 64
@@ -18,17 +22,18 @@ CONFIG = DrafterConfig(
 class Maker:
     """Makes states of a tiny drafter, and counts them."""
 
-    def __init__(self) -> None:
-        tensors = fresh_tensors(CONFIG, seed=0)
-        checkpoint = Checkpoint(CONFIG, tensors, FINGERPRINT)
-        table = tensors["cross_attention.mlp.gate_proj.weight"][:1].repeat(VOCAB, 0)
+    def __init__(self, config: DrafterConfig = CONFIG) -> None:
+        self._config = config
+        tensors = fresh_tensors(config, seed=0)
+        checkpoint = Checkpoint(config, tensors, FINGERPRINT)
+        table = np.ones((VOCAB, 32), np.float32)
         self._states = checkpoint.states(ArrayWeights({EMBEDDINGS: table, HEAD: table}), "float32")
         self.made = 0
 
-    def __call__(self) -> tuple[DrafterConfig, DraftState | None]:
+    def __call__(self) -> tuple[DrafterConfig, DraftState | BlockState | None]:
         self.made += 1
         state = self._states()
-        return CONFIG, state if isinstance(state, DraftState) else None
+        return self._config, state if isinstance(state, DraftState | BlockState) else None
 
 
 def test_a_time_is_measured_once(tmp_path: Path) -> None:
@@ -39,6 +44,13 @@ def test_a_time_is_measured_once(tmp_path: Path) -> None:
     assert maker.made == 1
     level_ms(tmp_path, FINGERPRINT, 2, maker)  # of another width nothing is known
     assert maker.made == 2
+
+
+def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = Maker(replace(CONFIG, kind="dflash", state_entries=(1,), block_size=6))
+    now = iter(float(tick) for tick in range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    assert level_ms(tmp_path, FINGERPRINT, 3, maker) == 1000 / 5
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"ms": "soon"}', '{"ms": -1.0}', '{"ms": NaN}', "[]"])

@@ -132,3 +132,19 @@ def test_a_window_without_plain_steps_of_both_kinds_keeps_its_price() -> None:
         window.on_drafted(0.0, 3.0)
         window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
     assert window.price == before
+
+
+def test_the_levels_of_a_block_cost_one_step_together_and_end_with_it() -> None:
+    """Steps of 100 ms are too slow for a server that takes 50, unless one of them brings 7 levels."""
+
+    def slow(block_levels: int | None) -> DraftWindow:
+        window = DraftWindow(block_levels=block_levels)
+        window.rtt_ms.add(20.0)
+        window.on_drafted(0.0, 100.0)
+        for number in range(100):
+            window.on_verdict(0.0, DraftTree.chain([1]), [1 if number % 5 else 2], step_ms=50.0, verified=0)
+        return window
+
+    assert not slow(None).may_grow(NO_DRAFT, 0.0)
+    worth = [slow(7).may_grow(DraftTree.chain([1] * held), 0.0) for held in range(9)]
+    assert worth == [True] * 5 + [False] * 4  # a draft of more than half a block is left to the server

@@ -16,6 +16,7 @@ class Named:
     """Says its number, and remembers what it was told."""
 
     reads_memory = True
+    most_depth = None
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -99,3 +99,39 @@ def test_a_step_that_a_verdict_has_overtaken_says_nothing_about_what_follows() -
     commit(drafting, 8)
     drafting.on_extended(step, Growth())
     assert drafting.next_step(0.0) is not None
+
+
+def overtaken(*committed: int) -> StreamedDrafting:
+    """A step has made a block of three tokens, and other candidates of the first, while tokens were committed."""
+    drafting = begun()
+    step = drafting.next_step(0.0)
+    assert step is not None
+    for token in committed:
+        commit(drafting, token)
+    drafting.on_extended(step, Growth((4, 5, 6, 9, 7), (-1, 0, 1, -1, 3), (4,)))
+    return drafting
+
+
+def test_what_a_block_has_below_tokens_that_came_meanwhile_is_a_draft() -> None:
+    """A block may take longer than a step of the server; its first levels are then too late, the others are not."""
+    drafting = overtaken(4, 5)
+    assert drafting.conversation.draft == DraftTree.chain([6])
+    frame = drafting.take_frame(flush=True)
+    assert frame is not None
+    assert (frame.base, frame.first_node, frame.tokens) == (5, 0, (6,))
+    grow(drafting, 8)
+    assert drafting.conversation.draft == DraftTree.chain([6, 8])
+    assert overtaken(9).conversation.draft == DraftTree.chain([7])
+    assert not overtaken(4, 5, 6).conversation.draft
+    assert not overtaken(4, 7).conversation.draft
+    assert not overtaken(8).conversation.draft
+
+
+def test_a_block_for_a_text_that_is_gone_is_none() -> None:
+    drafting = begun()
+    step = drafting.next_step(0.0)
+    assert step is not None
+    drafting.restart()
+    commit(drafting, 4)
+    drafting.on_extended(step, Growth.chain(step.draft, [4, 5]))
+    assert not drafting.conversation.draft

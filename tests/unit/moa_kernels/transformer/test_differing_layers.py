@@ -1,4 +1,6 @@
-"""Layers that differ in heads and widths, read others' keys and values, or add embeddings: against numpy, and exact."""
+"""Layers that differ in heads and widths, read others' keys and values or embeddings, or add these: against numpy, and
+exact.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,7 @@ def layer(number: int, heads: Heads, *, plain: bool, reference: bool, **changes:
     hidden, inner, queries = SHAPE.hidden, changes.get("inner") or SHAPE.inner, SHAPE.heads * heads.dim
     keys = heads.number * heads.dim
     own = 0 if "reads_layer" in changes else keys if changes.get("keys_are_values") else 2 * keys
+    read = hidden + (SHAPE.embedding if changes.pop("reads_embedding", False) else 0)
 
     def linear(outputs: int, inputs: int) -> Linear:
         return Linear([floats(random, outputs, inputs)], plain=plain, reference=reference)
@@ -61,11 +64,13 @@ def layer(number: int, heads: Heads, *, plain: bool, reference: bool, **changes:
         return random.uniform(0.5, 1.5, width).astype(np.float32)
 
     made = Layer(
-        norm(hidden), linear(queries + own, hidden), linear(hidden, queries), norm(hidden),
+        norm(hidden), linear(queries + own, read), linear(hidden, queries), norm(hidden),
         linear(2 * inner, hidden), linear(hidden, inner), norm(heads.dim), norm(heads.dim), norm(hidden), norm(hidden),
         rotary=0 if heads == NARROW else 1, heads=heads, value_norm=np.ones(heads.dim, np.float32), out_scale=0.7,
         embedding=LayerEmbedding(linear(32, hidden), linear(hidden, 32), norm(hidden)),
     )  # fmt: skip
+    if read > hidden:
+        changes["attention_embedding_norm"] = norm(SHAPE.embedding)
     if changes.pop("beside", False):
         router = Linear([4 * floats(random, EXPERTS, hidden)], plain=True, reference=reference)
         pairs = [(linear(64, hidden), linear(hidden, 32)) for _ in range(EXPERTS)]
@@ -78,10 +83,10 @@ def stack(*, plain: bool = False, reference: bool = False) -> Stack:
     how = {"plain": plain, "reference": reference}
     layers = [
         layer(0, NARROW, window=5, **how),
-        layer(1, WIDE, keys_are_values=True, **how),
+        layer(1, WIDE, keys_are_values=True, reads_embedding=True, **how),
         layer(2, NARROW, window=5, beside=True, **how),
         layer(3, WIDE, inner=160, reads_layer=1, **how),
-        layer(4, NARROW, inner=160, reads_layer=2, window=5, **how),
+        layer(4, NARROW, inner=160, reads_layer=2, window=5, reads_embedding=True, attention_norm=None, **how),
     ]
     plain_angles = {"rope_type": "default", "rope_theta": 1e4}
     angles = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
@@ -149,3 +154,5 @@ def test_what_does_not_fit_is_refused() -> None:
         Stack(SHAPE, [first, replace(third, beside=None)], one.rotaries)
     with raises(KernelError, snapshot("value_norm has the shape (32,), expected (96,).")):
         Stack(SHAPE, [replace(second, value_norm=first.value_norm)], one.rotaries)
+    with raises(KernelError, snapshot("qkv has the shape [480, 96], expected [480, 64].")):
+        Stack(SHAPE, [replace(second, attention_embedding_norm=None)], one.rotaries)

@@ -23,6 +23,11 @@ def test_a_step_pays_as_far_as_it_finds_more_than_its_time_is_worth() -> None:
     assert not rule().pays(0.4, 0.65)
 
 
+def test_a_step_that_finds_many_tokens_pays_for_their_nodes_too() -> None:
+    assert rule(step_ms=30.0).pays(1.0, 3.5)  # 3 tokens for the step, 0.25 for five nodes
+    assert not rule(step_ms=30.0).pays(1.0, 3.2)
+
+
 def test_the_first_step_pays_for_what_is_read_before_it() -> None:
     assert rule().pays(1.0, 0.4)
     assert not rule().pays(1.0, 0.4, first=True)

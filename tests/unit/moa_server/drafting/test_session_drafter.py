@@ -60,9 +60,14 @@ class Bench:
     """A session's drafter over a target that has read some tokens."""
 
     def __init__(
-        self, tokens: Sequence[int], record: DrafterRecord | None = None, ngrams: NgramTable | None = None
+        self,
+        tokens: Sequence[int],
+        record: DrafterRecord | None = None,
+        ngrams: NgramTable | None = None,
+        *,
+        kind: OwnDrafter | None = None,
     ) -> None:
-        self.kind = kind = OwnDrafter(self.make, 100, ngrams)
+        self.kind = kind = kind or OwnDrafter(self.make, 100, ngrams)
         self.record = record or DrafterRecord(2.0)
         self.session = SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
         self.tokens = list(tokens)
@@ -77,9 +82,15 @@ class Bench:
         self.tokens += tokens
 
     def guess(
-        self, arrived: DraftTree = EMPTY, covered: float = 0.0, *, rate: float = 0.08, most_nodes: int = 8
+        self,
+        arrived: DraftTree = EMPTY,
+        covered: float = 0.0,
+        *,
+        rate: float = 0.08,
+        most_nodes: int = 8,
+        step_ms: float = 2.0,
     ) -> Guess:
-        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, 2.0, 0.5, most_nodes)
+        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, step_ms, 0.5, most_nodes)
 
         def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)
@@ -274,3 +285,55 @@ def test_a_drafter_of_the_model_is_kept() -> None:
         bench.guess()
         bench.commit(token)
     assert bench.kind.trial.result is TrialResult.KEPT
+
+
+class BlockDrafter(CountingDrafter):
+    """Counts on for five tokens in one step."""
+
+    most_depth = 5
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        self.steps -= 1
+        return super().expand(tokens, parents)
+
+
+def block_bench() -> Bench:
+    made: list[BlockDrafter] = []
+
+    def make() -> BlockDrafter:
+        made.append(BlockDrafter())
+        return made[-1]
+
+    bench = Bench([1, 2, 3], DrafterRecord(2.0, 5), kind=OwnDrafter(make, 100, reads_all_rows=True, block_levels=5))
+    bench.drafter = made[-1]
+    return bench
+
+
+def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
+    """A step as dear as a plain one pays where it finds more than one token, and no longer where it finds none."""
+    bench = block_bench()
+    first = bench.record.found[0].factor
+    assert first > 1
+    for number in range(12):
+        guess = bench.guess(rate=0.1, step_ms=10.0)
+        newest = bench.tokens[-1]
+        assert guess.tree.tokens == tuple(range(newest + 1, newest + 6))
+        assert bench.drafter.steps == number + 1
+        assert not bench.session._draft.growing._ranked  # idle sessions hold no logits
+        taken = range(newest + 1, newest + 7)
+        bench.session.learn(guess, taken)
+        bench.commit(*taken)
+    assert first < bench.record.found[0].factor <= 5
+    for token in range(100, 180):
+        steps = bench.drafter.steps
+        bench.session.learn(bench.guess(rate=0.1, step_ms=10.0), [token, token + 300])
+        bench.commit(token, token + 300)
+    assert bench.drafter.steps == steps
+
+
+def test_a_drafter_that_knows_only_rows_reads_all_of_them() -> None:
+    bench = block_bench()
+    bench.guess()
+    bench.commit(*range(4, 204))
+    bench.guess()
+    assert bench.drafter.memory == list(range(len(bench.tokens) - 1))

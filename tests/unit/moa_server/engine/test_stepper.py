@@ -11,7 +11,7 @@ from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
-from moa_server.verifier import Target
+from moa_server.verifier import Request, Target
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane
@@ -213,7 +213,7 @@ def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
 
 def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
     """EAGLE-2's: made in the forward, in one plane, and not to be made of the cache later."""
-    source = MemorySource(target.normed, target.hidden_size, target.layer_count, reads_state=True)
+    source = MemorySource(target.normed, target.hidden_size, None, reads_layers=(target.layer_count,))
     stepper = Stepper(target, [source])
     assert set(stepper.widths(source, reused_state=True)) == {Plane.MEMORY}
     assert stepper.made_by_forward(source, Plane.MEMORY)
@@ -223,6 +223,43 @@ def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Targ
     expected = target.forward(target.new_cache(), [*PROMPT, a, b]).hidden
     rows = held.planes[Plane.MEMORY].read(0, len(PROMPT) + 2)
     np.testing.assert_allclose(rows, expected, atol=0.03)
+
+
+def test_rows_made_of_several_states_are_made_for_all_sessions_at_once(target: Target) -> None:
+    calls: list[int] = []
+
+    def encode(states: Rows) -> Rows:
+        calls.append(len(states))
+        return states
+
+    layers = (2, 0)
+    source = MemorySource(encode, 2 * target.hidden_size, None, reads_layers=layers)
+    stepper = Stepper(target, [source])
+    a, b, _ = plain(target, 3, Sampling())
+    held, other = tensors(stepper), tensors(stepper)
+    trees = [DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1)), DraftTree(((a + 1) % VOCAB,), (-1,))]
+    outcomes = stepper.verify_all([Work(held, plan(0, PROMPT, trees[0])), Work(other, plan(0, PROMPT, trees[1]))])
+    assert all(isinstance(outcome, Verification) for outcome in outcomes)
+    assert calls == [2 * len(PROMPT) + 2]  # of the accepted nodes, not of those that are dropped
+    request = Request(target.new_cache(), [*PROMPT, a, b], state_layers=layers)
+    states = target.forward_all([request])[0].states
+    expected = np.concatenate([states[layer] for layer in layers], axis=-1)
+    for session, count in ((held, len(PROMPT) + 2), (other, len(PROMPT))):
+        rows = session.planes[Plane.MEMORY].read(0, count)
+        np.testing.assert_allclose(rows, expected[:count], rtol=0, atol=0.03)
+
+
+def test_a_session_whose_rows_cannot_be_made_is_lost_alone(target: Target) -> None:
+    def encode(states: Rows) -> Rows:
+        if len(states) != len(PROMPT):
+            raise MemoryError
+        return states
+
+    stepper = Stepper(target, [MemorySource(encode, target.hidden_size, None, reads_layers=(1,))])
+    first, second = tensors(stepper), tensors(stepper)
+    outcomes = stepper.verify_all([Work(first, plan(0, PROMPT)), Work(second, plan(0, PROMPT[:-1]))])
+    assert isinstance(outcomes[0], Verification)
+    assert isinstance(outcomes[1], MemoryError)
 
 
 def test_other_memory_rows_can_be_made_later(stepper: Stepper) -> None:

@@ -22,6 +22,8 @@ Rows = npt.NDArray[np.float32]
 class ToyDrafter:
     """Logits that depend on the last two tokens of a path; checks that it is used as agreed."""
 
+    most_depth: int | None = None
+
     def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
         self.token_ids = token_ids
         self.tokens = [0, 1, 2, 1, 0]

@@ -33,6 +33,7 @@ class ToyDrafter:
     """Logits that depend on the last two tokens of the text; a node is expanded once."""
 
     token_ids = None
+    most_depth: int | None = None
 
     def __init__(self, seed: int, *, keeps: bool = True) -> None:
         self.text = [0]

@@ -28,6 +28,8 @@ START = 3  # of the answer
 class Table:
     """A drafter whose logits depend on the newest token, as those of its target do; it keeps no draft."""
 
+    most_depth: int | None = None
+
     def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
         self.tokens = [10, 11, 12]
         self.token_ids = token_ids
@@ -78,11 +80,17 @@ def whole(drafter: Table, sampling: Sampling) -> list[int]:
         text += chosen
 
 
-@given(st.integers(0, 99), st.sampled_from([Sampling(), Sampling(1.0, seed=3)]), st.sampled_from([CHAIN, TREE]))
+@given(
+    st.integers(0, 99),
+    st.sampled_from([Sampling(), Sampling(1.0, seed=3)]),
+    st.sampled_from([CHAIN, TREE]),
+    st.sampled_from([None, 1, 4]),
+)
 def test_a_drafter_that_agrees_drafts_what_the_target_chooses_in_the_form(
-    seed: int, sampling: Sampling, shape: GrowthShape
+    seed: int, sampling: Sampling, shape: GrowthShape, most_depth: int | None
 ) -> None:
     drafter = Table(seed)
+    drafter.most_depth = most_depth
     expected = whole(drafter, sampling)
     growing, draft_form = GrowingDraft(drafter, shape), DraftForm(ToyForms(END).begin(FORM))
     said = list[int]()

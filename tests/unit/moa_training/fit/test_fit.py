@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,14 @@ import moa_training.fit.fit
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter import fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 from moa_training.fit.curves import read_points
+from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import FitSettings, load_fit_settings
@@ -22,6 +24,8 @@ from moa_training.settings import FitSettings, load_fit_settings
 from tests.support.messages import raises
 from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
 from tests.support.torch_models import torch_model
+
+STATES = [f"{kind}\nstate_entries = [1, 2, 4]" for kind in ('kind = "eagle3"', 'kind = "dflash"', "lsa = false")]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,15 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "options",
-    ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "own text", "[cache]\ngigabytes = 1"],
+    [
+        "",
+        "[drafter]\nreused_layers = 0\n",
+        "[blocks]\nbounded = false\n",
+        "own text",
+        "[cache]\ngigabytes = 1",
+        *STATES,
+        "head",
+    ],
 )
 def test_a_killed_run_continues_as_it_would_have(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch, options: str
@@ -68,6 +80,10 @@ def test_a_killed_run_continues_as_it_would_have(
         text = path.read_text().replace("checkpoint_minutes = 1000.0", f"checkpoint_minutes = {minutes}")
         if options.startswith("[drafter]"):
             text = text.replace("reused_layers = 1", "reused_layers = 0")
+        elif options == "head":
+            text = text.replace("reused_layers = 1", f"{STATES[0]}\ntrain_head = true")
+        elif options in STATES:
+            text = text.replace("reused_layers = 1", options)
         elif options.startswith("[cache]"):
             text = text.replace("tokens = 1200", "tokens = 4000") + options  # so many are three epochs
         elif options:
@@ -192,7 +208,7 @@ def test_bf16_trains_too(tmp_path: Path, files: ModelFiles, shard: Path) -> None
     assert map_tensors(path)["Ekv2E.weight"].dtype == "BF16"
 
 
-@pytest.mark.parametrize("drafter", ["reused_layers = 1", 'kind = "eagle2"'])
+@pytest.mark.parametrize("drafter", ["reused_layers = 1", 'kind = "eagle2"', *STATES])
 def test_a_first_run_on_the_kernels_trains(tmp_path: Path, shard: Path, drafter: str) -> None:
     target = save_tiny_target(tmp_path / "target")
     model = torch_model(num_hidden_layers=4, max_position_embeddings=256, eos_token_id=4, vocab_size=len(WORDS))
@@ -239,3 +255,18 @@ def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFi
     path.write_text(resumed.replace("lsa_mlp = 32", "lsa_mlp = 16").replace('output = "out"', 'output = "other"'))
     with pytest.raises(ConfigError, match=r"drafter.lsa_mlp is 16, but .*, whose memory is to be read, has 32"):
         TrainingRun(load_fit_settings(path), SilentProgress())
+
+
+def test_published_forms_that_are_only_served_are_refused(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    path = write_fit_config(tmp_path, files.folder, shard, tokens=100)
+    path.write_text(path.read_text().replace("reused_layers = 1", 'kind = "dflash"\nstate_entries = [1, 2]'))
+    config = drafter_config(load_fit_settings(path), files)
+    other = dataclasses.replace(config, anchor_guesses=True, markov_rank=4)
+    save_checkpoint(tmp_path / "dspark.safetensors", other, fresh_tensors(other, seed=1))
+    with raises(
+        ConfigError,
+        snapshot(
+            "TMP/dspark.safetensors is dflash of a form that is not trained here (markov_w1.weight). Leave start_from out."
+        ),
+    ):
+        TrainingRun(load_fit_settings(path, {"start_from": str(tmp_path / "dspark.safetensors")}), SilentProgress())

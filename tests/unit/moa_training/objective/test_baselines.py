@@ -39,6 +39,10 @@ def configured(folder: Path, files: ModelFiles, shard: Path, drafter: str, token
         'kind = "independent"\nown_layers = 2',
         "lsa = false",
         "lsa = false\nreused_layers = 1",
+        "lsa = false\nreused_layers = 1\nstate_entries = [1, 2, 3]",
+        'kind = "eagle3"\nstate_entries = [1, 2, 3]',
+        'kind = "eagle3"\nstate_entries = [1, 2, 3]\neagle31 = true\nwarm_start = false',
+        'kind = "dflash"\nstate_entries = [1, 3]\nblock_size = 4\nown_layers = 2',
     ],
 )
 def test_training_lowers_the_loss(tmp_path: Path, files: ModelFiles, shard: Path, drafter: str) -> None:
@@ -69,7 +73,7 @@ def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFi
     settings = load_fit_settings(other, {"start_from": str(begun.train())})
     with raises(
         ConfigError,
-        snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors is eagle2. Set it to the drafter's own."),
+        snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors has eagle2. Set it to the drafter's own."),
     ):
         TrainingRun(settings, SilentProgress())
 

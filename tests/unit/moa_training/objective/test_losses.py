@@ -58,6 +58,7 @@ def test_losses_are_weighted_means_over_positions(count_starts: bool) -> None:
     counted = total if count_starts else float(WEIGHT[~IS_START].sum())
     assert (counted < total) != count_starts
     assert losses.state is not None
+    assert losses.feature is not None
     assert losses.cross_entropy.item() == pytest.approx(entropy / total, rel=1e-5)
     assert losses.feature.item() == pytest.approx(feature / total, rel=1e-5)
     assert losses.state.item() == pytest.approx(state / counted, rel=1e-5)
@@ -70,6 +71,7 @@ def test_without_reused_layers_the_feature_has_the_whole_weight() -> None:
     prediction, target, head = make(state=False)
     losses = compute_losses(prediction, target, head, WEIGHT, LossWeights(0.1, 1.0), IS_START)
     assert losses.state is None
+    assert losses.feature is not None
     assert losses.total.item() == pytest.approx(0.1 * losses.cross_entropy.item() + losses.feature.item(), rel=1e-6)
 
 

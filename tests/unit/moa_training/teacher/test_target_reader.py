@@ -55,6 +55,22 @@ def test_a_text_is_read_as_transformers_reads_it(reader: TargetReader, files: Mo
     np.testing.assert_allclose(reader.logits(read.last_hidden), expected.logits[0], **close)
 
 
+@pytest.mark.parametrize("level", ["torch", "kernels"])
+def test_the_states_that_a_drafter_names_stand_side_by_side(level: str, files: ModelFiles) -> None:
+    ids, entries = PROMPTS[1], (3, 0, 1)
+    if level == "torch":
+        reader: TargetReader = load_reader(files, 0, "float32", SilentProgress(), entries)
+    else:
+        reader = KernelReader(Network(WeightReader(files), files.config, plain=True), 0, entries)
+    with torch.inference_mode():
+        states = load_target_model(files, torch.float32)(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    read = reader.read(ids)
+    assert read.entries is not None
+    expected = np.concatenate([states[entry][0] for entry in entries], axis=-1)
+    np.testing.assert_allclose(read.entries, expected, atol=0.02, rtol=0.02)
+    assert read.kv.size == 0
+
+
 def test_answers_are_greedy_and_end_where_they_end(reader: TargetReader, files: ModelFiles) -> None:
     answers = reader.answers(PROMPTS, 12, {7}, SilentProgress())
     for prompt, answer in zip(PROMPTS, answers, strict=True):

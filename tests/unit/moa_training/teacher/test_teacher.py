@@ -43,6 +43,18 @@ def test_activations_are_the_models_own(files: ModelFiles) -> None:
     torch.testing.assert_close(pairs[:, :, 0], layer.keys[0].transpose(0, 1))
     torch.testing.assert_close(pairs[:, :, 1], layer.values[0].transpose(0, 1))
     assert len(teacher.reused) == 2
+    assert run.entries is None
+
+
+def test_hidden_states_are_recorded_in_the_order_asked_for(files: ModelFiles) -> None:
+    model: Any = load_target_model(files, torch.float32)
+    out = model(torch.tensor([ROWS[0].ids]), output_hidden_states=True)
+    run = Teacher(model, 0, (3, 0, 4)).run(torch.tensor([ROWS[0].ids]), torch.arange(6)[None], None)
+    third, embeddings, last = run.entry_states.unbind(2)
+    torch.testing.assert_close(third, out.hidden_states[3])
+    torch.testing.assert_close(embeddings, out.hidden_states[0])
+    torch.testing.assert_close(model.model.norm(last), out.hidden_states[4])  # transformers' last one is normed
+    assert run.kv.shape == (1, 6, 0, 32)
 
 
 def blocks_of(length: int, every: int) -> Blocks:

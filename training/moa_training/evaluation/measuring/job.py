@@ -142,7 +142,8 @@ class EvaluationJob:
             return CompanionSubject(loaded, reader, stop_ids), shapes
         checkpoint = load_fitting_checkpoint(self.checkpoint, files)
         self._check(checkpoint.fingerprint)
-        reader = load_reader(files, checkpoint.config.reused_layers, options.execution, progress)
+        config = checkpoint.config
+        reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
         subject = DrafterSubject(
             checkpoint, reader, WeightReader(files), options.drafter_weights, stop_ids, guarded=options.guarded
         )

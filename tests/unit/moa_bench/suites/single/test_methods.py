@@ -27,6 +27,7 @@ PROMPT = [5, 9, 11, 40, 5, 9, 11]
 KINDS: dict[str, dict[str, Any]] = {
     "EAGLE-2": {"kind": EAGLE2},
     "independent": {"kind": INDEPENDENT},
+    "EAGLE-3": {"kind": "eagle3", "state_entries": (2, 0, 1)},
     "MoA, N = 0": {},
     "MoA, N = 1": {"reused_layers": 1},
 }

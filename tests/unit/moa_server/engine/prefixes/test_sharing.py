@@ -46,8 +46,8 @@ def target() -> Target:
 
 
 class Bench:
-    def __init__(self, target: Target, *, reads_state: bool = False, everyone: bool = False) -> None:
-        source = MemorySource(encode, WIDTH, 1, reads_state=reads_state)
+    def __init__(self, target: Target, source: MemorySource | None = None, *, everyone: bool = False) -> None:
+        source = source or MemorySource(encode, WIDTH, 1)
         self.stepper = Stepper(target, [source])
         self.dropped: list[int] = []
         self.index: PrefixIndex[LiveSession] = PrefixIndex(target.page_tokens, self.dropped.extend)
@@ -271,15 +271,13 @@ def the_states(live: LiveSession) -> RowStore:
     return live.tensors.planes[plane]
 
 
-@pytest.mark.parametrize("reads_state", [False, True])
-def test_states_go_along_with_their_pages(target: Target, reads_state: bool) -> None:
-    bench = Bench(target, reads_state=reads_state)
+OF_STATES = MemorySource(lambda rows: rows[:, -WIDTH:], WIDTH, None, reads_layers=(0, 1))
+
+
+@pytest.mark.parametrize("source", [None, OF_STATES], ids=["a reused state", "memory rows made of states"])
+def test_states_go_along_with_their_pages(target: Target, source: MemorySource | None) -> None:
+    bench = Bench(target, source)
     plain, first, second = bench.live(memory=False), bench.live(), bench.live()
-    if reads_state:
-        bench.stepper.sources = tuple(
-            MemorySource(lambda rows: rows[:, :WIDTH], WIDTH, 1, reads_state=True) for _ in bench.stepper.sources
-        )
-        first, second = bench.live(), bench.live()
     bench.ask(plain, TEXT)
     bench.read(plain)
     kept = bench.index.nbytes

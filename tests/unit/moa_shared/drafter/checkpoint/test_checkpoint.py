@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
@@ -342,3 +343,14 @@ def test_the_width_of_keys_and_values_is_named_where_it_is_needed() -> None:
     assert "target_kv_width" not in json.loads(CONFIG.to_json())  # earlier versions do not know it
     assert DrafterConfig.from_json(wide.to_json()) == wide
     assert wide.kv_width == 4 * CONFIG.kv_width
+
+
+def test_what_only_drafters_of_states_need_is_stored_for_them_alone() -> None:
+    stored = json.loads(CONFIG.to_json())
+    assert list(stored) == sorted(stored)
+    assert hashlib.sha256(CONFIG.to_json().encode()).hexdigest()[:16] == "7d5191b9660fade6"  # as it was without them
+    eagle3 = dataclasses.replace(CONFIG, kind="eagle3", state_entries=(2, 0, 1), feature_norm="each")
+    assert DrafterConfig.from_json(eagle3.to_json()) == eagle3
+    for wrong in ({"state_entries": (0, CONFIG.target_layers + 1)}, {"state_entries": ()}):
+        with pytest.raises(CheckpointError, match="state"):
+            dataclasses.replace(eagle3, **wrong)

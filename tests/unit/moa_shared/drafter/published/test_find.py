@@ -177,18 +177,17 @@ FC, UP, POST = "fc.weight", "layers.0.mlp.up_proj.weight", "layers.0.post_attent
         (changed(**{UP: None}), {}, snapshot('published lacks the tensor layers.0.mlp.up_proj.weight. Give a drafter that was trained for this target, or --drafter none.')),
         (changed(**{POST: None}), {}, snapshot('published lacks the tensor layers.0.post_attention_layernorm.weight. Give a drafter that was trained for this target, or --drafter none.')),
         (changed(**{UP: torch.ones(90, HIDDEN)}), {}, snapshot('In published layers.0.mlp.up_proj.weight has the shape [90, 64], a drafter for tiny-llama3 has [96, 64]. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(**{"layers.1.mlp.up_proj.weight": torch.ones(96, HIDDEN)}), {}, snapshot("published holds layers.1.mlp.up_proj.weight, which no EAGLE drafter has. moa takes its own checkpoints, EAGLE-1 and EAGLE-2, and Mixture of Attentions in its authors' layout.")),
+        (changed(**{"layers.1.mlp.up_proj.weight": torch.ones(96, HIDDEN)}), {}, snapshot("published holds layers.1.mlp.up_proj.weight, which no EAGLE drafter has. moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published.")),
         (changed(**{UP: torch.full((96, HIDDEN), torch.nan)}), {}, snapshot('In published layers.0.mlp.up_proj.weight holds values that are not numbers. Fetch or train the checkpoint again.')),
         (changed(**{UP: torch.ones(96, HIDDEN).to(torch.float8_e4m3fn)}), {}, snapshot('In published layers.0.mlp.up_proj.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
         (changed(**{UP: torch.ones(96, HIDDEN, dtype=torch.int8)}), {}, snapshot('In published layers.0.mlp.up_proj.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
-        ({"midlayer.mlp.up_proj.weight": torch.ones(2, 2), "d2t": torch.ones(3).long()}, {}, snapshot('published is an EAGLE-3 checkpoint, whose drafter reads three layers of the target: moa does not run it. Give an EAGLE-2 checkpoint of the same target, or train a drafter with moa-train fit.')),
-        ({"model.layers.0.mlp.up_proj.weight": torch.ones(2, 2)}, {}, snapshot("published is a whole language model, not a drafter. moa takes its own checkpoints, EAGLE-1 and EAGLE-2, and Mixture of Attentions in its authors' layout.")),
-        ({"medusa_head.0.weight": torch.ones(2, 2)}, {}, snapshot("published holds tensors such as medusa_head.0.weight, which are of no drafter that moa knows. moa takes its own checkpoints, EAGLE-1 and EAGLE-2, and Mixture of Attentions in its authors' layout.")),
+        ({"model.layers.0.mlp.up_proj.weight": torch.ones(2, 2)}, {}, snapshot("published is a whole language model, not a drafter. moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published.")),
+        ({"medusa_head.0.weight": torch.ones(2, 2)}, {}, snapshot("published holds tensors such as medusa_head.0.weight, which are of no drafter that moa knows. moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published.")),
         (changed(), {"rms_norm_eps": "small"}, snapshot("The config.json of published cannot be used: could not convert string to float: 'small'. Fetch or train the checkpoint again.")),
     ],
     ids=[
         "hidden size", "vocabulary", "heads", "activation", "a tensor is missing", "a norm is missing", "a shape",
-        "two layers", "not a number", "8-bit floats", "whole numbers", "EAGLE-3", "a language model", "another method", "its configuration",
+        "two layers", "not a number", "8-bit floats", "whole numbers", "a language model", "another method", "its configuration",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pickled", [True, False], ids=["bin", "safetensors"])

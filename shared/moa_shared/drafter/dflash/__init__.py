@@ -1,0 +1,1 @@
+"""DFlash and DSpark on the device: a block of tokens guessed in one step."""

@@ -1,0 +1,115 @@
+"""What every published layout needs to become a checkpoint of ours: the target's sizes, a check of all tensors. Pure.
+
+Invariant: what fits no drafter of the target is refused by the tensor's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moa_kernels.transformer.layer import SILU
+
+from moa_shared.drafter.checkpoint.config import DrafterConfig
+from moa_shared.drafter.checkpoint.shapes import Shapes, expected_shapes
+from moa_shared.errors import CheckpointError
+from moa_shared.models.network.layers import stack_shape
+
+EMBEDDINGS = "embed_tokens.weight"
+IGNORED = ("rotary_emb.inv_freq",)  # ends of names: of older versions of transformers, made from the configuration
+ANOTHER = "Give a drafter that was trained for this target, or --drafter none."
+KNOWN = "moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published."
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedConversion:
+    """What a published checkpoint becomes.
+
+    Args:
+        config: of the drafter.
+        names: of the published tensors that are kept -> ours. What becomes `draft_ids` is a table of offsets: from each
+            draft token to the target's token.
+    """
+
+    config: DrafterConfig
+    names: Mapping[str, str]
+
+
+def check_tensors(
+    conversion: PublishedConversion,
+    shapes: Shapes,
+    published_name: Callable[[str], str],
+    *,
+    layout: str,
+    where: str,
+    target_id: str,
+) -> None:
+    """Raises CheckpointError unless the tensors that are kept are those that the drafter has.
+
+    Args:
+        shapes: of the published tensors.
+        published_name: from our name of a tensor to that of the layout.
+        layout, where, target_id: names of layout, checkpoint and target in messages.
+    """
+    kept, expected = conversion.names, expected_shapes(conversion.config)
+    theirs = {name: published for published, name in kept.items()}
+    for name, shape in expected.items():
+        published = theirs.get(name)
+        if published is None:
+            raise CheckpointError(f"{where} lacks the tensor {published_name(name)}.", hint=ANOTHER)
+        if shapes[published] != shape:
+            raise CheckpointError(
+                f"In {where} {published} has the shape {list(shapes[published])}, "
+                f"a drafter for {target_id} has {list(shape)}.",
+                hint=ANOTHER,
+            )
+    extra = sorted(name for name in theirs if name not in expected)
+    if extra:
+        raise CheckpointError(f"{where} holds {theirs[extra[0]]}, which no {layout} drafter has.", hint=KNOWN)
+
+
+def check_same(theirs: Mapping[str, Any], target: Mapping[str, Any], layout: str, where: str, target_id: str) -> None:
+    """Raises CheckpointError where a checkpoint is for a target of other sizes.
+
+    Args:
+        theirs: by key of the target's configuration; None where the checkpoint does not say.
+    """
+    words = {"hidden_size": "hidden size", "vocab_size": "vocabulary size"}
+    words |= {"num_attention_heads": "number of attention heads", "num_hidden_layers": "number of layers"}
+    for key, size in theirs.items():
+        if size is not None and size != target[key]:
+            raise CheckpointError(
+                f"The {layout} checkpoint {where} is for a target whose {words[key]} is {size}, "
+                f"{target_id} has {target[key]}.",
+                hint=ANOTHER,
+            )
+
+
+def check_activation(published: Mapping[str, Any], where: str) -> None:
+    """Raises CheckpointError for an activation that is not computed."""
+    activation = published.get("hidden_act", SILU)
+    if activation != SILU:
+        raise CheckpointError(f"{where} has the activation {activation}, moa computes {SILU}.", hint=ANOTHER)
+
+
+def target_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
+    """What a drafter's configuration says of its target."""
+    stack = stack_shape(target)
+    return {
+        "vocab_size": int(target["vocab_size"]),
+        "hidden_size": stack.hidden,
+        "target_layers": int(target["num_hidden_layers"]),
+        "target_heads": stack.heads,
+        "target_kv_heads": stack.kv_heads,
+        "target_head_dim": stack.head_dim,
+    }
+
+
+def rope_of(config: Mapping[str, Any], default_theta: float) -> dict[str, Any]:
+    """Rotary parameters of a config.json in transformers' present or former spelling."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    parameters = {name: value for name, value in given.items() if name != "type"}
+    parameters.setdefault("rope_type", given.get("type", "default"))
+    parameters.setdefault("rope_theta", config.get("rope_theta") or default_theta)
+    return parameters

@@ -1,0 +1,156 @@
+"""What published DFlash and DSpark checkpoints become, and which are refused in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.checkpoint.shapes import Shapes, expected_shapes, server_tensors
+from moa_shared.drafter.published.layouts import convert
+from moa_shared.errors import CheckpointError
+
+from tests.support.messages import raises
+
+TARGET = {
+    "model_type": "qwen3", "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 36,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+    "max_position_embeddings": 256, "hidden_act": "silu",
+}  # fmt: skip
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16,
+    "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "vocab_size": 97, "hidden_act": "silu",
+    "layer_types": ["full_attention"] * 5,
+}  # fmt: skip
+ZLAB = {
+    **SIZES, "architectures": ["DFlashDraftModel"], "block_size": 16, "num_target_layers": 36,
+    "dflash_config": {"mask_token_id": 96, "target_layer_ids": [1, 9, 17, 25, 33]},
+}  # fmt: skip
+SPECULATORS = {
+    "architectures": ["DFlashSpeculator"], "transformer_layer_config": SIZES, "block_size": 8, "mask_token_id": 95,
+    "aux_hidden_state_layer_ids": [2, 10, 18, 26, 34], "speculators_model_type": "dflash",
+}  # fmt: skip
+DEEPSPEC = {
+    **SIZES, "architectures": ["Qwen3DSparkModel"], "block_size": 7, "mask_token_id": 96,
+    "target_layer_ids": [1, 9, 17, 25, 33], "markov_head_type": "vanilla",
+}  # fmt: skip
+FIVE = (2, 10, 18, 26, 34)
+MARKOV = {"markov_head.markov_w1.weight": (97, 8), "markov_head.markov_w2.weight": (97, 8)}
+CONFIDENCE = {"confidence_head.proj.weight": (1, 72), "confidence_head.proj.bias": (1,)}
+COPIES = {"embed_tokens.weight": (97, 64), "lm_head.weight": (97, 64)}
+
+
+def shapes(**changes: tuple[int, ...] | None) -> Shapes:
+    """Of five layers; changes by name, None leaves a tensor out."""
+    found: Shapes = {"fc.weight": (64, 320), "hidden_norm.weight": (64,), "norm.weight": (64,)}
+    for layer in range(5):
+        for name, shape in {
+            "self_attn.q_proj": (64, 64), "self_attn.k_proj": (16, 64), "self_attn.v_proj": (16, 64),
+            "self_attn.o_proj": (64, 64), "self_attn.q_norm": (16,), "self_attn.k_norm": (16,),
+            "mlp.gate_proj": (96, 64), "mlp.up_proj": (96, 64), "mlp.down_proj": (64, 96),
+            "input_layernorm": (64,), "post_attention_layernorm": (64,),
+        }.items():  # fmt: skip
+            found[f"layers.{layer}.{name}.weight"] = shape
+    found |= {name: shape for name, shape in changes.items() if shape is not None}
+    return {name: shape for name, shape in found.items() if changes.get(name, shape) is not None}
+
+
+def became(tensors: Shapes, published: dict[str, Any]) -> DrafterConfig:
+    conversion = convert(tensors, published, TARGET, "tiny", "published")
+    assert {conversion.names[name]: tensors[name] for name in conversion.names} == expected_shapes(conversion.config)
+    return conversion.config
+
+
+@pytest.mark.parametrize(
+    ("tensors", "published", "block"),
+    [
+        (shapes(), ZLAB, (16, 96, False, 0, 0)),
+        (shapes(), {**ZLAB, "block_size": None, "dflash_config": {"mask_token_id": 96, "block_size": 10}}, (10, 96, False, 0, 0)),
+        (shapes(**COPIES), SPECULATORS, (8, 95, False, 0, 0)),
+        (shapes(**{**COPIES, "lm_head.weight": (40, 64), "d2t": (40,), "t2d": (97,)}), SPECULATORS, (8, 95, False, 0, 40)),
+        (shapes(), {**SPECULATORS, "sample_from_anchor": True}, (8, 95, True, 0, 0)),
+        (shapes(**COPIES), DEEPSPEC, (7, 96, True, 0, 0)),
+        (shapes(**COPIES, **MARKOV, **CONFIDENCE), DEEPSPEC, (7, 96, True, 8, 0)),
+        (shapes(**MARKOV), {**ZLAB, "sample_from_anchor": False}, (16, 96, False, 8, 0)),
+    ],
+    ids=["z-lab", "all in dflash_config", "speculators", "a draft vocabulary", "from the anchor", "DeepSpec's DFlash", "DSpark", "said otherwise"],
+)  # fmt: skip
+def test_layouts(tensors: Shapes, published: dict[str, Any], block: tuple[int, int, bool, int, int]) -> None:
+    config = became(tensors, published)
+    assert (
+        config.block_size, config.mask_token, config.anchor_guesses, config.markov_rank, config.draft_vocab
+    ) == block  # fmt: skip
+    assert config.state_entries == FIVE
+    assert not config.qkv_bias
+    assert (config.kind, config.own_layers, config.sa_kv_heads, config.sa_mlp) == ("dflash", 5, 1, 96)
+    assert (config.heads, config.head_dim, config.rms_norm_eps) == (4, 16, 1e-5)
+    assert config.rope_parameters["rope_theta"] == 5e5
+    assert config.memory_width == 64
+    assert DrafterConfig.from_json(config.to_json()) == config
+    of_server = [name for name in expected_shapes(config) if name.startswith(server_tensors(config))]
+    assert of_server == ["fc.weight", "hidden_norm.weight"]
+
+
+def test_what_a_configuration_leaves_out() -> None:
+    """speculators' names only what differs from a Qwen3 of transformers; sizes are the tensors' own."""
+    sparse = {**SPECULATORS, "transformer_layer_config": {"vocab_size": 97, "num_hidden_layers": 5}}
+    config = became(shapes(), sparse)
+    assert (config.heads, config.head_dim, config.rms_norm_eps) == (4, 16, 1e-6)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
+
+
+def test_biases() -> None:
+    """Of drafters for gpt-oss."""
+    widths = {"q": 64, "k": 16, "v": 16, "o": 64}
+    biases = {f"layers.{n}.self_attn.{part}_proj.bias": (width,) for n in range(5) for part, width in widths.items()}
+    assert became(shapes(**biases), ZLAB).qkv_bias
+
+
+def test_layers_that_are_not_named() -> None:
+    """As z-lab's code chooses them; an option of ours overrides every form."""
+    plain = {**ZLAB, "dflash_config": {"mask_token_id": 96}}
+    assert became(shapes(), plain).state_entries == FIVE
+    assert became(shapes(), {**SPECULATORS, "moa_state_entries": [0, 1, 2, 3, 36]}).state_entries == (0, 1, 2, 3, 36)
+    one = {
+        name: shape
+        for name, shape in shapes().items()
+        if not name.startswith(tuple(f"layers.{n}." for n in (1, 2, 3, 4)))
+    }
+    assert became({**one, "fc.weight": (64, 64)}, plain).state_entries == (19,)
+
+
+SINKS = {"layers.0.self_attn.sinks": (4,)}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changes", "message"),
+    [
+        (shapes(), {"block_size": 0}, snapshot('The block_size of published is 0, expected a whole number from 1 to 64. Fetch its config.json again, or give a drafter that was trained for this target.')),
+        (shapes(), {"block_size": 65}, snapshot('The block_size of published is 65, expected a whole number from 1 to 64. Fetch its config.json again, or give a drafter that was trained for this target.')),
+        (shapes(), {"block_size": 1}, snapshot("The drafter's configuration is wrong: a block has at most 64 rows, of which one or more guess. Correct that value.")),
+        (shapes(), {"dflash_config": {"mask_token_id": 97}}, snapshot('The mask_token_id of published is 97, expected a whole number from 0 to 96. Fetch its config.json again, or give a drafter that was trained for this target.')),
+        (shapes(), {"dflash_config": {}}, snapshot('The mask_token_id of published is None, expected a whole number from 0 to 96. Fetch its config.json again, or give a drafter that was trained for this target.')),
+        (shapes(), {"dflash_config": {"mask_token_id": 96, "target_layer_ids": [1, 9, 17, 25, 36]}}, snapshot('published reads hidden state 37 of the target, tiny has 36 layers. Give a drafter that was trained for this target, or --drafter none.')),
+        (shapes(), {"dflash_config": {"mask_token_id": 96, "target_layer_ids": [1, 9, 17]}}, snapshot('published names 3 of the target\'s hidden states, its projection takes 5. Correct its config.json: "moa_state_entries" lists them, 0 the embeddings, e the output of layer e - 1.')),
+        (shapes(), {"num_target_layers": 28}, snapshot('The DFlash checkpoint published is for a target whose number of layers is 28, tiny has 36. Give a drafter that was trained for this target, or --drafter none.')),
+        (shapes(**{"fc.weight": (64, 300)}), {}, snapshot('The projection of published takes 300 numbers a token, tiny has states of 64. Give a drafter that was trained for this target, or --drafter none.')),
+        (shapes(**{"embed_tokens.weight": (98, 64)}), {}, snapshot('The DFlash checkpoint published is for a target whose vocabulary size is 98, tiny has 97. Give a drafter that was trained for this target, or --drafter none.')),
+        (shapes(), {"layer_types": ["sliding_attention"] * 5}, snapshot('published has layers that see a window of the text only (sliding_attention): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
+        (shapes(), {"dflash_config": {"mask_token_id": 96, "causal": True}}, snapshot('published has blocks whose rows do not see those after them (causal): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
+        (shapes(**MARKOV), {"markov_head_type": "rnn"}, snapshot('published has a head of the type rnn (markov_head_type): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
+        (shapes(), {"embed_requires_grad": True}, snapshot('published has embeddings of its own (embed_requires_grad): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
+        (shapes(**SINKS), {}, snapshot('published holds layers.0.self_attn.sinks, which no DFlash drafter has. moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published.')),
+        (shapes(**{"norm.weight": None}), {}, snapshot('published lacks the tensor norm.weight. Give a drafter that was trained for this target, or --drafter none.')),
+        (shapes(**{"markov_head.markov_w1.weight": (97, 8)}), {}, snapshot('published lacks the tensor markov_head.markov_w2.weight. Give a drafter that was trained for this target, or --drafter none.')),
+        (shapes(), {"dflash_config": {"mask_token_id": 96, "target_layer_ids": ["one"] * 5}}, snapshot("The config.json of published cannot be used: invalid literal for int() with base 10: 'one'. Fetch or train the checkpoint again.")),
+    ],
+    ids=[
+        "no block", "a huge block", "a block that guesses nothing", "mask outside", "no mask", "no such layer", "too few layers",
+        "another target", "projection", "vocabulary", "windows", "causal", "another head", "own embeddings", "sinks", "no norm",
+        "half a head", "its configuration",
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_by_name(tensors: Shapes, changes: dict[str, Any], message: str) -> None:
+    with raises(CheckpointError, message):
+        convert(tensors, {**ZLAB, **changes}, TARGET, "tiny", "published")

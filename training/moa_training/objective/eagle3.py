@@ -1,0 +1,164 @@
+"""EAGLE-3 as it is trained: its test-time form over whole rows of text, several steps of drafting at every position.
+
+Row i holds a token and the target's states at the token before it. In the first step it is made from these states; in
+each further step from the row's own output, with the next token of the text (arXiv 2503.01840). It sees the first
+step's rows up to its own, and itself in the steps between: what a chain drafted from there would see.
+State: the trained tensors, under the checkpoint's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.checkpoint.config import EACH, JOINT
+from moa_shared.drafter.layers.layers import RMSNorm, TorchRotary, attend, rotate
+from torch import nn
+
+from moa_training.data.packing import PackedBatch
+from moa_training.objective.losses import Losses, guess_losses
+from moa_training.objective.network import Activations
+from moa_training.objective.normed_heads import OwnLayer
+from moa_training.objective.split_attention import attend_with_own
+from moa_training.settings import BlockSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """Rows of text as EAGLE-3 reads them.
+
+    Args:
+        states: [batch, length, entries, state width] of the token before each.
+        embeddings: [batch, length, hidden] of the tokens.
+        positions: [batch, length] of the rows, for rotary positions.
+        visible: [batch, length, length] bool, who sees whom in the first step.
+    """
+
+    states: torch.Tensor
+    embeddings: torch.Tensor
+    positions: torch.Tensor
+    visible: torch.Tensor
+
+
+class Eagle3Layer(OwnLayer):
+    """A layer whose queries, keys and values are made from an embedding next to a state."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__(config, inputs=2 * config.hidden_size)
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class TrainingEagle3(nn.Module):
+    """The training form of EAGLE-3 and EAGLE-3.1."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.config = config
+        eps, width, entries = config.rms_norm_eps, config.state_width, len(config.state_entries)
+        if config.feature_norm == JOINT:
+            self.input_norm = RMSNorm(entries * width, eps)
+        if config.feature_norm == EACH:
+            self.fc_norm = nn.ModuleList([RMSNorm(width, eps) for _ in range(entries)])
+        self.fc = nn.Linear(entries * width, config.hidden_size, bias=False)
+        self._stack = layers = [Eagle3Layer(config)]
+        self.layers = nn.ModuleList(layers)
+        self.norm = RMSNorm(config.hidden_size, eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab or config.vocab_size, bias=False)
+        self._rotary = TorchRotary(config.head_dim, config.rope_parameters)
+
+    def joined(self, states: torch.Tensor) -> torch.Tensor:
+        """What the projection takes, [..., entries * state width], of states [..., entries, state width]."""
+        if self.config.feature_norm == EACH:
+            states = torch.stack([norm(part) for norm, part in zip(self.fc_norm, states.unbind(-2), strict=True)], -2)
+        joined = states.flatten(-2)
+        return self.input_norm(joined) if self.config.feature_norm == JOINT else joined
+
+    def steps(self, rows: StateRows, count: int) -> Iterator[torch.Tensor]:
+        """What the head takes in each of the first steps, [batch, length, hidden].
+
+        The last k rows of step k have no token to read; what is read there instead means nothing.
+        """
+        layer, config = self._stack[0], self.config
+        x, first, own = self.fc(self.joined(rows.states)), None, list[tuple[torch.Tensor, torch.Tensor]]()
+        for step in range(count):
+            state = layer.hidden_norm(x)
+            inputs = torch.cat((layer.input_layernorm(rows.embeddings.roll(-step, dims=1)), state), dim=-1)
+            cos, sin = (part[:, None] for part in self._rotary(rows.positions + step, x.dtype))
+            attention = layer.self_attn
+            queries, keys = (rotate(part, cos, sin) for part in (attention.queries(inputs), attention.keys(inputs)))
+            values = attention.values(inputs)
+            if first is None:
+                first = keys, values
+                attended = attend(queries, keys, values, rows.visible[:, None])
+            else:
+                own.append((keys, values))
+                drafted = torch.stack([each for each, _ in own], 3), torch.stack([each for _, each in own], 3)
+                attended = attend_with_own(queries[:, :, :, None], first, rows.visible, drafted)[:, :, 0]
+            x = layer.finish(state if config.normed_residual else x, attended)
+            normed = self.norm(x)
+            yield normed
+            x = normed if config.normed_feedback else x
+
+    def forward(self, rows: StateRows, teacher: torch.Tensor, weight: torch.Tensor) -> Losses:
+        """The losses of all steps.
+
+        Args:
+            teacher: [batch, length, draft vocab], the target's distribution after each token.
+            weight: [steps, batch, length] of each row's guess in each step.
+        """
+        total, agreement = weight.new_zeros(()), weight.new_zeros(())
+        for step, normed in enumerate(self.steps(rows, len(weight))):
+            last = normed.shape[1] - step
+            guesses = self.lm_head(normed[:, :last])  # nearly all count: to choose them would copy the teacher
+            loss, agreed = guess_losses(guesses, teacher[:, step:], weight[step][:, :last])
+            total, agreement = total + loss, agreement + agreed
+        return Losses(total, total, None, None, agreement)
+
+
+def eagle3_rows(target: Activations, batch: PackedBatch) -> StateRows:
+    """The rows of packed text; those of a conversation's first token, which no state precedes, see only themselves."""
+    length = batch.ids.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool, device=batch.ids.device).tril()
+    alone = torch.eye(length, dtype=torch.bool, device=batch.ids.device)
+    first = batch.positions == 0
+    visible = batch.same_segment & causal & ~first[:, None, :] | alone
+    positions = (batch.positions - 1).clamp(min=0)
+    return StateRows(target.entry_states.roll(1, dims=1), target.embeddings, positions, visible)
+
+
+def step_weights(
+    batch: PackedBatch, proposable: torch.Tensor, settings: BlockSettings, steps: int, decay: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight of each row's guess in each step, [steps, batch, length], and the number of rows, which divides them.
+
+    Args:
+        proposable: [batch, length] bool, whether the target's choice after each token is in the draft vocabulary.
+        decay: weight of a step relative to the step before.
+    """
+    text = (batch.segment >= 0) & (batch.answer | settings.prompts)
+    guesses = text & proposable
+    weights = []
+    for step in range(steps):
+        same = batch.segment == batch.segment.roll(-step, dims=1)
+        same[:, batch.ids.shape[1] - step :] = False
+        weights.append(decay**step * ((batch.positions > 0) & same & guesses.roll(-step, dims=1)).float())
+    return torch.stack(weights), (batch.segment >= 0).sum().float()
+
+
+def teach(
+    last_hidden: torch.Tensor, head: torch.Tensor, draft_ids: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The target's distribution over the draft vocabulary, [..., draft vocab], and whether its choice is in there.
+
+    Args:
+        last_hidden: [..., hidden] after the final norm.
+        head: [vocab, hidden].
+        draft_ids: [draft vocab]; None: the whole vocabulary.
+    """
+    logits = last_hidden @ head.t()
+    choices = logits.argmax(-1)
+    if draft_ids is None:
+        return logits.float().softmax(-1), torch.ones_like(choices, dtype=torch.bool)
+    return logits[..., draft_ids].float().softmax(-1), torch.isin(choices, draft_ids)
