@@ -12,7 +12,19 @@ from tests.cli.client_program import Run, Served
 from tests.support.messages import steady
 
 pytestmark = pytest.mark.xdist_group("client command line")
-STEPS = ["name", "connection", "TLS", "server", "round trip", "download", "upload", "drafter", "speed here", "expect"]
+STEPS = [
+    "name",
+    "connection",
+    "TLS",
+    "server",
+    "round trip",
+    "download",
+    "upload",
+    "drafter",
+    "companion",
+    "speed here",
+    "expect",
+]
 
 
 @pytest.fixture(autouse=True)
