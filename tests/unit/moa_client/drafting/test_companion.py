@@ -127,6 +127,10 @@ def test_it_learns_from_what_the_target_says_while_it_drafts_and_while_it_only_r
     while question.read_on(writes=True):
         pass
     assert question._trust.shift == 0.0
+    counted = [(each._agreement.tokens, each._agreement.right) for each in (drafting, reading, question)]
+    assert counted[0] == (40, 40)
+    assert counted[1][0] == counted[1][1] >= 8
+    assert counted[2] == (0, 0)
 
 
 def test_what_the_target_says_instead_lowers_the_chances_of_all_conversations() -> None:
