@@ -87,14 +87,15 @@ class CompanionDrafter(MoaDrafter):
         else:
             self._learn(math.exp(min(0.0, expected[1])), right=expected[0] == tokens[0])
 
-    def read_on(self, *, writes: bool) -> bool:
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         """As of `ReadingDrafter`."""
         state = self._state
         is_wanted = (writes or self._drafts) and self._has_room(len(state.tokens))
         if not is_wanted or state.unread < LEAST_PIECE:
             return False
         began = time.perf_counter()
-        for asked in state.read(self._piece, ASKED_EVERY):
+        every = ASKED_EVERY if sampling.constraint is None else 0  # of a form the model knows nothing
+        for asked in state.read(self._piece, every, sampling):
             if asked.position in self._decided:
                 self._learn(asked.chance, right=asked.is_chosen)
         took_ms = 1e3 * (time.perf_counter() - began)
@@ -144,6 +145,6 @@ class CompanionPair(PairedDrafter):
         super().__init__(online, companion)
         self._companion = companion
 
-    def read_on(self, *, writes: bool) -> bool:
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         """As of `ReadingDrafter`: no draft waits for the companion."""
-        return writes and self._companion.read_on(writes=True)
+        return writes and self._companion.read_on(sampling, writes=True)
