@@ -97,7 +97,7 @@ def convert(
         raise CheckpointError(
             f"{where} lacks the tensor {_published(str(error.args[0]), layout)}.", hint=ANOTHER
         ) from None
-    except (AttributeError, TypeError, ValueError, IndexError) as error:
+    except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise CheckpointError(f"The config.json of {where} cannot be used: {error}.") from None
     conversion = PublishedConversion(config, kept)
     check_tensors(
