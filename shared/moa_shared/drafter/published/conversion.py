@@ -108,7 +108,7 @@ def target_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def unused_sizes(stack: StackShape) -> dict[str, int]:
+def unused_sizes(stack: StackShape) -> dict[str, Any]:
     """The sizes of a configuration that mean nothing to what has neither memory nor its encoder."""
     heads = stack.kv_heads
     return {"ca_kv_heads": heads, "ca_mlp": 1, "lsa_heads": heads, "lsa_kv_heads": heads, "lsa_mlp": 1}
