@@ -178,8 +178,9 @@ class CacheSettings(TrainingSettings):
     gigabytes: float = Field(
         default=0.0,
         ge=0,
-        description="of disk in the output folder, each process; 14 kB a token of the default target, 5 for eagle3. An epoch "
-        "whose batches are all kept takes a third less time. 0: none is kept, and every epoch packs its rows again",
+        description="of disk in the output folder, each process; 14 kB a token of the default target, 5 for eagle3. "
+        "An epoch whose batches are all kept takes a third less time. 0: none is kept, and every epoch packs its rows "
+        "again",
     )
 
 
