@@ -21,6 +21,7 @@ from moa_client.host.host import Host
 from moa_client.settings import ClientSettings
 from moa_client.web.closing import Closing
 from moa_server.settings import ServerSettings
+from moa_shared.drafter.choice.known import known_table
 from moa_shared.programs.command_line import options_table
 
 
@@ -46,6 +47,7 @@ TABLES = (
     ("api.md", "options of ollama", ollama.options_table()),
     ("api.md", "items of responses", items_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
+    ("drafters.md", "known drafters", known_table()),
 )
 
 

@@ -23,6 +23,10 @@ COMMANDS = {
         "moa_server.commands.models:models",
         "List the models on this machine, with size, format, family and whether they are served.",
     ),
+    "drafters": (
+        "moa_server.commands.drafters:drafters",
+        "List the drafters for a model: on this machine, and published ones that are known.",
+    ),
     "pull": ("moa_server.commands.pull:pull", "Fetch a model from the hub, a GGUF file of it if there are several."),
     "cluster": ("moa_server.commands.cluster:cluster", "Run replicas of the server on a Ray cluster."),
     "keys": ("moa_server.commands.keys:keys", "Make, list and revoke the API keys of a server's users."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,14 +20,19 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.choice.automatic import choose_drafter
+from moa_shared.drafter.choice.cached import served_name
+from moa_shared.drafter.choice.measured import remember_trial
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
+from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
 from moa_shared.models.pooling import find_pooling
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
@@ -48,6 +53,7 @@ log = structlog.get_logger()
 
 # Of the server's own drafters, whose time is the user's: docs/adr/0024-drafts-on-the-server.md.
 OWN_WEIGHTS = "int4"
+AUTO = "auto"
 
 LoadExecution = Callable[[ModelFiles, ServerSettings, Progress], Execution]
 
@@ -75,6 +81,8 @@ def load_host(
     read_sampling_defaults(files)  # clients read them: who can correct them learns of it here
     pooling = find_pooling(files)
     paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
+    if settings.drafter == AUTO and paths and paths[0][0] in SHIPPED_DRAFTERS:
+        log.info("drafters that come with moa for this model", drafters=", ".join(name for name, _ in paths))
     named = [(name, path, check_drafter(path, files)) for name, path in paths]
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target
@@ -83,8 +91,9 @@ def load_host(
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafts_here:
         ngrams = ngrams_for(files.fingerprint, named[0][1]) if named else None
+        trials = {drafter.fingerprint: _trial(name, files, settings) for name, _, drafter in named}
         sources = with_drafters(
-            sources, [drafter for _, _, drafter in named], files, ngrams, context=target.context_length
+            sources, [drafter for _, _, drafter in named], files, ngrams, trials, context=target.context_length
         )
     drafters = [
         pb.Drafter(
@@ -138,8 +147,8 @@ def drafter_paths(
     """The drafters whose memory rows are served, by name; the first is for clients that name none.
 
     Args:
-        spec: "none"; "default": all that come with the package for this target; "deep": that one; or as of
-            `find_drafter`.
+        spec: "none"; "auto": all that come with the package for this target, else the best on this machine; "default":
+            the former only; "deep": that one; or as of `find_drafter`.
         cache_dir, progress: as of `resolve`.
 
     Raises:
@@ -147,19 +156,18 @@ def drafter_paths(
     """
     if spec == "none":
         return []
-    if spec not in SHIPPED_DRAFTERS:
-        return [(_served_name(spec), find_drafter(spec, files, cache_dir, progress))]
-    if spec != DEFAULT_DRAFTER:
+    if spec not in (AUTO, *SHIPPED_DRAFTERS):
+        return [(served_name(spec), find_drafter(spec, files, cache_dir, progress))]
+    if spec not in (AUTO, DEFAULT_DRAFTER):
         hint = "Train one with moa-train fit, or leave --drafter out."
         return [(spec, require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint))]
     paths = [(name, path) for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name))]
+    if not paths and spec == AUTO and (chosen := choose_drafter(files, cache_dir, progress)) is not None:
+        name, path = chosen
+        return [(served_name(name), path)]
     if not paths:
-        log.warning("no drafter is shipped for this target: clients get no memory", target=files.target_id)
+        log.warning("there is no drafter for this target: clients get no memory", target=files.target_id)
     return paths
-
-
-def _served_name(spec: str) -> str:
-    return Path(spec).absolute().name.removesuffix(".safetensors")  # absolute: "." has no name
 
 
 def check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
@@ -240,6 +248,7 @@ def with_drafters(
     drafters: Sequence[Checkpoint],
     files: ModelFiles,
     ngrams: NgramTable | None = None,
+    trials: Mapping[str, DrafterTrial] | None = None,
     *,
     context: int = 0,
     load_first: bool = True,
@@ -251,6 +260,7 @@ def with_drafters(
 
     Args:
         ngrams: of the target; None: there is no table for it.
+        trials: by the drafters' fingerprints; those of drafters that are not in it are known to nobody else.
         context: the most tokens of a conversation; 0: as many as the target was made for.
         load_first: the first one's weights are loaded now; others' when a session needs them.
     """
@@ -272,12 +282,31 @@ def with_drafters(
             partial(_new_state, states),
             config.token_bytes,
             ngrams,
+            (trials or {}).get(checkpoint.fingerprint) or DrafterTrial(),
             reads_all_rows=config.kind in OF_STATES,
             block_levels=config.block_levels,
         )
         able.append(replace(source, drafter=own))
         first_with.setdefault(checkpoint.memory_fingerprint, able[-1])
     return able
+
+
+def _trial(name: str, files: ModelFiles, settings: ServerSettings) -> DrafterTrial:
+    """A drafter's trial, whose result is logged, and kept for `--drafter auto` and `moa-server drafters`."""
+
+    def on_decided(trial: DrafterTrial) -> None:
+        remember_trial(cache_root(settings.cache_dir), name, files.fingerprint, trial)
+        if trial.is_dropped:
+            log.warning(
+                "the drafter guesses worse than look-up and is dropped: is it for this model?",
+                drafter=name,
+                target=files.target_id,
+                figures=trial.figures,
+            )
+        else:
+            log.info("the drafter is kept", drafter=name, figures=trial.figures)
+
+    return DrafterTrial(on_decided)
 
 
 def _load_states(checkpoint: Checkpoint, files: ModelFiles, context: int) -> NewDrafter:

@@ -136,7 +136,11 @@ class ServerSettings(SettingsBase):
     credit_bytes: int = setting(
         256 * 1024, "Memory in flight to a client that does not name its own credit.", "BYTES", ge=4096
     )
-    drafter: str = setting("default", "The drafter whose memory is served.", "default|deep|none|PATH|ID")
+    drafter: str = setting(
+        "auto",
+        "The drafter whose memory is served; auto: those that come with moa, else the best one in the hub's cache.",
+        "auto|default|deep|none|PATH|ID",
+    )
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
         "Who drafts. server: this server, while that pays; device: the clients' devices; auto: both; off: nobody.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,7 +25,18 @@ from moa_server.verifier.kernel_target import KernelCache
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
-from tests.net.server_peer import CONTEXT, VOCAB, Peer, generate, make_host, plain_text, serving, toy_source, until
+from tests.net.server_peer import (
+    CONTEXT,
+    PATIENCE,
+    VOCAB,
+    Peer,
+    generate,
+    make_host,
+    plain_text,
+    serving,
+    toy_source,
+    until,
+)
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 PAGE, DRAFT_NODES = 64, 64
@@ -231,6 +243,43 @@ async def test_clients_share_only_what_the_operator_allows(
         before = stepper.fed
         assert await answer(Peer(two)) == first
         assert (stepper.fed - before < PAGE) is (share == "all")
+
+
+async def test_a_question_that_finds_its_text_while_the_one_before_waits_for_a_forward(
+    channel: grpc.aio.Channel, target: Target, stepper: WatchingStepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the session is given is not read over by the step that it waited for: neither the text nor its rows."""
+    expected, _ = plain_text(target, TEXT, SHORT)
+    first = Peer(channel)
+    await answer(first)
+    afresh = await rows_of(first, len(TEXT))
+    started, goes_on = threading.Event(), threading.Event()
+    forward_all = stepper.forward_all
+
+    def wait(work: Sequence[Work]) -> list[TargetOutput]:
+        started.set()
+        assert goes_on.wait(PATIENCE)
+        return forward_all(work)
+
+    monkeypatch.setattr(stepper, "forward_all", wait)
+    other, peer = Peer(channel), HastyPeer(channel)
+    for each in (other, peer):
+        await each.open(run_ahead=True, reused_state=True)
+    await other.ask([1, 2, 3], SHORT)
+    await until(started.is_set)
+    before = stepper.fed
+    await peer.ask([4] * 40, SHORT)
+    peer.crop(0)
+    await peer.ask(TEXT, SHORT)
+    await peer.send(beat=pb.Beat(stamp=1))
+    while (frame := await peer.receive()) is None or not frame.HasField("beat"):
+        pass  # the server has read both questions
+    goes_on.set()
+    while not peer.verdicts or not peer.verdicts[-1].finish:
+        await peer.verdict()
+    assert peer.tokens[len(TEXT) :] == expected
+    assert stepper.fed - before < PAGE
+    assert await rows_of(peer, len(TEXT)) == afresh
 
 
 async def test_the_lender_closes_crops_and_asks_again_while_its_pages_are_used(

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 
 from moa_client.conversation.answer_figures import alone_words, drafted_words
 from moa_client.conversation.events import (
+    LOOK_UP,
     AnswerOutcome,
     CallAnswered,
     CallDecided,
@@ -190,7 +191,7 @@ def _whole(seconds: float) -> int:
 def notice_words(event: Notice) -> str:
     """What has changed about the server or the drafter, in one sentence."""
     if isinstance(event, DrafterChanged):
-        return f"({event.name} drafts from now on)"
+        return f"({event.reason if event.name == LOOK_UP else f'{event.name} drafts from now on'})"
     if isinstance(event, ExecutionChanged):
         level = plain_line(event.level)
         return f"(the server computes in {level} now: the text may continue differently from how it began)"

@@ -199,11 +199,16 @@ class ServerChanged:
     message: str
 
 
+LOOK_UP = "look-up"
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterChanged:
     """Another drafter drafts from the next question on.
 
     Args:
+        name: its own; LOOK_UP: the drafter was worse than what the text repeats, and is dropped at once.
+        reason: for a person; of LOOK_UP a sentence.
         alone: the one that writes without a server; empty: the same.
     """
 

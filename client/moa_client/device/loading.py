@@ -19,6 +19,7 @@ from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import ConfigError, InternalError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.network.layer_sizes import kv_width_if_differing
@@ -31,6 +32,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
+from moa_client.conversation.events import LOOK_UP
 from moa_client.device.drafter_catalog import DrafterCatalog
 from moa_client.device.drafter_choice import DrafterChoice, ServerPace
 from moa_client.device.mapped_parts import target_parts
@@ -51,11 +53,12 @@ class Device:
     Args:
         drafter: None: the server answers by plain steps.
         new_drafter: makes another one over the same weights, for another conversation.
-        choice: which drafter it is, and why; None where none reads the server's memory.
+        choice: which drafter it is, and why; None where none reads the server's memory, unless that was dropped.
         catalog: those that may replace it.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+        trial: of the drafter against look-up, in all conversations; None: it is not tried, or its end was told.
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         sampling: how the model's answers are sampled by default.
@@ -73,6 +76,7 @@ class Device:
     catalog: DrafterCatalog | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
+    trial: DrafterTrial | None = None
     is_refused: bool = False
     new_drafter: Callable[[], ClientDrafter] | None = None
     sampling: SamplingDefaults = NOTHING_SAID
@@ -119,6 +123,13 @@ class Device:
             self, identity=identity, memory_width=0, state_width=0, choice=None, catalog=None, is_refused=True
         )
 
+    def with_dropped_drafter(self) -> Device:
+        """The same device for a drafter that is asked no more: a server need not send memory for it."""
+        identity = _changed(self.identity, drafter_fingerprint=b"")
+        choice = DrafterChoice(LOOK_UP, "the drafter guessed worse than what the text repeats")
+        bare = replace(self, identity=identity, memory_width=0, state_width=0, choice=choice, catalog=None, trial=None)
+        return bare.for_another_conversation()
+
     def with_drafter_of(self, other: Device) -> Device:
         """The same device with another one's drafter."""
         return replace(
@@ -131,6 +142,7 @@ class Device:
             state_width=other.state_width,
             choice=other.choice,
             catalog=other.catalog,
+            trial=other.trial,
             is_refused=False,
         )
 
@@ -210,8 +222,9 @@ def equip(
         return _with(device, lambda: LookupDrafter(settings.length))
     if settings.drafter == "random":
         random = _random_checkpoint(files)
-        states = drafter_states(random, files, settings, device.context_tokens)
-        return _with(device, _moa_drafters(random, states, files, settings, reads_memory=False))
+        states, trial = drafter_states(random, files, settings, device.context_tokens), DrafterTrial()
+        new_drafter = _moa_drafters(random, states, files, settings, reads_memory=False, trial=trial)
+        return replace(_with(device, new_drafter), trial=trial)
     if settings.drafter == "none":
         return device
     catalog = DrafterCatalog(settings, sources)
@@ -270,9 +283,9 @@ def _with_checkpoint(
     device: Device, checkpoint: Checkpoint, choice: DrafterChoice, settings: ClientSettings, path: Path | None = None
 ) -> Device:
     files, reads_memory = device.files, checkpoint.config.memory_width > 0
-    states = drafter_states(checkpoint, files, settings, device.context_tokens)
-    new_drafter = _moa_drafters(checkpoint, states, files, settings, reads_memory=reads_memory, path=path)
-    return _reading_memory_of(device, checkpoint, new_drafter, choice)
+    states, trial = drafter_states(checkpoint, files, settings, device.context_tokens), DrafterTrial()
+    new_drafter = _moa_drafters(checkpoint, states, files, settings, reads_memory=reads_memory, path=path, trial=trial)
+    return replace(_reading_memory_of(device, checkpoint, new_drafter, choice), trial=trial)
 
 
 def _with(device: Device, new_drafter: Callable[[], ClientDrafter]) -> Device:
@@ -331,8 +344,9 @@ def _moa_drafters(
     *,
     reads_memory: bool,
     path: Path | None = None,
+    trial: DrafterTrial | None = None,
 ) -> Callable[[], ClientDrafter]:
-    """Makes drafters over one checkpoint's weights."""
+    """Makes drafters over one checkpoint's weights, which share a trial."""
     ngrams = ngrams_for(files.fingerprint, path) if settings.copies else None
     confidence = confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None
     shape = CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
@@ -349,6 +363,7 @@ def _moa_drafters(
             guesser=guesser,
             confidence=confidence,
             forms=ConversationForms(forms),
+            trial=trial,
         )
 
     return new_drafter

@@ -6,6 +6,7 @@ A drafter receives committed tokens and memory, and makes trees. `MoaDrafter` re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -21,13 +22,15 @@ from moa_shared.drafting import (
     TextIndex,
 )
 from moa_shared.drafting.confidence import Confidence, chance_of
-from moa_shared.drafting.guesses.copying import chance_of_copy
+from moa_shared.drafting.guesses.copying import SHORTEST_STANDALONE, chance_of_copy
+from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.drafting.answer_forms import ConversationForms
 
+NOTHING = DraftTree((), ())
 Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
 
 
@@ -86,6 +89,8 @@ class MoaDrafter:
         guesser: merges what the text suggests into drafts; the recipe has its own.
         confidence: of standalone text; None: it was never measured, and the stated chances are taken for it.
         forms: of the answers; None: drafts do not keep to any.
+        trial: of the drafter against look-up, in all conversations, which takes a guesser. Once the drafter is dropped,
+            it is asked no more: what the text suggests is all that is drafted and written. None: it is not tried.
     """
 
     def __init__(
@@ -98,12 +103,19 @@ class MoaDrafter:
         guesser: TextGuesser | None = None,
         confidence: Confidence | None = None,
         forms: ConversationForms | None = None,
+        trial: DrafterTrial | None = None,
     ) -> None:
         self._recipe = recipe
         self._confidence = confidence
         self._forms = forms
-        self._draft = ConversationDraft(new_state, shape, guesser)
-        self.reads_memory = reads_memory
+        self._guesser = guesser
+        self._trial = trial
+        self._draft = ConversationDraft(new_state, shape, guesser, trial)
+        self._reads_memory = reads_memory
+
+    @property
+    def reads_memory(self) -> bool:
+        return self._reads_memory and not self._is_dropped
 
     @property
     def most_depth(self) -> int | None:
@@ -119,17 +131,28 @@ class MoaDrafter:
         self._draft.remember(start, rows, state=state)
 
     def draft(self, sampling: Sampling) -> DraftTree:
+        if self._is_dropped:
+            grown = self.grow(NOTHING, sampling)
+            return DraftTree(grown.tokens, grown.parents)
         self._draft.growing.forget()
         return self._recipe(self._draft.state, sampling)
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         self._follow_form(sampling)
-        return self._draft.growing.grow(draft, sampling)
+        growing = self._draft.growing
+        return growing.offer(draft, sampling) if self._is_dropped else growing.grow(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         self._follow_form(sampling)
+        if self._is_dropped:
+            copied = self._guesser.copied(_newest_path(draft), SHORTEST_STANDALONE) if self._guesser else None
+            return (copied[0], math.exp(copied[1])) if copied is not None else None
         written = self._draft.write(draft, sampling)
         return written.token, chance_of(written, self._confidence)
+
+    @property
+    def _is_dropped(self) -> bool:
+        return self._trial is not None and self._trial.is_dropped
 
     def _follow_form(self, sampling: Sampling) -> None:
         if self._forms is not None:

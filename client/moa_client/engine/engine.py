@@ -230,7 +230,7 @@ class ClientEngine:
                 case StreamLost():
                     reaction = exchange.on_lost(item)
                 case DraftExtended():
-                    exchange.drafting.online.on_extended(now_ms(), item)
+                    exchange.on_extended(item)
                 case DraftCompleted():
                     exchange.on_completed(item)
                 case TokenWritten():

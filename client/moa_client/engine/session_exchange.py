@@ -6,6 +6,7 @@ the drafter: frames are queued on the connection, the drafter works on its threa
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 
@@ -19,12 +20,12 @@ from moa_shared.protocol.messages import Ask, Memory, Verdict
 from moa_client.conversation.answer_figures import SessionFigures
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Phase
-from moa_client.conversation.events import ExecutionChanged
+from moa_client.conversation.events import LOOK_UP, DrafterChanged, ExecutionChanged
 from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.results import DraftCompleted, DrafterFailed, TokenWritten
+from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.inbox import Inbox, Wake
 from moa_client.engine.session_handshake import SentState, SessionHandshake
@@ -32,6 +33,8 @@ from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
 from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat
+
+log = logging.getLogger(__name__)
 
 
 class SessionExchange:
@@ -86,6 +89,24 @@ class SessionExchange:
         elif self.connection.is_up:
             for message in self.drafting.online.draft_on(now):
                 self.sender.draft(message)
+
+    def on_extended(self, extended: DraftExtended) -> None:
+        """The drafter has made a step of a streamed draft."""
+        self.drafting.online.on_extended(now_ms(), extended)
+        self._end_trial()
+
+    def _end_trial(self) -> None:
+        """Says that the drafter was dropped, once; from the next question on the server sends it no memory."""
+        trial, device = self.device.trial, self.device
+        if trial is None or not trial.is_dropped:
+            return
+        name = device.choice.name if device.choice is not None else "The drafter"
+        reason = f"{name} guesses worse than look-up ({trial.figures}): this device drafts by look-up from now on."
+        log.warning("%s", reason)
+        self.device = replace(device, trial=None)
+        if self.next_device is None:
+            self.next_device = device.with_dropped_drafter()
+        self.answers.events.append(DrafterChanged(LOOK_UP, reason))
 
     def on_completed(self, completed: DraftCompleted) -> None:
         """The drafter has made a whole draft."""

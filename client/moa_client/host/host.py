@@ -78,6 +78,8 @@ class Host:
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
         """
+        if self.device.trial is not None and self.device.trial.is_dropped:
+            self.device = self.device.with_dropped_drafter()
         device, settings, reached = self.device, self.settings, self._reached
         if verifies:
             settings = replace(settings, reconcile="verify")

@@ -113,8 +113,8 @@ class ServerExamination:
             return Check("drafter", "ok", ", ".join(name for name, _ in paths))
         if settings.drafter == "none":
             return Check("drafter", "ok", "none, as wished")
-        hint = "Train one with moa-train fit; without one devices neither draft nor write offline."
-        return Check("drafter", "warn", "none is shipped for this model", hint)
+        hint = "`moa-server drafters` lists some; without one devices neither draft nor write offline."
+        return Check("drafter", "warn", "none for this model is on this machine", hint)
 
     def _plan_memory(self) -> Check:
         if self._files is None or self._drafters is None:

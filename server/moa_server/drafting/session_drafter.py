@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from moa_shared.constraints.draft_form import DraftForm
 from moa_shared.drafting import ConversationDraft, ConversationDrafter, GrowthShape, NgramTable, TextGuesser
 from moa_shared.drafting.estimates import Smoothed
+from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
@@ -62,6 +63,7 @@ class OwnDrafter:
         new: makes one for a conversation.
         token_bytes: that it holds of each token.
         ngrams: what the target usually says; None: there is no table for it.
+        trial: of it against look-up, in all sessions; once it is dropped, only what the text suggests is drafted.
         reads_all_rows: it knows of the text only what memory rows say (DFlash), so it reads each of them.
         block_levels: levels of a draft that come with its first step; 0: each level takes one.
     """
@@ -69,6 +71,7 @@ class OwnDrafter:
     new: NewDrafter
     token_bytes: int
     ngrams: NgramTable | None = None
+    trial: DrafterTrial = field(default_factory=DrafterTrial)
     reads_all_rows: bool = False
     block_levels: int = 0
 
@@ -122,7 +125,7 @@ class SessionDrafter:
     def __init__(self, drafter: OwnDrafter, record: DrafterRecord, planes: Sequence[Plane]) -> None:
         self._drafter = drafter
         self._guesser = TextGuesser(drafter.ngrams)
-        self._draft = ConversationDraft(drafter.new, SHAPE, self._guesser)
+        self._draft = self._new_draft()
         self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
         self._record = record
         self._found = [Calibration(found.factor, FOUND_WEIGHT, most=record.most_found) for found in record.found]
@@ -135,6 +138,9 @@ class SessionDrafter:
     def nbytes(self) -> int:
         """Bytes held, about."""
         return self._drafter.most_nbytes(self._draft.state.next_position)
+
+    def _new_draft(self) -> ConversationDraft:
+        return ConversationDraft(self._drafter.new, SHAPE, self._guesser, self._drafter.trial)
 
     def tell(self, base: int, tokens: Sequence[int]) -> None:
         """Sets the committed tokens from position `base` on; what was before stays."""
@@ -166,7 +172,7 @@ class SessionDrafter:
         pool = arrived
         reaches: list[float] = []
         steps: list[int] = []
-        record, trust = self._record, self._calibration.factor
+        record, trust, trial = self._record, self._calibration.factor, self._drafter.trial
         least = rule.least_chance / trust if trust else 1.0  # where time is dear, looking for more would cost it too
         typical = self._unread <= FEW_TOKENS
         step_ms: float | None = None  # of the newest step
@@ -178,8 +184,12 @@ class SessionDrafter:
                 record.step_ms.add(step_ms + (_ms_since(began) if self._drafter.block_levels else 0.0))
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
             steps += [len(reaches) - 1] * len(offered.tokens)
+            if trial.is_dropped or len(steps) >= rule.most_nodes:
+                break
             found = self._found[min(len(reaches), len(FOUND) - 1)].factor
-            if len(steps) >= rule.most_nodes or not rule.pays(1.0, found, first=not reaches):
+            if trial.is_open and trial.lacks_tokens and not reaches:
+                found = max(found, FOUND[0])  # one that is not right would hardly be asked, and never be judged
+            if not rule.pays(1.0, found, first=not reaches):
                 break
             reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
             if not reach or not rule.pays(reach, found, first=not reaches):
@@ -248,7 +258,7 @@ class SessionDrafter:
     def _follow_some(self, read_rows: ReadRows, cached: int) -> None:
         if 0 < min(self._read.values()) < cached - MOST_UNREAD:
             text, form = self._draft.state.tokens, self._draft.form
-            self._draft = ConversationDraft(self._drafter.new, SHAPE, self._guesser)
+            self._draft = self._new_draft()
             self._draft.restart(text)
             self._draft.follow(form)
             self._read = dict.fromkeys(self._read, 0)

@@ -40,13 +40,15 @@ def list_models(folders: Sequence[Path], cache_dir: Path | None, progress: Progr
         listed = []
         for model in models:
             examined = examine(model, root)
-            listed.append(Listed(examined, tuple(_drafters(examined))))
+            listed.append(Listed(examined, tuple(shipped_for(examined))))
             task.advance(1)
     return listed
 
 
-def _drafters(examined: Examined) -> Iterator[str]:
-    """By name. Those that come with the package are for GGUF files; what the fingerprint of one needs is samples."""
+def shipped_for(examined: Examined) -> Iterator[str]:
+    """The drafters that come with the package for a model, by name.
+
+    Those that come with the package are for GGUF files; what the fingerprint of one needs is samples."""
     if examined.refusal is None and not examined.model.path.is_dir():
         files = examined.files
         yield from shipped_drafters_for(

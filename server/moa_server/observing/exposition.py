@@ -114,6 +114,8 @@ def _state(readings: Readings) -> Iterator[Metric]:
     yield _gauge("moa_kv_budget_bytes", "What all may hold together.", readings.kv_budget)
     yield _gauge("moa_keys", "API keys in force.", readings.keys)
     yield _gauge("moa_draining", "1 while the server is going away.", readings.draining)
+    help_text = "1 once a drafter has guessed worse than look-up: it is not asked any more."
+    yield _gauges("moa_drafter_dropped", help_text, "drafter", dict(readings.dropped))
     yield _gauge("moa_hanging", "1 while a forward takes longer than --hang-seconds.", readings.hangs)
     if readings.expires_at is not None:
         help_text = "When the certificate ends."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from moa_server.service.host import Host
 from moa_server.tls.listener import TlsListener
@@ -21,6 +22,7 @@ class Readings:
             those of running answers, which cannot be freed; `kv_budget`: for all.
         keys: in force.
         expires_at: of the certificate, seconds since 1970; None: the server has none.
+        dropped: by the names of the drafters that draft here: whether they guessed worse than look-up.
     """
 
     answering: int = 0
@@ -37,6 +39,7 @@ class Readings:
     draining: bool = False
     hangs: bool = False
     expires_at: float | None = None
+    dropped: Mapping[str, bool] = field(default_factory=dict)
 
 
 def read_host(host: Host, tls: TlsListener | None) -> Readings:
@@ -59,4 +62,14 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
         draining=lifecycle.draining,
         hangs=lifecycle.hangs,
         expires_at=tls.certificate.expires_at.timestamp() if tls is not None else None,
+        dropped=_dropped(host),
     )
+
+
+def _dropped(host: Host) -> dict[str, bool]:
+    names = {each.fingerprint: each.name for each in host.services.served.drafters}
+    return {
+        names[each.fingerprint]: each.drafter.trial.is_dropped
+        for each in host.services.engine.stepper.sources
+        if each.drafter is not None and each.fingerprint in names
+    }

@@ -15,6 +15,7 @@ from moa_shared.drafting.base import ConversationDrafter, TextForm
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.drafting.repetition import barred_after
+from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.drafting.written import WrittenToken
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
@@ -27,6 +28,7 @@ class ConversationDraft:
         new_state: makes an empty state.
         shape: of drafts that grow.
         guesser: merges what the text suggests into drafts.
+        trial: learns how often the drafter's own guesses are right, and look-up's; it needs a guesser.
     """
 
     def __init__(
@@ -34,10 +36,12 @@ class ConversationDraft:
         new_state: Callable[[], ConversationDrafter],
         shape: GrowthShape,
         guesser: TextGuesser | None = None,
+        trial: DrafterTrial | None = None,
     ) -> None:
         self._new_state = new_state
         self._shape = shape
         self._guesser = guesser
+        self._trial = trial
         self.state = new_state()
         self.growing = GrowingDraft(self.state, shape, guesser)
         self.form: TextForm | None = None
@@ -69,6 +73,8 @@ class ConversationDraft:
     def commit(self, tokens: Sequence[int]) -> None:
         """Appends tokens."""
         if self._guesser is not None:
+            if self._trial is not None and self._trial.is_open:
+                self._judge(tokens, self._guesser, self._trial)
             self._guesser.extend(tokens)
         self.growing.commit(tokens)
 
@@ -92,3 +98,8 @@ class ConversationDraft:
             self.state.append_reused_state(start, rows)
         else:
             self.state.append_memory(start, rows)
+
+    def _judge(self, tokens: Sequence[int], guesser: TextGuesser, trial: DrafterTrial) -> None:
+        for index, choice in enumerate(self.growing.choices_along(tokens)):
+            if choice is not None:
+                trial.add(tokens[index], choice, guesser.looked_up(tokens[:index]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -192,6 +192,19 @@ class GrowingDraft:
         """The chance of each node that the text goes through it, as it is seen now; never more than its parent's."""
         return tuple(math.exp(node.score - self._root.score) for node in self._place(draft, sampling)[1:])
 
+    def choices_along(self, tokens: Sequence[int]) -> list[int | None]:
+        """The drafter's own first choice at each place that these tokens, about to be committed, go through.
+
+        None where it was not asked, or had nothing to say.
+        """
+        choices: list[int | None] = []
+        node: _Node | None = self._root
+        for token in tokens:
+            said = [child for child in node.children.values() if child.said > -math.inf] if node is not None else []
+            choices.append(max(said, key=lambda child: child.said).token if said else None)
+            node = node.children.get(token) if node is not None else None
+        return choices
+
     def reach(self, draft: DraftTree, sampling: Sampling) -> float:
         """The chance, as the drafter sees it, that `expand` looks at the place where the text leaves what is known.
 
@@ -325,10 +338,10 @@ class GrowingDraft:
         most = self._drafter.most_depth
         return not node.expanded and not node.is_forced_on and (most is None or node.depth - self._root.depth < most)
 
-    def _open_freely(self, node: _Node) -> None:
-        """Gives candidates to a node where that takes no step, since the block under way says what follows it."""
-        if self._drafter.most_depth is not None and self._root.expanded and self._is_open(node):
-            self._expand([node])
+    def _open_freely(self, nodes: Iterable[_Node]) -> None:
+        """Gives candidates to nodes where that takes no step, since the block under way says what follows them."""
+        if self._drafter.most_depth is not None and self._root.expanded:
+            self._expand([node for node in nodes if self._is_open(node)])
 
     def _best_open(self, nodes: Sequence[_Node]) -> list[_Node]:
         """The draft's best unexpanded nodes that are worth a step."""
@@ -423,17 +436,19 @@ class GrowingDraft:
         order = count()
 
         def candidates(node: _Node) -> list[tuple[float, int, _Node]]:
-            self._open_freely(node)
             return [
                 (-child.score, next(order), child)
                 for child in node.children.values()
                 if child.call != self._call and child.score >= least and child.step > -math.inf
             ]
 
+        self._open_freely(nodes)
         heap = [candidate for node in nodes for candidate in candidates(node)]
         heapq.heapify(heap)
         given: list[_Node] = []
         while heap and len(given) < room:
+            if not heap[0][2].expanded:  # with those that come next, mostly: together they take less time
+                self._open_freely(node for _, _, node in heapq.nsmallest(self._shape.breadth, heap))
             _, _, node = heapq.heappop(heap)
             node.call, node.number = self._call, len(nodes) - 1 + len(given)
             given.append(node)
@@ -468,7 +483,7 @@ class GrowingDraft:
                 break
             tokens.append(node.token)
             self._look(node)
-            self._open_freely(node)
+            self._open_freely([node])
         return Growth(tuple(tokens), tuple(range(first, first + len(tokens))))
 
 

@@ -85,6 +85,8 @@ class ForwardPlanner:
         return parts
 
     def _plan_step(self, live: LiveSession, most_read: int | None = None) -> StepPlan | None:
+        if live.turn.stepping:
+            return None  # its question came while it waited, and it is being given pages: it waits again after that
         if live.closed or live.turn.held or (live.stream.listener is None and live.session.unread > 1):
             return None  # no client waits for this prompt
         try:

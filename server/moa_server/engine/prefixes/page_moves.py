@@ -1,7 +1,7 @@
 """Moves shared pages: a session's filled pages are kept, and kept pages are given to a session that would read them.
 
-The loop half asks `PrefixSharing` what to move, the inference thread's half moves it. State: none of its own.
-Invariant: while pages are given to a session it counts as stepping, and steps again once that is done.
+The loop half asks `PrefixSharing` what to move, the inference thread's half moves it. State: the sessions that are
+being given pages. Invariant: meanwhile a session counts as stepping and is given no others; it steps again afterwards.
 """
 
 from __future__ import annotations
@@ -31,13 +31,20 @@ class PageMoves:
         self._sharing = sharing
         self._jobs = jobs
         self._wake = wake
+        self._receiving: set[LiveSession] = set()
 
     # ------------------------------------------------------------ on the event loop
 
     def adopt(self, live: LiveSession) -> bool:
-        """Begins to give a session the kept pages of the text that it would read; False if there are none."""
+        """Begins to give a session the kept pages of the text that it would read; False if there are none.
+
+        While it is being given pages nothing more is begun.
+        """
+        if live in self._receiving:
+            return True
         if self._sharing is None or (adoption := self._sharing.begin(live)) is None:
             return False
+        self._receiving.add(live)
         live.turn.occupy()
         self._jobs.run(partial(self._give, self._sharing, adoption))
         return True
@@ -54,6 +61,7 @@ class PageMoves:
 
     def _on_given(self, adoption: Adoption) -> None:
         live, before = adoption.live, adoption.cached
+        self._receiving.remove(live)
         live.turn.vacate()
         if not live.closed and adoption.commit():
             log.info("prefix shared", session=live.number, tokens=adoption.tokens, more=adoption.tokens - before)
@@ -62,6 +70,7 @@ class PageMoves:
     def _on_not_given(self, sharing: PrefixSharing, adoption: Adoption) -> None:
         """The session reads its text itself, and no other one may take these pages over."""
         sharing.discard(adoption)
+        self._receiving.remove(adoption.live)
         adoption.live.turn.vacate()
         self._wake(adoption.live)
 

@@ -78,7 +78,7 @@ class BlockState(BaseState):
         self._check_begin()
         self._drop_draft()
         self._drafting = True
-        return self._after(ROOT, 0, self.tokens[-1])
+        return self._corrected(self._block(ROOT)[:1], self.tokens[-1:])
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Adds draft nodes and returns the logits after each, [nodes, draft vocab].
@@ -92,18 +92,17 @@ class BlockState(BaseState):
         self._check_expand(tokens)
         known = len(self._nodes)
         self._nodes.add(tokens, parents)
-        logits = []
-        for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), known):
+        rows = []
+        for node, parent in enumerate(parents, known):
             level = self._nodes.depths[node] % self.most_depth
             within = ROOT if parent == ROOT else self._anchors[parent]
             self._anchors.append(within if level else node)
-            logits.append(self._after(self._anchors[node], level, token))
-        return np.concatenate(logits)
+            rows.append(self._block(self._anchors[node])[level])
+        return self._corrected(np.stack(rows), tokens)
 
-    def _after(self, anchor: int, level: int, token: int) -> Rows:
-        """[1, draft vocab] logits after a token that stands `level` levels below the beginning of its block."""
-        logits = self._block(anchor)[level : level + 1]
-        correction = self.decoder.correction([token])
+    def _corrected(self, logits: Rows, tokens: Sequence[int]) -> Rows:
+        """Logits with what the tokens before them say, [rows, draft vocab]."""
+        correction = self.decoder.correction(tokens)
         return logits if correction is None else logits + correction
 
     def _block(self, anchor: int) -> Rows:

@@ -39,6 +39,11 @@ class TextGuesser:
         """
         return self._copies.guess(ahead, shortest)
 
+    def looked_up(self, ahead: Sequence[int] = ()) -> int | None:
+        """The token that look-up alone would guess after the text and `ahead`; None: nothing is repeated."""
+        copied = self._copies.guess(ahead, 1)
+        return copied[0] if copied is not None else None
+
     def guesses(self, ahead: Sequence[int] = ()) -> list[tuple[int, float]]:
         """Tokens that may follow the text and `ahead`, likeliest first, with their log-chances; each token once."""
         copied = self._copies.guess(ahead)

@@ -41,10 +41,16 @@ def installed_models() -> list[LocalModel]:
 
 def hub_models(cache: Path) -> Iterator[LocalModel]:
     """The models of the hub's cache: OWNER/NAME, with @REVISION unless it is the main one."""
+    for name, snapshot in hub_snapshots(cache):
+        yield from in_repository(snapshot, name, HUB)
+
+
+def hub_snapshots(cache: Path) -> Iterator[tuple[str, Path]]:
+    """The snapshots of the hub's cache, each with its name: OWNER/NAME, with @REVISION unless it is the main one."""
     for repository in sorted(cache.glob(f"{_REPOSITORY}*")):
         name = repository.name.removeprefix(_REPOSITORY).replace("--", "/", 1)
         for revision, snapshot in snapshots(repository).items():
-            yield from in_repository(snapshot, name if revision == _MAIN else f"{name}@{revision}", HUB)
+            yield (name if revision == _MAIN else f"{name}@{revision}"), snapshot
 
 
 def snapshots(repository: Path) -> dict[str, Path]:

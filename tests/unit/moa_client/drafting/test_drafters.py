@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures
-from moa_client.drafting.drafters import LookupDrafter
-from moa_shared.drafting import Growth
+from moa_client.drafting.drafters import LookupDrafter, MoaDrafter
+from moa_shared.drafting import CHAIN, Growth, GrowthShape, TextGuesser
+from moa_shared.drafting.base import Rows
 from moa_shared.drafting.guesses.copying import chance_of_copy
+from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.recording_drafter import RecordingDrafter
 
 
 def test_look_up_copies_what_followed_the_longest_match() -> None:
@@ -57,3 +66,49 @@ def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
     assert drafter.grow(DraftTree((3, 4, 7), (-1, 0, 0)), Sampling()) == Growth()
     assert drafter.write(DraftTree.chain([3]), Sampling()) == (4, chance_of_copy(3))
     assert drafter.write(DraftTree.chain([8]), Sampling()) is None
+
+
+class WrongDrafter(RecordingDrafter):
+    """Guesses a token that never occurs."""
+
+    steps = 0
+
+    def begin(self) -> Rows:
+        return self.expand([0], [-1])
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        self.steps += len(tokens)
+        logits = np.zeros((len(tokens), 50), np.float32)
+        logits[:, 49] = 9.0
+        return logits
+
+
+@pytest.mark.parametrize("shape", [CHAIN, GrowthShape(breadth=2)], ids=["chain", "tree"])
+def test_one_that_is_dropped_is_asked_no_more_and_copies(shape: GrowthShape) -> None:
+    trial, wrong = DrafterTrial(), WrongDrafter()
+    drafter = MoaDrafter(
+        lambda: wrong,
+        lambda state, sampling: DraftTree((), ()),
+        reads_memory=True,
+        shape=shape,
+        guesser=TextGuesser(),
+        trial=trial,
+    )
+    sampling, draw, text = Sampling(), random.Random(1), [1, 2, 3]
+    drafter.restart(text)
+    while not trial.is_dropped:
+        assert drafter.reads_memory
+        drafter.grow(DraftTree((), ()), sampling)
+        text.append((7 * text[-1] + 3) % 40 if draw.random() < 0.4 else draw.randrange(40))
+        drafter.commit(text[-1:])
+        assert len(text) < 2 * TRIAL_TOKENS
+    steps = wrong.steps
+    drafter.commit([41, 42, 43, 44, 45, 41, 42, 43, 44])
+    assert drafter.grow(DraftTree((), ()), sampling).tokens[:1] == (45,)
+    assert drafter.draft(sampling).tokens[:1] == (45,)
+    written = drafter.write(DraftTree((), ()), sampling)
+    assert written is not None
+    assert written[0] == 45
+    assert drafter.write(DraftTree.chain([46]), sampling) is None
+    assert wrong.steps == steps
+    assert not drafter.reads_memory

@@ -20,6 +20,7 @@ from moa_server.drafting.session_drafter import (
     SessionDrafter,
 )
 from moa_shared.drafting import NgramTable
+from moa_shared.drafting.trial import TRIAL_TOKENS, TrialResult
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
@@ -66,7 +67,7 @@ class Bench:
         *,
         kind: OwnDrafter | None = None,
     ) -> None:
-        kind = kind or OwnDrafter(self.make, 100, ngrams)
+        self.kind = kind = kind or OwnDrafter(self.make, 100, ngrams)
         self.record = record or DrafterRecord(2.0)
         self.session = SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
         self.tokens = list(tokens)
@@ -250,6 +251,40 @@ def test_another_text_is_another_draft() -> None:
 
 def test_its_size_grows_with_the_text() -> None:
     assert Bench([1] * 20).session.nbytes == pytest.approx(10 * Bench([1] * 2).session.nbytes)
+
+
+def familiar_text(length: int) -> list[int]:
+    """Text in which a token often, but not always, has the successor that it had before."""
+    draw, text = random.Random(1), [1]
+    while len(text) < length:
+        text.append((7 * text[-1] + 3) % 40 if draw.random() < 0.4 else draw.randrange(40))
+    return text
+
+
+def test_a_drafter_of_another_model_is_dropped_and_asked_no_more() -> None:
+    text = familiar_text(500)
+    bench = Bench(text[:3])
+    trial = bench.kind.trial
+    for token in text[3:]:
+        bench.guess(rate=0.05)
+        if trial.is_dropped:
+            break
+        bench.commit(token)
+    assert trial.is_dropped
+    assert trial.tokens == TRIAL_TOKENS
+    assert len(bench.tokens) < 2 * TRIAL_TOKENS  # it was asked although it was never right
+    steps = bench.drafter.steps
+    bench.commit(400, 401, 402, 400, 401)
+    assert bench.guess(rate=0.05).tree.tokens[:1] == (402,)  # a copy
+    assert bench.drafter.steps == steps
+
+
+def test_a_drafter_of_the_model_is_kept() -> None:
+    bench = Bench([1, 2, 3])
+    for token in range(4, 4 + TRIAL_TOKENS):
+        bench.guess()
+        bench.commit(token)
+    assert bench.kind.trial.result is TrialResult.KEPT
 
 
 class BlockDrafter(CountingDrafter):

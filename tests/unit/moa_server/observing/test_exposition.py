@@ -13,7 +13,9 @@ FACTS = ServerFacts({"version": "1", "model": "tiny", "level": "int8", "drafters
 
 
 def collector() -> MoaCollector:
-    return MoaCollector(Metrics(), lambda: Readings(expires_at=1.0), lambda: FACTS, lambda: True)
+    return MoaCollector(
+        Metrics(), lambda: Readings(expires_at=1.0, dropped={"default": False}), lambda: FACTS, lambda: True
+    )
 
 
 def row(family: Metric) -> str:

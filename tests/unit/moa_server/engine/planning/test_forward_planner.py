@@ -128,6 +128,14 @@ def test_a_session_that_gets_kept_pages_waits_for_them(bench: Bench) -> None:
     assert bench.planned() == [second]
 
 
+@pytest.mark.parametrize("prompt", [(1,), [1] * 10])
+def test_a_session_that_is_given_pages_while_it_waits_has_no_part(bench: Bench, prompt: Sequence[int]) -> None:
+    first, second = bench.ask(prompt), bench.ask(prompt)
+    first.turn.occupy()
+    bench.pages.adopt.side_effect = lambda live: live is first
+    assert bench.planned() == [second]
+
+
 def test_a_defect_in_one_session_loses_that_one_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     defect = ZeroDivisionError()
 

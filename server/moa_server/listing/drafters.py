@@ -1,0 +1,180 @@
+"""The drafters for a model: those that come with moa, those in the hub's cache, and published ones that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from moa_shared.drafter.choice.cached import cached_drafters, in_hub_cache
+from moa_shared.drafter.choice.choosing import Candidate, Fit
+from moa_shared.drafter.choice.known import Kind, KnownDrafter, known_drafter, known_for, known_of_sizes
+from moa_shared.drafter.choice.measured import MeasuredDrafter
+from moa_shared.drafter.choice.model_names import names_of
+from moa_shared.errors import ModelSourceError, NotFoundError
+from moa_shared.models.gguf.identity import identify
+from moa_shared.models.gguf.parts import read_parts
+from moa_shared.models.library.examination import examine
+from moa_shared.models.library.local_model import LocalModel
+from moa_shared.models.library.lookup import find_model
+from moa_shared.models.library.places import installed_models, models_in
+from moa_shared.models.library.pull import PREFIX, HubModel
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
+from moa_shared.programs.progress import Progress
+
+from moa_server.listing.listing import shipped_for
+
+
+class Place(Enum):
+    """Where a drafter is."""
+
+    PACKAGE = "package"
+    MACHINE = "this machine"
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDrafter:
+    """A drafter of the list.
+
+    Args:
+        name: what `--drafter` takes.
+        target: the model that it was trained for; "": it does not say.
+        fit: what speaks for it.
+        is_run: whether this version of moa runs its kind.
+        licence, seen: as of `KnownDrafter`.
+    """
+
+    name: str
+    kind: Kind
+    place: Place
+    target: str
+    fit: Fit
+    is_run: bool
+    licence: str = ""
+    seen: str = ""
+    measured: MeasuredDrafter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterList:
+    """The drafters for a model.
+
+    Args:
+        is_here: whether the model is on this machine, so that sizes could be compared.
+    """
+
+    model: str
+    is_here: bool
+    drafters: tuple[ListedDrafter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What is known of the model; `config` and `fingerprint` are empty where it is not on this machine."""
+
+    name: str
+    names: frozenset[str]
+    config: Mapping[str, Any]
+    fingerprint: str
+    shipped: tuple[str, ...]
+
+
+def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> DrafterList:
+    """The drafters for a model, best first.
+
+    Args:
+        spec: as of `resolve`; a model on the hub need not be on this machine.
+
+    Raises:
+        NotFoundError: it is neither on this machine nor an id on the hub.
+        ModelSourceError: it is broken, or not served.
+    """
+    root = cache_root(cache_dir)
+    model = _look_at(spec, root, progress)
+    rows = [*_shipped(model), *_cached(model, root)]
+    here = {row.name.partition("@")[0].casefold() for row in rows}
+    rows += [row for row in _known(model) if row.name.casefold() not in here]
+    order = {place: index for index, place in enumerate(Place)}
+    fits = {fit: index for index, fit in enumerate(Fit)}
+    rows.sort(key=lambda row: (order[row.place], fits[row.fit], row.kind.rank))
+    return DrafterList(model.name, bool(model.config), tuple(rows))
+
+
+def _look_at(spec: str, root: Path, progress: Progress) -> _Model:
+    path = Path(spec).expanduser()
+    if spec.strip() and path.exists():
+        found: LocalModel | None = _the_one_in(path)
+    else:
+        found = find_model(spec.removeprefix(PREFIX), installed_models())
+    if found is None:
+        if HubModel.parse(spec) is None or path.is_absolute():
+            raise NotFoundError(
+                f"There is no model {spec!r}: no such file or folder, and no id on the hub.",
+                hint="Name it as for `moa-server serve`; `moa-server models` shows those on this machine.",
+            )
+        name = spec.removeprefix(PREFIX)
+        return _Model(name, frozenset({name}), {}, "", ())
+    examined = examine(found, root)
+    if examined.refusal is not None:
+        raise examined.refusal
+    fingerprint = _fingerprint(found, examined.files, root, progress)
+    names = names_of(found.name, examined.files)
+    return _Model(found.name, names, examined.config, fingerprint, tuple(shipped_for(examined)))
+
+
+def _the_one_in(path: Path) -> LocalModel:
+    models = list(models_in(path))
+    if len(models) != 1:
+        holds = f"holds several models: {', '.join(model.name for model in models)}" if models else "holds no model"
+        raise ModelSourceError(
+            f"{path} {holds}.", hint="Name one of them." if models else "Name a model's folder or file."
+        )
+    return models[0]
+
+
+def _fingerprint(model: LocalModel, files: tuple[Path, ...], root: Path, progress: Progress) -> str:
+    """Of a folder all bytes are read, once."""
+    if model.path.is_dir():
+        return describe_folder(model.path, model.name, root, progress).fingerprint
+    return gguf_fingerprint(identify(read_parts(files, arrays=False)))
+
+
+def _shipped(model: _Model) -> Iterator[ListedDrafter]:
+    for name in model.shipped:
+        yield ListedDrafter(name, Kind.MOA, Place.PACKAGE, model.name, Fit.MODEL, True, "apache-2.0")
+
+
+def _cached(model: _Model, root: Path) -> Iterator[ListedDrafter]:
+    if not model.config:
+        for each in known_for(model.names):
+            if in_hub_cache(each.hub_id):
+                yield _row(each, Place.MACHINE, Fit.MODEL)
+        return
+    for candidate in cached_drafters(model.config, model.fingerprint, root):
+        yield _cached_row(candidate, candidate.fit(model.names))
+
+
+def _cached_row(candidate: Candidate, fit: Fit) -> ListedDrafter:
+    known = known_drafter(candidate.name)
+    target = known.target.hub_id if known is not None else candidate.named_target
+    licence, seen = (known.licence, known.seen) if known is not None else ("", "")
+    return ListedDrafter(
+        candidate.name, candidate.kind, Place.MACHINE, target, fit, True, licence, seen, candidate.measured
+    )
+
+
+def _known(model: _Model) -> Iterator[ListedDrafter]:
+    for_it = known_for(model.names, model.config or None)
+    yield from (_row(each, Place.HUB, Fit.MODEL) for each in for_it)
+    if model.config and not for_it:
+        yield from (_row(each, Place.HUB, Fit.ANOTHER) for each in known_of_sizes(model.config))
+
+
+def _row(known: KnownDrafter, place: Place, fit: Fit) -> ListedDrafter:
+    return ListedDrafter(
+        known.hub_id, known.kind, place, known.target.hub_id, fit, known.kind.is_converted, known.licence, known.seen
+    )

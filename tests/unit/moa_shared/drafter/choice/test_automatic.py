@@ -1,0 +1,175 @@
+"""What `--drafter auto` finds in the hub's cache, and what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from inline_snapshot import snapshot
+from moa_shared.drafter.choice import automatic, cached
+from moa_shared.drafter.choice.automatic import choose_drafter
+from moa_shared.drafter.choice.cached import cached_drafters
+from moa_shared.drafter.choice.choosing import Fit
+from moa_shared.drafter.choice.known import KNOWN, Kind, KnownDrafter, KnownTarget
+from moa_shared.drafter.choice.measured import remember_trial
+from moa_shared.drafter.published import find
+from moa_shared.drafter.published.find import find_drafter
+from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
+from moa_shared.errors import CheckpointError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.progress import SilentProgress
+
+from tests.support.messages import raises
+from tests.support.model_places import places, put_into_hub  # noqa: F401 (a fixture)
+from tests.support.published_drafters import EAGLE_CONFIG, MOA_CONFIG, eagle_tensors, moa_tensors, publish, save_llama3
+
+pytestmark = pytest.mark.torch
+FOR_TINY = {"speculators_config": {"verifier": {"name_or_path": "owner/Tiny-Llama3"}}}
+
+
+class Notes(SilentProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    folder = tmp_path_factory.mktemp("model") / "tiny-llama3"
+    return resolve(str(save_llama3(folder)), tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(*_: object) -> Path:
+        raise AssertionError("nothing may be fetched")
+
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(find, "fetch_from_hub", fetch)
+
+
+@pytest.fixture
+def hub(places: dict[str, Path]) -> Path:  # noqa: F811
+    return places["hub"]
+
+
+def put(hub: Path, name: str, tensors: dict[str, torch.Tensor], config: dict[str, Any], **how: Any) -> Path:
+    folder = publish(hub.parent / "made" / name, tensors, config, **how)
+    return put_into_hub(hub, name, {path.name: path for path in folder.iterdir()})
+
+
+def chosen(files: ModelFiles) -> tuple[str | None, list[str]]:
+    notes = Notes()
+    found = choose_drafter(files, progress=notes)
+    if found is not None:
+        assert found[1].is_file()
+    return (found[0] if found is not None else None), notes.lines
+
+
+def test_what_the_cache_has_for_the_model(hub: Path, files: ModelFiles) -> None:
+    put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY, pickled=True)
+    put(hub, "owner/moa", moa_tensors(), MOA_CONFIG)
+    put(hub, "owner/wide", {"fc.weight": torch.zeros(8, 16)}, EAGLE_CONFIG | {"hidden_size": 8})
+    put(hub, "owner/whole", {"lm_head.weight": torch.zeros(8, 8)}, {"num_hidden_layers": 40}, pickled=True)
+    put(hub, "owner/other", eagle_tensors(), EAGLE_CONFIG | {"hidden_size": 8}, pickled=True)
+    put_into_hub(hub, "owner/nothing", {})
+    found = cached_drafters(files.config, files.fingerprint, hub.parent)
+    assert [(each.name, each.kind, each.fit([files.target_id])) for each in found] == [
+        ("owner/eagle", Kind.EAGLE2, Fit.MODEL),
+        ("owner/moa", Kind.MOA, Fit.SIZES),
+    ]
+    assert chosen(files) == snapshot(
+        (
+            "owner/eagle",
+            [
+                "The drafter is owner/eagle: it is on this machine, and EAGLE-2 is the most promising kind of those that are."
+            ],
+        )
+    )
+
+
+def test_what_did_not_do_here_is_not_taken_again(hub: Path, files: ModelFiles, tmp_path: Path) -> None:
+    put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY)
+    trial = DrafterTrial()
+    for _ in range(TRIAL_TOKENS):
+        trial.add(1, 2, 1)
+    remember_trial(tmp_path / "cache", "eagle", files.fingerprint, trial)
+    name, notes = chosen(files)
+    assert name is None
+    assert notes == snapshot(
+        [
+            "There is no drafter for tiny-llama3 on this machine that is known to be for it; `moa-server drafters tiny-llama3` lists those that fit by their sizes."
+        ]
+    )
+
+
+def test_what_cannot_be_used_is_passed_over(hub: Path, files: ModelFiles) -> None:
+    broken = eagle_tensors()
+    broken["fc.weight"][0, 0] = torch.nan
+    put(hub, "owner/broken", broken, EAGLE_CONFIG | FOR_TINY)
+    assert chosen(files) == snapshot(
+        (
+            None,
+            [
+                "The drafter owner/broken is passed over: In owner/broken fc.weight holds values that are not numbers.",
+                "There is no drafter for tiny-llama3 on this machine that is known to be for it; `moa-server drafters tiny-llama3` lists those that fit by their sizes.",
+            ],
+        )
+    )
+
+
+def test_without_any_it_says_what_could_be_fetched(
+    hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(files)[1] == snapshot(
+        ["There is no drafter for tiny-llama3 on this machine, and none is known; `moa-train fit` makes one."]
+    )
+    config = files.config
+    target = KnownTarget("", "", "a/b", config["hidden_size"], config["num_hidden_layers"], config["vocab_size"])
+    known = [KnownDrafter(target, f"a/{kind.value}", kind, "", "") for kind in (Kind.PEAGLE, Kind.EAGLE2, Kind.MOA)]
+    monkeypatch.setattr(automatic, "known_for", lambda *_: known)
+    assert chosen(files)[1] == snapshot(
+        ["There is no drafter for tiny-llama3 on this machine. To fetch one: --drafter a/moa (Mixture of Attentions)."]
+    )
+
+
+def test_the_table_knows_a_kind_better_than_the_layout(
+    hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(hub, KNOWN[0].hub_id, eagle_tensors(), EAGLE_CONFIG)
+    assert [each.kind for each in cached_drafters(files.config, "", hub.parent)] == [KNOWN[0].kind]
+    assert cached.in_hub_cache(KNOWN[0].hub_id)
+    assert not cached.in_hub_cache(KNOWN[1].hub_id)
+
+
+def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path: Path) -> None:
+    folder = publish(tmp_path / "foreign", eagle_tensors(), EAGLE_CONFIG)
+    tokenizer = json.loads((files.folder / "tokenizer.json").read_text("utf-8"))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    assert find_drafter(str(folder), files).is_file()
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = [token for token, number in vocabulary.items() if number not in special][:2]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    with raises(
+        CheckpointError,
+        snapshot(
+            "TMP/foreign is for a model with other tokens: its token 1 is 'w3', that of tiny-llama3 is 'w1'. Give a drafter that was trained for this target, or --drafter none."
+        ),
+    ):
+        find_drafter(str(folder), files)
+
+
+def test_a_drafter_that_names_another_model_is_taken_and_said(files: ModelFiles, tmp_path: Path) -> None:
+    other = {"speculators_config": {"verifier": {"name_or_path": "/somewhere/Qwen3-8B"}}}
+    folder, notes = publish(tmp_path / "named", eagle_tensors(), EAGLE_CONFIG | other), Notes()
+    assert find_drafter(str(folder), files, progress=notes).is_file()
+    assert [line.replace(str(tmp_path), "TMP") for line in notes.lines] == snapshot(
+        ["The drafter TMP/named says that it was trained for /somewhere/Qwen3-8B; here it drafts for tiny-llama3."]
+    )
