@@ -16,14 +16,16 @@ from moa_shared.drafter.published.conversion import (
     ANOTHER,
     EMBEDDINGS,
     IGNORED,
+    OVERRIDE,
     PublishedConversion,
     check_activation,
+    check_entries,
     check_same,
     check_tensors,
     rope_of,
     target_sizes,
+    unused_sizes,
 )
-from moa_shared.drafter.published.eagle3 import OVERRIDE
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import stack_shape
 
@@ -125,11 +127,7 @@ def _config(
         **target_sizes(target),
         sa_kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
         sa_mlp=shapes["layers.0.mlp.up_proj.weight"][0],
-        ca_kv_heads=stack.kv_heads,  # this and what follows is not used
-        ca_mlp=1,
-        lsa_heads=stack.kv_heads,
-        lsa_kv_heads=stack.kv_heads,
-        lsa_mlp=1,
+        **unused_sizes(stack),
         rms_norm_eps=float(sizes.get("rms_norm_eps", _EPS)),
         rope_parameters=rope_of(sizes, _THETA),
         kind=DFLASH,
@@ -169,7 +167,7 @@ def state_entries(
         CheckpointError: as many are not named, or the target does not have them.
     """
     outputs = own.get("target_layer_ids") or published.get("target_layer_ids")
-    if (given := published.get(OVERRIDE)) or (given := published.get("aux_hidden_state_layer_ids")):
+    if given := published.get(OVERRIDE) or published.get("aux_hidden_state_layer_ids"):
         entries = tuple(int(number) for number in given)
     elif outputs:
         entries = tuple(int(number) + 1 for number in outputs)
@@ -177,16 +175,7 @@ def state_entries(
         entries = (layers // 2 + 1,)
     else:
         entries = tuple(round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters))
-    if len(entries) != states:
-        raise CheckpointError(
-            f"{where} names {len(entries)} of the target's hidden states, its projection takes {states}.",
-            hint=f'Correct its config.json: "{OVERRIDE}" lists them, 0 the embeddings, e the output of layer e - 1.',
-        )
-    wrong = [entry for entry in entries if not 0 <= entry <= layers]
-    if wrong:
-        raise CheckpointError(
-            f"{where} reads hidden state {wrong[0]} of the target, {target_id} has {layers} layers.", hint=ANOTHER
-        )
+    check_entries(entries, states, layers, target_id, where)
     return entries
 
 
