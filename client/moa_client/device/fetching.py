@@ -164,7 +164,7 @@ async def fetch_files(
     Raises:
         MoaError: as of `fetch`.
     """
-    missing = _missing(folder, entries, root)
+    missing = await asyncio.to_thread(_missing, folder, entries, root)  # which may hash large files
     if not missing:
         return
     total, there = sum(entry.size for entry in missing), sum(_partial_size(folder, entry) for entry in missing)

@@ -122,7 +122,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
             found = _find_local(settings, served, files, progress) or _find_local(
                 replace(settings, drafter=NONE), served, files, progress
             )
-        return replace(found, companion=companion) if found is not None else _stand_in(settings, companion, progress)
+        return replace(found, companion=companion) if found is not None else stand_in(settings, companion, progress)
     return _find_local(settings, served, files, progress)
 
 
@@ -138,8 +138,15 @@ def _find_local(
     return _find_present(settings, served, files)[0]
 
 
-def _stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
-    """The companion by itself: until a server says what its target is, the conversation is with this model."""
+def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
+    """The companion by itself: until a server says what its target is, the conversation is with this model.
+
+    Args:
+        offered: by a server, and here; None: the one that --companion names.
+
+    Raises:
+        MoaError: --companion cannot be used.
+    """
     files = offered or find_companion(settings.companion, settings.cache_dir, progress)
     return Sources(_describe_files(files), files, {}, companion=offered, stands_in=True)
 
