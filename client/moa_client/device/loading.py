@@ -373,7 +373,7 @@ def _companion_for(device: Device, settings: ClientSettings, sources: Sources, p
     if device.companion is not None:
         return device.companion.beside(device.files)
     files = sources.companion
-    if settings.companion != AUTO:
+    if files is None and settings.companion != AUTO:
         files = find_companion(settings.companion, settings.cache_dir, progress)
     if files is None:
         return None

@@ -48,7 +48,7 @@ class Sources:
     Args:
         served: what the server describes, or described when last available.
         drafters: checkpoints that --drafter means, by fingerprint; none: there are none for this target.
-        companion: that the server offers, if --companion means that one; None: it offers none, or it is not here.
+        companion: if it is known yet: the one that the server offers, if --companion means that one and it is here.
         stands_in: nothing of a target is here: the files are those of the companion, which speaks for itself.
     """
 
@@ -148,7 +148,7 @@ def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Pro
         MoaError: --companion cannot be used.
     """
     files = offered or find_companion(settings.companion, settings.cache_dir, progress)
-    return Sources(_describe_files(files), files, {}, companion=offered, stands_in=True)
+    return Sources(_describe_files(files), files, {}, companion=files, stands_in=True)
 
 
 def find_present(
