@@ -115,6 +115,7 @@ def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, sm
         alone = change_drafter(device, DrafterChoice(COMPANION, ""), settings)
         assert isinstance(alone.drafter, CompanionDrafter)
         assert (alone.memory_width, alone.identity.drafter_fingerprint) == (0, b"")
+        assert alone.trust is device.trust is alone.drafter._trust  # what is learnt stays
         device = alone.with_drafter_of(change_drafter(alone, DrafterChoice("online", ""), settings))
 
 
