@@ -38,6 +38,11 @@ class PublishedConversion:
     names: Mapping[str, str]
 
 
+def has_windows(sizes: Mapping[str, Any]) -> bool:
+    """Whether layers see a window of the text only, which is computed for no drafter."""
+    return bool(sizes.get("use_sliding_window")) or "sliding_attention" in (sizes.get("layer_types") or ())
+
+
 def check_tensors(
     conversion: PublishedConversion,
     shapes: Shapes,

@@ -22,6 +22,7 @@ from moa_shared.drafter.published.conversion import (
     check_entries,
     check_same,
     check_tensors,
+    has_windows,
     rope_of,
     target_sizes,
     unused_sizes,
@@ -82,12 +83,9 @@ def convert_dflash(
 
 def _check_form(published: Mapping[str, Any], sizes: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
     """Raises CheckpointError for what no block here is computed with."""
-    windows = (
-        own.get("use_swa") or sizes.get("use_sliding_window") or "sliding_attention" in (sizes.get("layer_types") or ())
-    )
     head = published.get("markov_head_type") or "vanilla"
     reason = ""
-    if windows:
+    if own.get("use_swa") or has_windows(sizes):
         reason = "layers that see a window of the text only (sliding_attention)"
     elif own.get("causal") or published.get("is_causal"):
         reason = "blocks whose rows do not see those after them (causal)"

@@ -22,6 +22,7 @@ from moa_shared.drafter.published.conversion import (
     check_entries,
     check_same,
     check_tensors,
+    has_windows,
     rope_of,
     target_sizes,
     unused_sizes,
@@ -134,6 +135,11 @@ def _config(
     if not is_nested and published.get("norm_output") is False:
         raise CheckpointError(
             f"{where} has no norm before its head (norm_output is false): moa does not compute that.",
+            hint="Give another EAGLE-3 checkpoint of the same target.",
+        )
+    if has_windows(sizes):
+        raise CheckpointError(
+            f"{where} has layers that see a window of the text only (sliding_attention): moa does not compute that.",
             hint="Give another EAGLE-3 checkpoint of the same target.",
         )
     heads = int(sizes["num_attention_heads"]) if "num_attention_heads" in sizes else stack.heads

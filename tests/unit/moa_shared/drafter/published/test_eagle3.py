@@ -182,6 +182,7 @@ SWAPPED[3] += 2  # the token of the next one
         ({"norm.weight": torch.full((HIDDEN,), torch.nan)}, {}, snapshot('In published norm.weight holds values that are not numbers. Fetch or train the checkpoint again.')),
         ({"fc.weight": torch.ones(HIDDEN, 3 * HIDDEN, dtype=torch.int8)}, {}, snapshot('In published fc.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
         ({"mask_hidden": torch.ones(1, 3 * HIDDEN)}, {}, snapshot('published is a P-EAGLE checkpoint, whose drafts are made in one step: moa does not run it. Give an EAGLE-3 checkpoint of the same target.')),
+        ({}, {"layer_types": ["sliding_attention"]}, snapshot('published has layers that see a window of the text only (sliding_attention): moa does not compute that. Give another EAGLE-3 checkpoint of the same target.')),
         ({}, {"norm_output": False}, snapshot('published has no norm before its head (norm_output is false): moa does not compute that. Give another EAGLE-3 checkpoint of the same target.')),
         ({}, {"hidden_act": "gelu"}, snapshot('published has the activation gelu, moa computes silu. Give a drafter that was trained for this target, or --drafter none.')),
     ],
