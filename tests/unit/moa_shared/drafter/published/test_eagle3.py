@@ -189,7 +189,7 @@ SWAPPED[3] += 2  # the token of the next one
     ids=[
         "tokens beyond the vocabulary", "tokens below zero", "a token twice", "offsets in floats", "no offsets",
         "a layer too many", "too few layers", "no numbers", "no heads", "no finite layer", "another vocabulary", "another width", "half a state", "a head of other tokens",
-        "no head", "no norm", "a shape", "a bias", "not a number", "quantised", "P-EAGLE", "no norm before the head", "activation",
+        "no head", "no norm", "a shape", "a bias", "not a number", "quantised", "P-EAGLE", "windows", "no norm before the head", "activation",
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_name(
