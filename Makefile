@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
 # A worker more than cores: many tests wait for real time.
-PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(nproc) + 1) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup
 
 # What the compiled kernels depend on.
 KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
