@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
+# A worker more than cores: many tests wait for real time.
+PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup
 
 # What the compiled kernels depend on.
 KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
@@ -31,9 +32,8 @@ test-system: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests with 
 test-long: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run the long tests: real links, the reference level, sanitizers, short measurements
 	$(PYTEST) -m long $(ARGS)
 
-# A worker more than cores: many of them wait for real time.
 test-more: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run all tests that `make test` leaves out, in one go
-	$(PYTEST) -n $$(($$(nproc) + 1)) -m "torch or system or long" $(ARGS)
+	$(PYTEST) -m "torch or system or long" $(ARGS)
 
 test-all: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run all tests, with five times as many schedules
 	MOA_SCHEDULES=10000 $(PYTEST) $(ARGS)

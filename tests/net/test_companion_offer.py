@@ -172,18 +172,26 @@ async def test_a_file_that_is_no_longer_what_was_offered_is_not_given_out(
     assert find_offered(device(tmp_path), served.companion) is None
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/secret/path"), "cannot read its own files: Permission denied"),
+        (NotFoundError("There is no file /secret/path."), "no longer has a file that clients fetch"),
+    ],
+    ids=["not readable", "gone"],
+)
 async def test_a_companion_that_is_gone_at_first_leaves_the_devices_half(
-    source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     def fail(self: CompanionFiles, root: Path) -> offer.Offer:
-        raise PermissionError(13, "Permission denied", "/secret/path")
+        raise error
 
     monkeypatch.setattr(CompanionFiles, "offer", fail)
     async with offering(source.model, small, tmp_path) as link:
         served = await link.describe()
         assert served.manifest_sha256
         assert not served.companion.manifest_sha256
-        with pytest.raises(Exception, match="cannot read its own files: Permission denied") as refused:
+        with pytest.raises(Exception, match=said) as refused:
             await take_offered(device(tmp_path), link, served, QUIET)
         assert "secret" not in str(refused.value)
 

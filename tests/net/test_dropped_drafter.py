@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -65,7 +67,8 @@ def nearly_dropped(target: Target) -> Device:
             trial=trial,
         )
 
-    return replace(device(target, "chain"), drafter=new_drafter(), new_drafter=new_drafter, trial=trial)
+    held = replace(device(target, "chain"), drafter=new_drafter(), new_drafter=new_drafter, trial=trial)
+    return replace(held, companion=cast("Any", SimpleNamespace(name="small")))
 
 
 async def test_it_is_said_once_and_the_next_question_needs_no_memory(target: Target) -> None:
@@ -84,13 +87,13 @@ async def test_it_is_said_once_and_the_next_question_needs_no_memory(target: Tar
         finally:
             await engine.close()
     first, second = ([each for each in screen.notices if isinstance(each, DrafterChanged)] for screen in screens)
-    assert [each.name for each in first] == [LOOK_UP]
+    assert [(each.name, each.alone) for each in first] == [(LOOK_UP, "small")]
     assert notice_words(first[0]) == (
         "(The drafter guesses worse than look-up (right in 0 of 200 tokens, what the text repeats in 50):"
         " this device drafts by look-up from now on.)"
     )
     assert second == []
     assert engine.device.choice is not None
-    assert engine.device.choice.name == LOOK_UP
+    assert (engine.device.choice.name, engine.device.choice.alone) == (LOOK_UP, "small")
     assert engine.device.memory_width == 0
     assert engine.device.identity.drafter_fingerprint == b""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,16 @@ from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.losses import LEAST_MS
 from moa_server.drafting.session_drafter import OwnDrafter
-from moa_server.engine.stepper import Stepper
+from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.loading import memory_source
 from moa_server.verifier import Target
+from moa_server.verifier.kernel_target import KernelTarget
+from moa_shared.drafter import ArrayWeights
+from moa_shared.drafting import draft_chain
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.thin_memory import THIN
 from moa_shared.sampling.settings import Sampling
@@ -27,7 +33,8 @@ from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import Screen, talking, watch
 from tests.net.server_drafter import TargetDrafter
-from tests.net.server_peer import make_host, plain_text, serving
+from tests.net.server_peer import IDENTITY, MODEL, make_host, plain_text, serving
+from tests.net.test_baselines import drafter_of
 
 PROMPT = [5, 17, 42, 8, 17, 42, 9, 3]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
@@ -54,13 +61,32 @@ def reading_device(target: Target) -> tuple[Device, ReadingDrafter]:
     return made, drafter
 
 
+def half_without_states(target: KernelTarget, kind: str) -> tuple[MemorySource, Device, ReadingDrafter]:
+    """The server's half of a random drafter that reuses no layers, which drafts there too, and the device's."""
+    made = drafter_of(kind)
+    states, source = made.states(ArrayWeights(MODEL.tensors), "float32"), memory_source(made, target)
+    assert source is not None
+    own = OwnDrafter(states, token_bytes=100, block_levels=made.config.block_levels)
+    drafter = ReadingDrafter(states, lambda state, sampling: draft_chain(state, 4, sampling), reads_memory=True)
+    drafter.states, drafter.rows = set(), set()
+    width = made.config.memory_width
+    return replace(source, drafter=own), Device(cast(Any, None), cast(Any, None), IDENTITY, drafter, width, 0), drafter
+
+
 @asynccontextmanager
 async def talking_to_a_drafting_server(
-    target: Target, *, memory_share: float = 0.005, drafting: str = "auto", settings: DraftingSettings | None = None
+    target: Target,
+    *,
+    memory_share: float = 0.005,
+    drafting: str = "auto",
+    settings: DraftingSettings | None = None,
+    halves: tuple[MemorySource, Device, ReadingDrafter] | None = None,
 ) -> AsyncIterator[tuple[LinkHandle, ClientEngine, ReadingDrafter]]:
     """An engine, over a link that can be cut, and its drafter, for which a server has rows, and a drafter of its own."""
-    source = stepper(target, 1).sources[0]
-    drafting_source = replace(source, drafter=OwnDrafter(lambda: TargetDrafter(target, 0, 1.0), token_bytes=100))
+    if halves is None:
+        own = OwnDrafter(lambda: TargetDrafter(target, 0, 1.0), token_bytes=100)
+        halves = replace(stepper(target, 1).sources[0], drafter=own), *reading_device(target)
+    drafting_source, held, drafter = halves
     host = make_host(
         target,
         stepper=Stepper(target, [drafting_source]),
@@ -68,7 +94,6 @@ async def talking_to_a_drafting_server(
         memory_share=memory_share,
         drafting=drafting,
     )
-    held, drafter = reading_device(target)
     async with (
         serving(host) as running,
         open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
@@ -130,3 +155,36 @@ async def test_a_cut_of_a_link_that_held_is_bridged_and_then_all_rows_come(targe
         await watch(engine, Screen(), [7, 7], SETTINGS)
         whole = len(PROMPT) + SETTINGS.max_tokens
         assert set(range(whole)) <= drafter.states
+
+
+@pytest.mark.parametrize("kind", ["eagle2", "eagle3", "dflash"])
+async def test_a_drafter_that_reuses_no_layers_gets_no_row_until_the_link_was_lost(
+    target: KernelTarget, kind: str
+) -> None:
+    """In that first cut it knows nothing, and its guesses, sure as they may seem, are held back."""
+    answer = replace(SETTINGS, max_tokens=50)
+    settings = DraftingSettings(standalone=StandaloneRule("auto", least_chance=1e-9, end_ms=60_000.0))
+    halves = half_without_states(target, kind)
+    async with talking_to_a_drafting_server(target, settings=settings, halves=halves) as (link, engine, drafter):
+        screen, text = Screen(), plain_text(target, PROMPT, answer)[0]
+
+        async def cut_and_heal(event: Event) -> None:
+            if isinstance(event, Committed) and not screen.cuts and len(screen.committed) > 30:
+                screen.cuts += 1
+                assert engine.figures.down_bytes <= 60 * len(screen.committed)
+                await link.cut("both")
+            elif screen.cuts == 1 and (screen.held_back or screen.provisional):
+                screen.cuts += 1
+                await asyncio.sleep(1.2 * LEAST_MS / 1e3)  # so long is the cut
+                assert not drafter.rows
+                await link.heal()
+
+        await watch(engine, screen, PROMPT, answer, cut_and_heal)
+        assert screen.cuts == 2
+        assert screen.most_provisional == 0
+        assert screen.committed == text
+        assert engine.figures.server_drafted > 0
+        assert engine.figures.accepted == 0  # this device drafted nothing
+        await watch(engine, Screen(), [7, 7], answer)
+        assert set(range(len(PROMPT) + answer.max_tokens)) <= drafter.rows
+        assert not drafter.states

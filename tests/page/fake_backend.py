@@ -35,6 +35,7 @@ class FakeBackend:
         self.open_conversations: dict[str, FakeConversation] = {}
         self.is_offline = False
         self.thinking: ReasoningMarks | None = None  # how answers of the model mark reasoning
+        self.companion = ""  # writes while there is no server; empty: there is none
         self._scripts = scripts
         self._watchers: list[asyncio.Queue[Crossing]] = []
 
@@ -128,6 +129,7 @@ class FakeBackend:
             drafter="default",
             drafter_reason="a level of it takes 3.2 ms here",
             alone="deep",
+            companion=self.companion,
             system=system,
             sampling={"temperature": 0.7, "top_p": 0.95},
             thinking=self.thinking,

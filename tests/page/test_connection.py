@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from moa_client.conversation.events import ExecutionChanged, LinkState, ServerChanged
 from moa_client.conversation.updates import Update
 from moa_shared.protocol.finish_rule import Finish
@@ -74,14 +75,18 @@ def test_a_key_is_asked_for_and_taken_from_the_address(serve: Serve, open_page: 
     expect(other.answer).to_have_text("An answer")
 
 
-def test_the_switch_to_go_offline(serve: Serve, open_page: Open) -> None:
+@pytest.mark.parametrize(
+    ("companion", "who"), [("", "questions wait for the server."), ("SmolLM2-360M", "SmolLM2-360M writes.")]
+)
+def test_the_switch_to_go_offline(serve: Serve, open_page: Open, companion: str, who: str) -> None:
     served = serve(answer)
+    served.backend.companion = companion
     reader = open_page(served)
     switch = reader.page.get_by_role("switch", name="Offline")
     expect(switch).not_to_be_checked()
     switch.click()
     expect(switch).to_be_checked()
-    expect(reader.notice).to_have_text("You are offline: questions wait for the server.")
+    expect(reader.notice).to_have_text(f"You are offline: {who}")
     assert served.call(lambda: served.backend.is_offline)
     reader.button("Go online").click()
     expect(switch).not_to_be_checked()

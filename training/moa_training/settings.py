@@ -44,9 +44,6 @@ class DrafterSettings(TrainingSettings):
     eagle31: bool = Field(
         default=False, description="eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)"
     )
-    train_head: bool = Field(
-        default=False, description="of eagle3: its head is trained, as its authors do; false: it is the target's"
-    )
     block_size: int = Field(default=8, ge=2, le=64, description="rows of a block of dflash; authors: 16, and 8")
     mask_token: int | None = Field(
         default=None,
@@ -89,9 +86,8 @@ class DrafterSettings(TrainingSettings):
             raise ValueError(f"drafter.state_entries is for eagle3, dflash and moa only, not for {self.kind}")
         if self.kind == "moa" and self.lsa and self.state_entries is not None:
             raise ValueError("drafter.state_entries is in place of layer self-attention: drafter.lsa must be false")
-        for name in ("eagle31", "train_head"):
-            if self.kind != "eagle3" and getattr(self, name):
-                raise ValueError(f"drafter.{name} is for eagle3 only, not for {self.kind}")
+        if self.kind != "eagle3" and self.eagle31:
+            raise ValueError(f"drafter.eagle31 is for eagle3 only, not for {self.kind}")
         if self.norms_near_zero and self.warm_start:
             raise ValueError("drafter.norms_near_zero needs drafter.warm_start = false")
         return self

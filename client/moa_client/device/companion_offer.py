@@ -8,6 +8,7 @@ the server names it there, else from the server, and is used only if it is what 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
@@ -19,6 +20,7 @@ from moa_shared.models.sources.cache import cache_root, locked_meanwhile
 from moa_shared.models.sources.files import describe_folder
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed
 from moa_shared.programs.checks import si_bytes
+from moa_shared.programs.own_thread import run_reporting
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import manifest_sha256
 
@@ -71,7 +73,9 @@ async def take_offered(
     if _on_hub(offered) is not None:
         progress.note(f"The companion {offered_words(offered)} comes from the hub.")
         try:
-            return _accept(await asyncio.to_thread(resolve, offered.hub, settings.cache_dir, progress), offered)
+            resolving = partial(resolve, offered.hub, settings.cache_dir)
+            files = await run_reporting(resolving, progress, "companion")
+            return _accept(files, offered)
         except MoaError as error:
             progress.note(f"{error.message} So it comes from the server.")
     server = fleet.widened(WINDOW_BYTES)

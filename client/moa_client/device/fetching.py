@@ -87,14 +87,14 @@ def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | No
     folder = folder_of(root, digest)
     try:
         manifest = pb.PartManifest.FromString((folder / RECORD).read_bytes())
-        check_manifest(manifest)
+        _check_manifest(manifest)
     except (OSError, DecodeError, ProtocolError):
         return None
     if manifest_sha256(manifest) != digest:
         return None
     clean_texts(manifest)
     chosen = _choose(manifest, wanted)
-    if _lacking(chosen, wanted) or any(not is_whole(folder / entry.name, entry, root) for entry in chosen):
+    if _lacking(chosen, wanted) or any(not _is_whole(folder / entry.name, entry, root) for entry in chosen):
         return None
     try:
         return _describe(folder, root, manifest, chosen, digest)
@@ -164,7 +164,7 @@ async def fetch_files(
     Raises:
         MoaError: as of `fetch`.
     """
-    missing = _missing(folder, entries, root)
+    missing = await asyncio.to_thread(_missing, folder, entries, root)  # which may hash large files
     if not missing:
         return
     total, there = sum(entry.size for entry in missing), sum(_partial_size(folder, entry) for entry in missing)
@@ -180,7 +180,9 @@ def _missing(folder: Path, entries: Sequence[pb.PartFile], root: Path) -> list[p
     with writing(folder, PURPOSE):
         folder.mkdir(parents=True, exist_ok=True)
     return [
-        entry for entry in entries if not is_whole(folder / entry.name, entry, root) and not _adopt(folder, entry, root)
+        entry
+        for entry in entries
+        if not _is_whole(folder / entry.name, entry, root) and not _adopt(folder, entry, root)
     ]
 
 
@@ -192,12 +194,12 @@ async def fetch_manifest(server: Server, *, companion: bool = False) -> pb.PartM
     """
     async for message in server.fetch(pb.FetchDrafterRequest(companion=companion)):
         manifest = message.manifest
-        check_manifest(manifest, COMPANION_NAME if companion else NAME)
+        _check_manifest(manifest, COMPANION_NAME if companion else NAME)
         return manifest
     raise ProtocolError("a manifest", "the end of the call")
 
 
-def check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str] = NAME) -> None:
+def _check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str] = NAME) -> None:
     """Raises ProtocolError for names, sizes or hashes that are not allowed."""
     if not 0 < len(manifest.files) <= MOST_FILES or len(manifest.identity.target_fingerprint) != 32:
         raise ProtocolError(f"a manifest of 1 to {MOST_FILES} files", f"{len(manifest.files)}")
@@ -290,15 +292,14 @@ def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
         partial.replace(final)
 
 
-def is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
-    """Whether a file is here, as the manifest has it."""
+def _is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
     return path.is_file() and remembered_hash(path, root) == entry.sha256.hex()
 
 
 def _adopt(folder: Path, entry: pb.PartFile, root: Path) -> bool:
     """Links the same file from another server or an earlier manifest; False if there is none."""
     for other in (root / FETCHED).glob(f"*/{entry.name}"):
-        if other.parent != folder and is_whole(other, entry, root):
+        if other.parent != folder and _is_whole(other, entry, root):
             try:
                 (folder / entry.name).unlink(missing_ok=True)
                 (folder / entry.name).hardlink_to(other)

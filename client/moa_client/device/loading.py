@@ -12,10 +12,13 @@ from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint
+from moa_shared.drafter.companion.confidence_file import confidence_beside
 from moa_shared.drafter.companion.loading import Companion, find_companion, load_companion
+from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -63,6 +66,7 @@ class Device:
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
         sampling: how the model's answers are sampled by default.
         companion: writes without a server; None: there is none.
+        trust: in its text, which all conversations go on to learn, whoever drafts; None: the same.
         stands_in: the companion is all that is here: `files` and identity are its own until a server names its target.
     """
 
@@ -83,6 +87,7 @@ class Device:
     new_drafter: Callable[[], ClientDrafter] | None = None
     sampling: SamplingDefaults = NOTHING_SAID
     companion: Companion | None = None
+    trust: LearnedConfidence | None = None
     stands_in: bool = False
 
     @property
@@ -148,6 +153,7 @@ class Device:
             choice=other.choice,
             catalog=other.catalog,
             companion=other.companion,
+            trust=other.trust,
             trial=other.trial,
             is_refused=False,
         )
@@ -229,7 +235,10 @@ def equip(
         MoaError: a checkpoint or the companion cannot be loaded.
     """
     files, served = sources.files, sources.served
-    device = replace(device, companion=_companion_for(device, settings, sources, progress))
+    companion = _companion_for(device, settings, sources, progress)
+    device = replace(device, companion=companion)
+    if companion is not None and device.trust is None:
+        device = replace(device, trust=confidence_beside(companion.files, files, cache_root(settings.cache_dir)))
     if settings.drafter == "lookup":
         return _with(device, lambda: LookupDrafter(settings.length), settings)
     if settings.drafter == "random":
@@ -266,7 +275,7 @@ def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettin
     catalog, files, companion = device.catalog, device.files, device.companion
     if companion is not None and choice.name in (COMPANION, NOBODY):
         identity = _changed(device.identity, drafter_fingerprint=b"")
-        alone = companion_drafters(companion, files, settings, drafts=choice.name == COMPANION)
+        alone = companion_drafters(companion, files, settings, device.trust, drafts=choice.name == COMPANION)
         return replace(
             device,
             drafter=alone(),
@@ -323,7 +332,7 @@ def _with_checkpoint(
 def _with(device: Device, new_drafter: Callable[[], ClientDrafter], settings: ClientSettings) -> Device:
     """The device with these drafters, beside its companion if it has one."""
     if device.companion is not None:
-        alone, online = companion_drafters(device.companion, device.files, settings), new_drafter
+        alone, online = companion_drafters(device.companion, device.files, settings, device.trust), new_drafter
         new_drafter = lambda: CompanionPair(online(), alone())  # noqa: E731
     return replace(device, drafter=new_drafter(), new_drafter=new_drafter)
 
@@ -373,7 +382,7 @@ def _companion_for(device: Device, settings: ClientSettings, sources: Sources, p
     if device.companion is not None:
         return device.companion.beside(device.files, settings.cache_dir)
     files = sources.companion
-    if settings.companion != AUTO:
+    if files is None and settings.companion != AUTO:
         files = find_companion(settings.companion, settings.cache_dir, progress)
     if files is None:
         return None

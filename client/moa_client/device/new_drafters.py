@@ -12,15 +12,14 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_ch
 from moa_shared.drafter.checkpoint.checkpoint import NewState
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
-from moa_shared.drafter.companion.confidence_file import confidence_beside
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.network.layer_sizes import kv_width_if_differing
-from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 
 from moa_client.device.mapped_parts import target_parts
@@ -85,16 +84,21 @@ def checkpoint_drafters(
 
 
 def companion_drafters(
-    companion: Companion, files: ModelFiles, settings: ClientSettings, *, drafts: bool = True
+    companion: Companion,
+    files: ModelFiles,
+    settings: ClientSettings,
+    confidence: LearnedConfidence | None,
+    *,
+    drafts: bool = True,
 ) -> Callable[[], CompanionDrafter]:
     """Makes drafters over the companion's weights.
 
     Args:
         files: the target's.
+        confidence: as of `CompanionDrafter`.
         drafts: also for a server that answers.
     """
     ngrams = ngrams_for(files.fingerprint) if settings.copies else None
-    confidence = confidence_beside(companion.files, files, cache_root(settings.cache_dir))
     forms = DeviceForms(partial(_new_compiler, files))
 
     def new_drafter() -> CompanionDrafter:

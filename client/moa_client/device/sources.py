@@ -48,7 +48,7 @@ class Sources:
     Args:
         served: what the server describes, or described when last available.
         drafters: checkpoints that --drafter means, by fingerprint; none: there are none for this target.
-        companion: that the server offers, if --companion means that one; None: it offers none, or it is not here.
+        companion: if it is known yet: the one that the server offers, if --companion means that one and it is here.
         stands_in: nothing of a target is here: the files are those of the companion, which speaks for itself.
     """
 
@@ -122,7 +122,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
             found = _find_local(settings, served, files, progress) or _find_local(
                 replace(settings, drafter=NONE), served, files, progress
             )
-        return replace(found, companion=companion) if found is not None else _stand_in(settings, companion, progress)
+        return replace(found, companion=companion) if found is not None else stand_in(settings, companion, progress)
     return _find_local(settings, served, files, progress)
 
 
@@ -138,10 +138,17 @@ def _find_local(
     return _find_present(settings, served, files)[0]
 
 
-def _stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
-    """The companion by itself: until a server says what its target is, the conversation is with this model."""
+def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:
+    """The companion by itself: until a server says what its target is, the conversation is with this model.
+
+    Args:
+        offered: by a server, and here; None: the one that --companion names.
+
+    Raises:
+        MoaError: --companion cannot be used.
+    """
     files = offered or find_companion(settings.companion, settings.cache_dir, progress)
-    return Sources(_describe_files(files), files, {}, companion=offered, stands_in=True)
+    return Sources(_describe_files(files), files, {}, companion=files, stands_in=True)
 
 
 def find_present(

@@ -68,11 +68,10 @@ class DeviceDrafting:
 
     def wanted_memory(self, now: float) -> ThinMemory | None:
         """The rows that are enough now; None: all, if any."""
-        if not self.memory.can_be_thin:
-            return None
         reads_itself = self._thread is not None and self._thread.may_begin  # a companion writes without any row
         is_link_trusted = reads_itself or self._availability.outages.is_link_trusted(now)
-        return self._thin_rule.wanted(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
+        allows_few = self._thin_rule.allows_few(drafts=self.online.drafts, is_link_trusted=is_link_trusted)
+        return self.memory.fewest if allows_few else None
 
     def count(self, tokens: int) -> None:
         """Counts tokens of a verdict, which say for how long the device has not drafted."""

@@ -31,6 +31,9 @@ from moa_shared.tree.draft_tree import DraftTree
 from moa_client.drafting.answer_forms import ConversationForms
 
 NOTHING = DraftTree((), ())
+# Tokens since the newest row of a drafter without states, at which what it says alone is not worth showing: it was
+# trained on rows of the text right before.
+MOST_UNSEEN = 64
 Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
 
 
@@ -95,6 +98,9 @@ class ReadingDrafter(ClientDrafter, Protocol):
 class MoaDrafter:
     """A Mixture of Attentions drafter, or another one trained for the target.
 
+    One that reads memory, and has none of the newest text, knows nothing: of what it writes then only copies have a
+    chance of being right.
+
     Args:
         new_state: makes an empty state.
         recipe: of whole drafts: chain or tree.
@@ -126,6 +132,8 @@ class MoaDrafter:
         self._trial = trial
         self._draft = ConversationDraft(new_state, shape, guesser, trial)
         self._reads_memory = reads_memory
+        self._rows_stop = 0  # after the newest memory row that has come
+        self._has_states = False
 
     @property
     def reads_memory(self) -> bool:
@@ -136,13 +144,19 @@ class MoaDrafter:
         return self._draft.state.most_depth
 
     def restart(self, tokens: Sequence[int]) -> None:
-        self._draft.restart(tokens)
+        known = self._draft.restart(tokens)
+        self._rows_stop = min(self._rows_stop, known)
+        self._has_states = self._has_states and known > 0
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._draft.commit(tokens)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         self._draft.remember(start, rows, state=state)
+        if state:
+            self._has_states = True
+        else:
+            self._rows_stop = max(self._rows_stop, start + len(rows))
 
     def draft(self, sampling: Sampling) -> DraftTree:
         if self._is_dropped:
@@ -158,15 +172,25 @@ class MoaDrafter:
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         self._follow_form(sampling)
-        if self._is_dropped:
+        is_blind = self._is_blind
+        if self._is_dropped or is_blind:
             copied = self._guesser.copied(_newest_path(draft), SHORTEST_STANDALONE) if self._guesser else None
-            return (copied[0], math.exp(copied[1])) if copied is not None else None
+            if copied is not None:
+                return copied[0], math.exp(copied[1])
+            if self._is_dropped:
+                return None
         written = self._draft.write(draft, sampling)
-        return written.token, chance_of(written, self._confidence)
+        return written.token, 0.0 if is_blind else chance_of(written, self._confidence)
 
     @property
     def _is_dropped(self) -> bool:
         return self._trial is not None and self._trial.is_dropped
+
+    @property
+    def _is_blind(self) -> bool:
+        if not self._reads_memory or self._has_states:
+            return False
+        return not self._rows_stop or self._draft.state.next_position - self._rows_stop > MOST_UNSEEN
 
     def _follow_form(self, sampling: Sampling) -> None:
         if self._forms is not None:

@@ -106,7 +106,8 @@ class SessionExchange:
         self.device = replace(device, trial=None)
         if self.next_device is None:
             self.next_device = device.with_dropped_drafter()
-        self.answers.events.append(DrafterChanged(LOOK_UP, reason))
+        alone = device.companion.name if device.companion is not None else ""
+        self.answers.events.append(DrafterChanged(LOOK_UP, reason, alone))
 
     def on_completed(self, completed: DraftCompleted) -> None:
         """The drafter has made a whole draft."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MoaError, NotFoundError, UnavailableError
+from moa_shared.errors import MismatchError, MoaError, NotFoundError, UnavailableError
 from moa_shared.models import ModelFiles
+from moa_shared.programs.own_thread import run_reporting
 from moa_shared.programs.progress import Progress
 
 from moa_client.device.companion_offer import take_offered
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import Device, load_device
-from moa_client.device.sources import AUTO, Sources, find_local_sources, find_sources, means_served
+from moa_client.device.sources import AUTO, Sources, find_local_sources, find_sources, means_served, stand_in
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
@@ -72,7 +74,7 @@ async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progres
         if settings.companion == AUTO:
             return replace(sources, companion=await _take_companion(settings, fleet, reached.served, progress))
         return sources
-    return _find_alone(settings, reached.absent, progress)
+    return await run_reporting(partial(_find_alone, settings, reached.absent), progress, "files")
 
 
 async def _take_companion(
@@ -82,7 +84,9 @@ async def _take_companion(
     try:
         return await take_offered(settings, fleet, served, progress)
     except MoaError as error:
-        progress.note(f"{error} So there is no companion.")
+        said = f"{error} So there is no companion."
+        progress.note(said)
+        log.warning("%s", said)  # of a daemon, which shows no progress
         return None
 
 
@@ -92,7 +96,14 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
     Raises:
         MoaError: a file cannot be used.
     """
-    device = load_device(settings, sources.served, progress, sources, reached.rtt_ms)
+    try:
+        device = load_device(settings, sources.served, progress, sources, reached.rtt_ms)
+    except MismatchError as error:
+        if not settings.offline or settings.model or settings.companion in ("", AUTO):
+            raise
+        sources = stand_in(settings, None, progress)  # who wants no server may talk to any model
+        progress.note(f"{error.message} This chat is with {sources.files.target_id} alone.")
+        device = load_device(settings, sources.served, progress, sources, None)
     device.tokenizer.prepare()
     trim_heap()
     return Started(device, reached, sources)

@@ -13,7 +13,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.thin_memory import ThinMemory
+from moa_shared.protocol.thin_memory import NO_ROWS, THIN, ThinMemory
 
 from moa_client.memory.codec_ladder import CodecLadder
 from moa_client.memory.receiver import MemoryReader, MemoryReceiver
@@ -58,9 +58,14 @@ class MemoryPlan:
         self.restart()
 
     @property
-    def can_be_thin(self) -> bool:
-        """Whether few rows are worth anything: to a drafter with reused layers, which predicts the states between."""
-        return self._receiver is not None and self._has_states
+    def fewest(self) -> ThinMemory | None:
+        """The rows that are enough while the device drafts nothing; None: no memory is wanted.
+
+        A drafter with reused layers predicts the states between a few; others make nothing of single rows.
+        """
+        if self._receiver is None:
+            return None
+        return THIN if self._has_states else NO_ROWS
 
     # ------------------------------------------------------------ the handshake
 

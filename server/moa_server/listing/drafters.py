@@ -155,12 +155,14 @@ def _cached(model: _Model, root: Path) -> Iterator[ListedDrafter]:
                 yield _row(each, Place.MACHINE, Fit.MODEL)
         return
     for candidate in cached_drafters(model.config, model.fingerprint, root):
-        yield _cached_row(candidate, candidate.fit(model.names))
+        yield _cached_row(candidate, model)
 
 
-def _cached_row(candidate: Candidate, fit: Fit) -> ListedDrafter:
-    known = known_drafter(candidate.name)
-    target = known.target.hub_id if known is not None else candidate.named_target
+def _cached_row(candidate: Candidate, model: _Model) -> ListedDrafter:
+    known, fit = known_drafter(candidate.name), candidate.fit(model.names)
+    target = model.name if candidate.is_of_target else candidate.named_target
+    if known is not None:
+        target = known.target.hub_id
     licence, seen = (known.licence, known.seen) if known is not None else ("", "")
     return ListedDrafter(
         candidate.name, candidate.kind, Place.MACHINE, target, fit, True, licence, seen, candidate.measured

@@ -48,7 +48,8 @@ def list_models(folders: Sequence[Path], cache_dir: Path | None, progress: Progr
 def shipped_for(examined: Examined) -> Iterator[str]:
     """The drafters that come with the package for a model, by name.
 
-    Those that come with the package are for GGUF files; what the fingerprint of one needs is samples."""
+    They are for GGUF files; what the fingerprint of one needs is samples.
+    """
     if examined.refusal is None and not examined.model.path.is_dir():
         files = examined.files
         yield from shipped_drafters_for(

@@ -79,8 +79,8 @@ class ConversationDraft:
         self.growing.commit(tokens)
 
     def drop(self) -> None:
-        """Forgets what was computed of a draft, which may be large; the next one begins anew."""
-        self.growing.forget()
+        """Forgets what was computed of a draft, which may be large, but for the choices that a trial judges."""
+        self.growing.drop()
         self.state.crop(self.state.next_position)
 
     def write(

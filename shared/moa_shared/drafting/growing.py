@@ -112,6 +112,7 @@ class GrowingDraft:
         self._floor = math.log(shape.survival) if shape.survival > 0 else -math.inf
         self._sampling = Sampling()
         self._root = _Node(-1, None, 0.0, 0.0, 0)
+        self._said = self._root  # below it are the choices of a draft that was dropped before its text went on
         self._call = 0
         self._held = 0  # nodes that the drafter holds
         self._written: tuple[DraftTree, _Node] | None = None  # the newest draft of standalone text, and its leaf
@@ -131,8 +132,14 @@ class GrowingDraft:
     def forget(self) -> None:
         """Forgets all nodes: the drafter's draft was dropped, or is another one's."""
         self._written = None
-        self._root = _Node(-1, None, 0.0, 0.0, 0)
+        self._root = self._said = _Node(-1, None, 0.0, 0.0, 0)
         self._ranked.clear()
+
+    def drop(self) -> None:
+        """As `forget`, while the text stays: `choices_along` still knows what the drafter has said."""
+        said = self._root
+        self.forget()
+        self._said = said
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Appends committed tokens; what hangs below the last of them stays."""
@@ -147,7 +154,8 @@ class GrowingDraft:
             self.forget()
             return
         node.parent, node.state_number = None, ROOT
-        self._root, self._held, self._written = node, len(kept), None
+        self._root = self._said = node
+        self._held, self._written = len(kept), None
         number = {former: now for now, former in enumerate(kept)}
         below = list(node.children.values())
         while below:
@@ -203,7 +211,7 @@ class GrowingDraft:
         None where it was not asked, or had nothing to say.
         """
         choices: list[int | None] = []
-        node: _Node | None = self._root
+        node: _Node | None = self._root if self._root.expanded else self._said
         for token in tokens:
             said = [child for child in node.children.values() if child.said > -math.inf] if node is not None else []
             choices.append(max(said, key=lambda child: child.said).token if said else None)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from functools import partial
+
+from moa_shared.programs.own_thread import run_in_own_thread
 
 
 async def look_up(host: str, seconds: float) -> tuple[str, ...]:
@@ -22,22 +23,9 @@ async def look_up(host: str, seconds: float) -> tuple[str, ...]:
     Returns:
         without brackets, each once; empty: there are none, or they did not come in time.
     """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[tuple[str, ...]] = loop.create_future()
-
-    def settle(addresses: tuple[str, ...]) -> None:
-        if not found.done():
-            found.set_result(addresses)
-
-    def ask() -> None:
-        addresses = addresses_of(host)
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, addresses)
-
-    threading.Thread(target=ask, name="name look-up", daemon=True).start()
     try:
         async with asyncio.timeout(seconds):
-            return await found
+            return await run_in_own_thread(partial(addresses_of, host), "name look-up")
     except TimeoutError:
         return ()
 

@@ -30,3 +30,6 @@ class ThinMemory:
 # Reused layers attend to the first states most, and are fed with predictions of all others: with four of them and a
 # memory row now and then the deep drafter writes nine tenths of what it writes with all rows (docs/adr/0054).
 THIN = ThinMemory(states=4, every=16)
+# Other drafters make next to nothing of single rows, which are wider too (EAGLE's: 2.3 kB for an 8B model). No text is
+# so long that one would be due.
+NO_ROWS = ThinMemory(states=0, every=(1 << 32) - 1)

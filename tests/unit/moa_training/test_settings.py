@@ -153,7 +153,6 @@ def test_a_changed_default_raises_the_version() -> None:
             "own_layers": 4,
             "state_entries": None,
             "eagle31": False,
-            "train_head": False,
             "block_size": 8,
             "mask_token": None,
             "eagle_noise": 0.2,

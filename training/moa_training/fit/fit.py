@@ -84,14 +84,15 @@ class TrainingRun:
         self._fill({name: t for name, t in tensors.items() if name != "draft_ids"})
         if settings.drafter.memory_of is not None and isinstance(self.drafter, FastDrafter):
             self.drafter.freeze_encoder()
-        if isinstance(self.drafter, TrainingEagle3) and not settings.drafter.train_head:
-            self.drafter.lm_head.requires_grad_(False)
-        self.kept = {name: w.detach().cpu() for name, w in self.drafter.named_parameters() if not w.requires_grad}
+        self.kept = {
+            name: round_to_bfloat16(weight.detach().cpu().numpy())
+            for name, weight in self.drafter.named_parameters()
+            if not weight.requires_grad
+        }
         self.stream = self._batches(self.processes.share)
         self.cache = self._open_cache()
         self.position = Position(self.identity) if saved is None else saved[0]
-        fresh = saved is None and settings.start_from is None and settings.drafter.memory_of is None
-        if fresh and settings.drafter.warm_start:
+        if saved is None and settings.drafter.warm_start and settings.start_from is None and not self.kept:
             fit_inputs(self.drafter, self.config, self._sample)
         start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
         start = self.processes.of_main(start)
@@ -228,16 +229,14 @@ class TrainingRun:
         if not self.accelerator.is_main_process:
             return path
         tensors: dict[str, npt.NDArray[Any]] = {
-            name: round_to_bfloat16(weight.detach().cpu().numpy())
-            for name, weight in {**self.masters.masters, **self.kept}.items()
-        }
+            name: round_to_bfloat16(master.detach().cpu().numpy()) for name, master in self.masters.masters.items()
+        } | self.kept
         if self.draft_ids is not None:
             tensors["draft_ids"] = self.draft_ids.numpy()
         save_checkpoint(path, self.config, tensors)
         draw_curves(output)
         write_card(output, self.settings, self.config, self.files, self.position, len(self.rows))
-        state: dict[str, torch.Tensor] = {f"master.{name}": weight for name, weight in self.kept.items()}
-        state |= self.masters.state()
+        state: dict[str, torch.Tensor] = dict(self.masters.state())
         if self.draft_ids is not None:
             state["draft_ids"] = self.draft_ids
         save_state(output, self.position, state)

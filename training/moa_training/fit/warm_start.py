@@ -46,9 +46,6 @@ def starting_tensors(
     ids = None if draft_ids is None else draft_ids.numpy()
     fresh = fresh_tensors(config, seed, ids, norms_near_zero=norms_near_zero)
     tensors = {name: torch.from_numpy(value) for name, value in fresh.items()}
-    if OWN_HEAD in tensors:  # also where all else begins at random: it may not be trained
-        head = teacher.head if draft_ids is None else teacher.head[draft_ids.to(teacher.head.device).long()]
-        tensors[OWN_HEAD] = head.float().cpu().clone()
     if not warm:
         return tensors
     for name, layer in _sources(config).items():
@@ -66,6 +63,9 @@ def starting_tensors(
     for name in ("output_norm.weight", "norm.weight"):
         if name in tensors:
             tensors[name] = final_norm.clone()
+    if OWN_HEAD in tensors:
+        head = teacher.head if draft_ids is None else teacher.head[draft_ids.to(teacher.head.device).long()]
+        tensors[OWN_HEAD] = head.float().cpu().clone()
     if config.kind == DFLASH:  # what its layers read of the text is in place of their normed inputs
         first = teacher.model.model.layers[_sources(config)["layers.0"]]
         tensors["hidden_norm.weight"] = first.input_layernorm.weight.float().cpu().clone()

@@ -212,10 +212,15 @@ def _said_to_clients() -> Iterator[None]:
     """A block that reads and writes the server's files: clients get its errors, without the names of the files.
 
     Raises:
-        DiskFullError, ConfigError: as said.
+        DiskFullError, ConfigError, NotFoundError: as said.
     """
     try:
         yield
+    except NotFoundError as error:
+        log.exception("parts for clients cannot be made", reason=error.message)
+        raise NotFoundError(
+            "The server no longer has a file that clients fetch.", hint="Tell whoever runs it, or fetch it elsewhere."
+        ) from None
     except DiskFullError as error:
         log.exception("parts for clients cannot be made", reason=error.message)
         raise DiskFullError(

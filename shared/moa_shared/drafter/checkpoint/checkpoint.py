@@ -32,10 +32,10 @@ from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.dflash.decoder import BlockDecoder
 from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.drafter.eagle3.decoder import Eagle3Decoder
-from moa_shared.drafter.eagle3.projection import PROJECTION, StateProjection
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.layers.arithmetic import INT8, Rows
 from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.projection import PROJECTION, StateProjection
 from moa_shared.drafter.state import DraftState
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
@@ -168,7 +168,7 @@ class Checkpoint:
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """As `rows`, in torch."""
         if self.config.kind in OF_STATES:
-            from moa_shared.drafter.eagle3.torch_projection import torch_projection
+            from moa_shared.drafter.torch_projection import torch_projection
 
             self.check_server_half()
             return torch_projection(self.config, self.torch_tensors(), dtype, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from moa_shared.models.tensors.safetensors import read_metadata
 
 _MOST_LAYERS = 8  # of a drafter: DFlash has up to eight
 # What is no drafter, one for another target, of a layout that is not known, or with a config.json that makes no sense.
-_NO_DRAFTER = (MoaError, OSError, LookupError, TypeError, ValueError, ArithmeticError)
+_NO_DRAFTER = (MoaError, OSError, LookupError, TypeError, ValueError)
 _SIZES = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
 
 
@@ -40,10 +41,10 @@ def cached_drafters(config: Mapping[str, Any], fingerprint: str, root: Path) -> 
     found = []
     for name, snapshot in hub_snapshots(hub_cache()):
         try:
-            kind, target = _examine(name, snapshot, config, fingerprint)
+            candidate = _examine(name, snapshot, config, fingerprint)
         except _NO_DRAFTER:
             continue
-        found.append(Candidate(name, snapshot, kind, target, recall_trial(root, served_name(name), fingerprint)))
+        found.append(replace(candidate, measured=recall_trial(root, served_name(name), fingerprint)))
     return found
 
 
@@ -52,30 +53,30 @@ def in_hub_cache(hub_id: str) -> bool:
     return any(name.partition("@")[0].casefold() == hub_id.casefold() for name, _ in hub_snapshots(hub_cache()))
 
 
-def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: str) -> tuple[Kind, str]:
-    """A snapshot's kind, and the model that it names.
+def _examine(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: str) -> Candidate:
+    """What a snapshot is.
 
     Raises:
         MoaError: it is no drafter for this target.
     """
     if (snapshot / DRAFTER_FILE).is_file():
-        return _examine_own(snapshot / DRAFTER_FILE, target, fingerprint)
+        return _examine_own(name, snapshot, target, fingerprint)
     published = PublishedFiles.of(snapshot)
     config = published.config()
     if any(path.suffix in PICKLED for path in published.weights):
         _check_pickled(config, target, name)
-    shapes = {each: tuple(tensor.shape) for each, tensor in published.tensors().items()}
-    conversion = convert(shapes, config, target, "the target", name)
+    conversion = convert(published.shapes(), config, target, "the target", name)
     known = known_drafter(name)
-    return known.kind if known is not None else Kind(conversion.config.kind), named_target(config)
+    kind = known.kind if known is not None else Kind(conversion.config.kind)
+    return Candidate(name, snapshot, kind, named_target(config))
 
 
-def _examine_own(path: Path, target: Mapping[str, Any], fingerprint: str) -> tuple[Kind, str]:
-    config = DrafterConfig.from_json(read_metadata(path).get(CONFIG_KEY, ""))
+def _examine_own(name: str, snapshot: Path, target: Mapping[str, Any], fingerprint: str) -> Candidate:
+    config = DrafterConfig.from_json(read_metadata(snapshot / DRAFTER_FILE).get(CONFIG_KEY, ""))
     fits = all(getattr(config, own) == target.get(of_target) for own, of_target in _SIZES.items())
     if not fits or (config.target_fingerprint and config.target_fingerprint != fingerprint):
         raise CheckpointError("It is for another target.")
-    return Kind(config.kind), ""
+    return Candidate(name, snapshot, Kind(config.kind), is_of_target=bool(config.target_fingerprint))
 
 
 def _check_pickled(config: Mapping[str, Any], target: Mapping[str, Any], name: str) -> None:

@@ -32,6 +32,7 @@ class Candidate:
         name: its id on the hub; `folder`: its snapshot.
         named_target: the model that its configuration names; "": none.
         measured: how it did here; None: it was not tried.
+        is_of_target: it holds the hash of the very model that one is looked for.
     """
 
     name: str
@@ -39,9 +40,12 @@ class Candidate:
     kind: Kind
     named_target: str = ""
     measured: MeasuredDrafter | None = None
+    is_of_target: bool = False
 
     def fit(self, names: Collection[str]) -> Fit:
         """How well it fits a model with these names."""
+        if self.is_of_target:
+            return Fit.MODEL
         known = known_drafter(self.name)
         target = known.target.hub_id if known is not None else self.named_target
         if not target:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from moa_shared.drafter.published.layouts import Layout
 from moa_shared.drafter.published.named_target import model_key
 
 
@@ -37,7 +36,7 @@ class Kind(Enum):
     @property
     def is_converted(self) -> bool:
         """Whether this version of moa makes a checkpoint of its own from one of this kind."""
-        return LAYOUTS[self] in Layout.__members__
+        return self is not Kind.PEAGLE
 
     @property
     def rank(self) -> int:
@@ -52,14 +51,6 @@ _LABELS = {
     Kind.EAGLE3: "EAGLE-3",
     Kind.PEAGLE: "P-EAGLE",
     Kind.EAGLE2: "EAGLE-2",
-}
-LAYOUTS = {  # the names of the layouts in which they are published
-    Kind.DFLASH: "DFLASH",
-    Kind.DSPARK: "DFLASH",
-    Kind.MOA: "MOA",
-    Kind.EAGLE3: "EAGLE3",
-    Kind.PEAGLE: "PEAGLE",
-    Kind.EAGLE2: "EAGLE",
 }
 
 

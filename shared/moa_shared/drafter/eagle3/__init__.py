@@ -1,1 +1,1 @@
-"""EAGLE-3 in two halves: the server projects three of the target's states to one row, the device's layer reads it."""
+"""EAGLE-3 on the device: its layer reads one row a token, to which the server projects three of the target's states."""

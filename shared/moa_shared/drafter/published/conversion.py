@@ -5,10 +5,11 @@ Invariant: what fits no drafter of the target is refused by the tensor's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from moa_kernels import StackShape
 from moa_kernels.transformer.layer import SILU
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
@@ -17,6 +18,7 @@ from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import stack_shape
 
 EMBEDDINGS = "embed_tokens.weight"
+OVERRIDE = "moa_state_entries"  # a key for config.json, by which a user corrects numbers of layers
 IGNORED = ("rotary_emb.inv_freq",)  # ends of names: of older versions of transformers, made from the configuration
 ANOTHER = "Give a drafter that was trained for this target, or --drafter none."
 KNOWN = "moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published."
@@ -34,6 +36,11 @@ class PublishedConversion:
 
     config: DrafterConfig
     names: Mapping[str, str]
+
+
+def has_windows(sizes: Mapping[str, Any]) -> bool:
+    """Whether layers see a window of the text only, which is computed for no drafter."""
+    return bool(sizes.get("use_sliding_window")) or "sliding_attention" in (sizes.get("layer_types") or ())
 
 
 def check_tensors(
@@ -106,9 +113,41 @@ def target_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def unused_sizes(stack: StackShape) -> dict[str, Any]:
+    """The sizes of a configuration that mean nothing to what has neither memory nor its encoder."""
+    heads = stack.kv_heads
+    return {"ca_kv_heads": heads, "ca_mlp": 1, "lsa_heads": heads, "lsa_kv_heads": heads, "lsa_mlp": 1}
+
+
+def check_entries(entries: Sequence[int], states: int, layers: int, target_id: str, where: str) -> None:
+    """Raises CheckpointError for hidden states that the target does not have, or another number than are projected.
+
+    Args:
+        entries: that are read: 0 the embeddings, e the output of layer e - 1.
+        states: how many the projection takes.
+        layers: of the target.
+    """
+    if len(entries) != states:
+        raise CheckpointError(
+            f"{where} names {len(entries)} of the target's hidden states, its projection takes {states}.",
+            hint=f'Correct its config.json: "{OVERRIDE}" lists them, 0 the embeddings, e the output of layer e - 1.',
+        )
+    wrong = [entry for entry in entries if not 0 <= entry <= layers]
+    if wrong:
+        raise CheckpointError(
+            f"{where} reads hidden state {wrong[0]} of the target, {target_id} has {layers} layers.", hint=ANOTHER
+        )
+
+
 def rope_of(config: Mapping[str, Any], default_theta: float) -> dict[str, Any]:
-    """Rotary parameters of a config.json in transformers' present or former spelling."""
+    """Rotary parameters of a config.json in transformers' present or former spelling.
+
+    Raises:
+        ValueError: they differ by kind of layer.
+    """
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if kinds := [name for name, value in given.items() if isinstance(value, Mapping)]:
+        raise ValueError(f"its rotary parameters differ by kind of layer ({kinds[0]}), which is not computed")
     parameters = {name: value for name, value in given.items() if name != "type"}
     parameters.setdefault("rope_type", given.get("type", "default"))
     parameters.setdefault("rope_theta", config.get("rope_theta") or default_theta)

@@ -16,14 +16,17 @@ from moa_shared.drafter.published.conversion import (
     ANOTHER,
     EMBEDDINGS,
     IGNORED,
+    OVERRIDE,
     PublishedConversion,
     check_activation,
+    check_entries,
     check_same,
     check_tensors,
+    has_windows,
     rope_of,
     target_sizes,
+    unused_sizes,
 )
-from moa_shared.drafter.published.eagle3 import OVERRIDE
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import stack_shape
 
@@ -80,12 +83,9 @@ def convert_dflash(
 
 def _check_form(published: Mapping[str, Any], sizes: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
     """Raises CheckpointError for what no block here is computed with."""
-    windows = (
-        own.get("use_swa") or sizes.get("use_sliding_window") or "sliding_attention" in (sizes.get("layer_types") or ())
-    )
     head = published.get("markov_head_type") or "vanilla"
     reason = ""
-    if windows:
+    if own.get("use_swa") or has_windows(sizes):
         reason = "layers that see a window of the text only (sliding_attention)"
     elif own.get("causal") or published.get("is_causal"):
         reason = "blocks whose rows do not see those after them (causal)"
@@ -125,11 +125,7 @@ def _config(
         **target_sizes(target),
         sa_kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
         sa_mlp=shapes["layers.0.mlp.up_proj.weight"][0],
-        ca_kv_heads=stack.kv_heads,  # this and what follows is not used
-        ca_mlp=1,
-        lsa_heads=stack.kv_heads,
-        lsa_kv_heads=stack.kv_heads,
-        lsa_mlp=1,
+        **unused_sizes(stack),
         rms_norm_eps=float(sizes.get("rms_norm_eps", _EPS)),
         rope_parameters=rope_of(sizes, _THETA),
         kind=DFLASH,
@@ -169,7 +165,7 @@ def state_entries(
         CheckpointError: as many are not named, or the target does not have them.
     """
     outputs = own.get("target_layer_ids") or published.get("target_layer_ids")
-    if (given := published.get(OVERRIDE)) or (given := published.get("aux_hidden_state_layer_ids")):
+    if given := published.get(OVERRIDE) or published.get("aux_hidden_state_layer_ids"):
         entries = tuple(int(number) for number in given)
     elif outputs:
         entries = tuple(int(number) + 1 for number in outputs)
@@ -177,16 +173,7 @@ def state_entries(
         entries = (layers // 2 + 1,)
     else:
         entries = tuple(round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters))
-    if len(entries) != states:
-        raise CheckpointError(
-            f"{where} names {len(entries)} of the target's hidden states, its projection takes {states}.",
-            hint=f'Correct its config.json: "{OVERRIDE}" lists them, 0 the embeddings, e the output of layer e - 1.',
-        )
-    wrong = [entry for entry in entries if not 0 <= entry <= layers]
-    if wrong:
-        raise CheckpointError(
-            f"{where} reads hidden state {wrong[0]} of the target, {target_id} has {layers} layers.", hint=ANOTHER
-        )
+    check_entries(entries, states, layers, target_id, where)
     return entries
 
 

@@ -16,18 +16,21 @@ from moa_shared.drafter.published.conversion import (
     ANOTHER,
     EMBEDDINGS,
     IGNORED,
+    OVERRIDE,
     PublishedConversion,
     check_activation,
+    check_entries,
     check_same,
     check_tensors,
+    has_windows,
     rope_of,
     target_sizes,
+    unused_sizes,
 )
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.layers import stack_shape
 
 NAME = "EAGLE-3"
-OVERRIDE = "moa_state_entries"  # a key for config.json, by which a user corrects numbers of layers
 _OFFSETS, _MASK = "d2t", "t2d"
 _AUX_IDS = "eagle_aux_hidden_state_layer_ids"
 _THETA = 10_000.0  # where the configuration names none, whatever the target's is
@@ -94,23 +97,13 @@ def state_entries(
         CheckpointError: as many are not named, or the target does not have them.
     """
     of_outputs = (published.get("eagle_config") or {}).get(_AUX_IDS) or published.get("target_layer_ids")
-    if (given := published.get(OVERRIDE)) or (given := published.get(_AUX_IDS)):
-        entries = _numbers(given)
+    if of_inputs := published.get(OVERRIDE) or published.get(_AUX_IDS):
+        entries = _numbers(of_inputs)
     elif of_outputs:
         entries = tuple(number + 1 for number in _numbers(of_outputs))
     else:
         entries = (2, layers // 2, layers - 3)
-    if len(entries) != states:
-        raise CheckpointError(
-            f"{where} names {len(entries)} of the target's hidden states, its projection takes {states}.",
-            hint=f'Correct its config.json: "{OVERRIDE}" lists them, 0 the embeddings, e the output of layer e - 1.',
-        )
-    wrong = [entry for entry in entries if not 0 <= entry <= layers]
-    if wrong:
-        raise CheckpointError(
-            f"{where} reads hidden state {wrong[0]} of the target, {target_id} has {layers} layers.",
-            hint=ANOTHER,
-        )
+    check_entries(entries, states, layers, target_id, where)
     return entries
 
 
@@ -144,6 +137,11 @@ def _config(
             f"{where} has no norm before its head (norm_output is false): moa does not compute that.",
             hint="Give another EAGLE-3 checkpoint of the same target.",
         )
+    if has_windows(sizes):
+        raise CheckpointError(
+            f"{where} has layers that see a window of the text only (sliding_attention): moa does not compute that.",
+            hint="Give another EAGLE-3 checkpoint of the same target.",
+        )
     heads = int(sizes["num_attention_heads"]) if "num_attention_heads" in sizes else stack.heads
     head_dim = max(1, shapes["layers.0.self_attn.q_proj.weight"][0] // heads)
     each = published.get("fc_norm") is True or "fc_norm.0.weight" in shapes
@@ -153,11 +151,7 @@ def _config(
         **(target_sizes(target) | {"hidden_size": hidden}),
         sa_kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
         sa_mlp=shapes["layers.0.mlp.up_proj.weight"][0],
-        ca_kv_heads=stack.kv_heads,  # this and what follows is not used
-        ca_mlp=1,
-        lsa_heads=stack.kv_heads,
-        lsa_kv_heads=stack.kv_heads,
-        lsa_mlp=1,
+        **unused_sizes(stack),
         rms_norm_eps=float(sizes.get("rms_norm_eps", stack.eps)),
         rope_parameters=rope_of(sizes, _THETA),
         kind=EAGLE3,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from moa_shared.drafter.checkpoint.shapes import Shapes
 from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models.sources.files import read_config
 from moa_shared.models.tensors.safetensors import FileTensor, map_tensors
@@ -81,8 +82,19 @@ class PublishedFiles:
         """
         tensors: dict[str, npt.NDArray[Any]] = {}
         for path in self.weights:
-            tensors |= _unpickled(path) if path.suffix in PICKLED else _mapped(path)
+            if path.suffix in PICKLED:
+                tensors |= _unpickled(path)
+            else:
+                tensors |= {name: _stored(tensor) for name, tensor in _mapped(path).items()}
         return tensors
+
+    def shapes(self) -> Shapes:
+        """Of the tensors, of which none is read; pickled files are read whole. Errors as of `tensors`."""
+        shapes: Shapes = {}
+        for path in self.weights:
+            tensors = _unpickled(path) if path.suffix in PICKLED else _mapped(path)
+            shapes |= {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        return shapes
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
@@ -96,15 +108,14 @@ def _shards(index: Path) -> tuple[Path, ...]:
     return tuple(index.parent / name for name in names)
 
 
-def _mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _mapped(path: Path) -> dict[str, FileTensor]:
     try:
-        tensors = map_tensors(path)
+        return map_tensors(path)
     except ModelSourceError as error:
         raise CheckpointError(error.message, hint=_REFETCH) from None
-    return {name: _stored(path, name, tensor) for name, tensor in tensors.items()}
 
 
-def _stored(path: Path, name: str, tensor: FileTensor) -> npt.NDArray[Any]:
+def _stored(tensor: FileTensor) -> npt.NDArray[Any]:
     if tensor.dtype not in _STORED:  # such as EAGLE-3's marks of the target's tokens, which are not needed
         return _shape_alone(tensor.shape)
     values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)

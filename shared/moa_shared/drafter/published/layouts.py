@@ -24,6 +24,7 @@ from moa_shared.drafter.published.conversion import (
     check_tensors,
     rope_of,
     target_sizes,
+    unused_sizes,
 )
 from moa_shared.drafter.published.dflash import convert_dflash, is_dflash
 from moa_shared.drafter.published.eagle3 import convert_eagle3, is_eagle3
@@ -97,7 +98,7 @@ def convert(
         raise CheckpointError(
             f"{where} lacks the tensor {_published(str(error.args[0]), layout)}.", hint=ANOTHER
         ) from None
-    except (AttributeError, TypeError, ValueError, IndexError) as error:
+    except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise CheckpointError(f"The config.json of {where} cannot be used: {error}.") from None
     conversion = PublishedConversion(config, kept)
     check_tensors(
@@ -160,11 +161,7 @@ def _eagle_config(
         **target_sizes(target),
         sa_kv_heads=sizes.get("num_key_value_heads") or keys[0] // stack.head_dim,
         sa_mlp=sizes.get("intermediate_size") or up[0],
-        ca_kv_heads=stack.kv_heads,  # this and what follows is not used
-        ca_mlp=1,
-        lsa_heads=stack.kv_heads,
-        lsa_kv_heads=stack.kv_heads,
-        lsa_mlp=1,
+        **unused_sizes(stack),
         rms_norm_eps=float(published.get("rms_norm_eps", _EAGLE_EPS)),
         rope_parameters=rope_of(published, _EAGLE_THETA),
         kind=EAGLE2,

@@ -16,6 +16,7 @@ from moa_client.device.drafter_choice import DrafterChoice
 from moa_client.device.loading import Device, change_drafter, load_device
 from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.companion import CompanionDrafter, CompanionPair
+from moa_client.host import starting
 from moa_client.host.starting import Reached, find
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import load_checkpoint
@@ -128,6 +129,7 @@ def test_drafters_may_change_while_the_companion_goes_on_writing(large: Path, sm
         alone = change_drafter(device, DrafterChoice(COMPANION, ""), settings)
         assert isinstance(alone.drafter, CompanionDrafter)
         assert (alone.memory_width, alone.identity.drafter_fingerprint) == (0, b"")
+        assert alone.trust is device.trust is alone.drafter._trust  # what is learnt stays
         device = alone.with_drafter_of(change_drafter(alone, DrafterChoice("online", ""), settings))
 
 
@@ -178,6 +180,27 @@ def test_with_a_target_it_is_its_companion(large: Path, small: Path) -> None:
     sources = find_local_sources(offline(small, model=str(large)), SILENT)
     assert sources is not None
     assert (sources.stands_in, sources.files.target_id) == (False, "large")
+
+
+@pytest.mark.parametrize("is_wished", [True, False])
+async def test_who_wants_no_server_may_talk_to_a_companion_that_the_last_one_s_target_does_not_fit(
+    large: Path, small: Path, monkeypatch: pytest.MonkeyPatch, is_wished: bool
+) -> None:
+    save_tokenizer(large, [*WORDS[:5], "other", *WORDS[6:]])
+    reached, notes = Reached(), []
+    monkeypatch.setattr(SilentProgress, "note", lambda _, text: notes.append(text))
+    sources = Sources(served(large), resolve(str(large)), {})
+    settings = ClientSettings(companion=str(small), offline=is_wished)
+    if not is_wished:
+        with pytest.raises(MismatchError):
+            starting.load(settings, reached, sources, SILENT)
+        return
+    started = starting.load(settings, reached, sources, SILENT)
+    assert started.device.stands_in
+    assert started.sources.served.identity.target_id == "small"
+    assert notes == snapshot(
+        ["small cannot be a companion of large: token 5 is 'other' there and 'w5' here. This chat is with small alone."]
+    )
 
 
 @pytest.mark.parametrize("fits", [True, False])

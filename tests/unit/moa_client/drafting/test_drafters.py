@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures
-from moa_client.drafting.drafters import LookupDrafter, MoaDrafter
+from moa_client.drafting.drafters import MOST_UNSEEN, LookupDrafter, MoaDrafter
 from moa_shared.drafting import CHAIN, Growth, GrowthShape, TextGuesser
 from moa_shared.drafting.base import Rows
 from moa_shared.drafting.guesses.copying import chance_of_copy
@@ -81,6 +81,34 @@ class WrongDrafter(RecordingDrafter):
         logits = np.zeros((len(tokens), 50), np.float32)
         logits[:, 49] = 9.0
         return logits
+
+
+def test_one_without_rows_of_the_newest_text_is_sure_of_copies_alone() -> None:
+    drafter = MoaDrafter(WrongDrafter, lambda *_: DraftTree((), ()), reads_memory=True, guesser=TextGuesser())
+
+    def chance(*ahead: int) -> tuple[int, float]:
+        written = drafter.write(DraftTree.chain(ahead), Sampling())
+        assert written is not None
+        return written
+
+    drafter.restart([1, 2, 3])
+    assert chance() == (49, 0.0)
+    drafter.remember(2, np.zeros((1, 4), np.float32), state=False)
+    assert chance()[1] > 0.9
+    copied = [41, 42, 43, 44, 45, 41, 42, 43, 44]
+    drafter.commit([*range(3, 3 + MOST_UNSEEN - len(copied)), *copied])
+    assert chance(49)[1] > 0.9  # an own token
+    drafter.commit([45])
+    assert chance(49) == (49, 0.0)
+    drafter.restart([1, 2, 3, *copied])
+    assert chance(49)[1] > 0.9
+    drafter.restart([7, *copied])
+    assert chance(49) == (49, 0.0)
+    token, sure = chance()
+    assert token == 45
+    assert sure > 0
+    drafter.remember(0, np.zeros((1, 4), np.float32), state=True)  # with it a drafter predicts the others
+    assert chance(49)[1] > 0.9
 
 
 @pytest.mark.parametrize("shape", [CHAIN, GrowthShape(breadth=2)], ids=["chain", "tree"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_client.drafting.rest import PATIENT_VERDICTS, TRIAL_TOKENS, TRIAL_VERDICTS, DraftingRest
+from moa_client.drafting.rest import LONE_TIMES, PATIENT_VERDICTS, TRIAL_TOKENS, TRIAL_VERDICTS, DraftingRest
 from moa_shared.protocol.messages import Verdict
 
 SERVER_DRAFTED = Verdict(1, 10, 0, (1, 2), drafted=3, server_drafted=3, server_accepted=1)
@@ -27,6 +27,17 @@ def test_the_device_drafts_at_once_for_a_server_that_does_not() -> None:
 def test_a_server_that_has_nothing_to_guess_is_left_alone() -> None:
     assert rest_after(*[PLAIN] * 2 * PATIENT_VERDICTS).rests
     assert rest_after(SERVER_DRAFTED, *[PLAIN] * 2 * PATIENT_VERDICTS).rests
+
+
+def test_a_server_that_has_stopped_guessing_is_noticed_though_nobody_shares_it() -> None:
+    """Its drafter has failed, or it is older and does not say which forwards are shared."""
+    for server_drafts in (True, False):
+        rest = rest_after(SERVER_DRAFTED, *[PLAIN] * (LONE_TIMES * PATIENT_VERDICTS - 1), server_drafts=server_drafts)
+        assert rest.rests
+        rest.on_verdict(PLAIN)
+        assert not rest.rests
+        rest.on_verdict(SERVER_DRAFTED)
+        assert rest.rests
 
 
 def test_the_device_drafts_again_when_the_server_has_no_time_for_it() -> None:

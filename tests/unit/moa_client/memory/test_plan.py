@@ -8,7 +8,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
-from moa_shared.protocol.thin_memory import ThinMemory
+from moa_shared.protocol.thin_memory import NO_ROWS, THIN, ThinMemory
 
 HASHES = PrefixHashes(range(10))
 
@@ -145,6 +145,6 @@ def test_drafting_waits_for_the_prompt_when_all_rows_are_wanted_again() -> None:
 
 
 def test_few_rows_are_for_drafters_that_predict_the_others() -> None:
-    assert plan(Plane.REUSED_STATE, Plane.MEMORY).can_be_thin
-    assert not plan(Plane.MEMORY).can_be_thin
-    assert not MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).can_be_thin
+    assert plan(Plane.REUSED_STATE, Plane.MEMORY).fewest == THIN
+    assert plan(Plane.MEMORY).fewest == NO_ROWS
+    assert MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).fewest is None

@@ -1,4 +1,4 @@
-"""Which memory rows a device needs."""
+"""When few memory rows are enough for a device."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from moa_shared.protocol.thin_memory import THIN
 
 def test_a_device_that_drafts_nothing_needs_few_rows_while_the_link_holds() -> None:
     rule = ThinRule()
-    assert rule.wanted(drafts=False, is_link_trusted=True) is THIN
-    assert rule.wanted(drafts=False, is_link_trusted=False) is None
-    assert rule.wanted(drafts=True, is_link_trusted=True) is None
+    assert rule.allows_few(drafts=False, is_link_trusted=True)
+    assert not rule.allows_few(drafts=False, is_link_trusted=False)
+    assert not rule.allows_few(drafts=True, is_link_trusted=True)
 
 
 def test_a_device_that_has_drafted_gives_no_rows_up_for_a_short_rest() -> None:
     rule = ThinRule()
     rule.on_verdict(2, drafts=True)
     rule.on_verdict(CALM_TOKENS - 1, drafts=False)
-    assert rule.wanted(drafts=False, is_link_trusted=True) is None
+    assert not rule.allows_few(drafts=False, is_link_trusted=True)
     rule.on_verdict(1, drafts=False)
-    assert rule.wanted(drafts=False, is_link_trusted=True) is THIN
+    assert rule.allows_few(drafts=False, is_link_trusted=True)
 
 
 def test_rows_cost_at_most_forty_bytes_a_token_of_an_answer_of_200() -> None:

@@ -337,3 +337,15 @@ def test_a_drafter_that_knows_only_rows_reads_all_of_them() -> None:
     bench.commit(*range(4, 204))
     bench.guess()
     assert bench.drafter.memory == list(range(len(bench.tokens) - 1))
+
+
+def test_the_guesses_of_a_block_are_judged_though_its_draft_is_dropped_before_the_target_chooses() -> None:
+    bench = block_bench()
+    bench.guess()
+    bench.commit(4, 5, 400)
+    trial = bench.kind.trial
+    assert (trial.tokens, trial.right) == (3, 2)
+    for token in familiar_text(500):
+        bench.guess(rate=0.05)
+        bench.commit(token)
+    assert trial.is_dropped

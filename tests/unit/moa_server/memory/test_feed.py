@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
-from moa_shared.protocol.thin_memory import ThinMemory
+from moa_shared.protocol.thin_memory import NO_ROWS, ThinMemory
 
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}
 ROW = row_bytes(Codec.BF16, 32)  # 64
@@ -268,6 +268,16 @@ def test_what_a_thin_memory_left_out_is_sent_when_all_is_wanted() -> None:
     assert sorted(positions) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert positions[0] in (8, 9)  # the newest first
     assert not feed.owes(10)
+
+
+def test_no_row_is_sent_before_they_are_wanted() -> None:
+    feed = MemoryFeed({Plane.MEMORY: 8}, Codec.BF16, 1 << 20, thin=NO_ROWS, encoded=())
+    feed.rows_ready(1 << 20)  # tokens
+    assert taken(feed) == []
+    feed.thin = None
+    newest = feed.take()
+    assert newest is not None
+    assert newest.start + newest.count == 1 << 20
 
 
 def test_a_thin_memory_keeps_to_the_credit() -> None:

@@ -68,7 +68,6 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, 
         "own text",
         "[cache]\ngigabytes = 1",
         *STATES,
-        "head",
     ],
 )
 def test_a_killed_run_continues_as_it_would_have(
@@ -80,8 +79,6 @@ def test_a_killed_run_continues_as_it_would_have(
         text = path.read_text().replace("checkpoint_minutes = 1000.0", f"checkpoint_minutes = {minutes}")
         if options.startswith("[drafter]"):
             text = text.replace("reused_layers = 1", "reused_layers = 0")
-        elif options == "head":
-            text = text.replace("reused_layers = 1", f"{STATES[0]}\ntrain_head = true")
         elif options in STATES:
             text = text.replace("reused_layers = 1", options)
         elif options.startswith("[cache]"):

@@ -180,19 +180,20 @@ export function noticeWords(connection, refusal, conversation, wantsOnline) {
  */
 function linkNotice(conversation, wantsOnline) {
   const { status, running, reason } = conversation;
+  const { companion, target } = conversation.facts;
   const words = conversation.uncheckedWords;
   if (status?.state === "back" && words) return calm(`The server is back and checks ${counted(words, "word")}.`);
   if (status?.state === "waiting") return away(waitingWords(reason, conversation.waitSeconds(performance.now())));
   if (status?.state !== "offline") return { kind: "none", text: "" };
   if (!wantsOnline) {
-    const { companion, target } = conversation.facts;
-    const writes = `${companion || "the small model on this device"} writes${companion ? "" : `, much worse than ${target}`}.`;
-    const what = running && !running.heldBack ? writes : "questions wait for the server.";
+    const writes = companion ? `${companion} writes.` : `the small model on this device writes, much worse than ${target}.`;
+    const what = (running ? !running.heldBack : companion) ? writes : "questions wait for the server.";
     return { ...away(`You are offline: ${what}`), action: { name: "online", label: "Go online" } };
   }
   const why = reason ? ` (${reason.replace(/[.\s]+$/, "")})` : "";
   if (running && !running.heldBack) return away(`The server is away${why}. This device writes on; that text is not checked yet.`);
   if (running) return away(`Waiting for the server${why}.`);
+  if (companion) return away(`The server is away${why}. You can ask: ${companion} on this device answers until it is back.`);
   return away(`The server is away${why}. You can ask: the answer comes when it is back.`);
 }
 

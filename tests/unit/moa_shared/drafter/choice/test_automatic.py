@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from inline_snapshot import snapshot
+from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
 from moa_shared.drafter.choice import automatic, cached
 from moa_shared.drafter.choice.automatic import choose_drafter
 from moa_shared.drafter.choice.cached import cached_drafters
 from moa_shared.drafter.choice.choosing import Fit
 from moa_shared.drafter.choice.known import KNOWN, Kind, KnownDrafter, KnownTarget
 from moa_shared.drafter.choice.measured import remember_trial
+from moa_shared.drafter.published import files as published_files
 from moa_shared.drafter.published import find
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
@@ -121,6 +125,31 @@ def test_what_cannot_be_used_is_passed_over(hub: Path, files: ModelFiles) -> Non
             ],
         )
     )
+
+
+def test_of_all_that_the_cache_holds_only_headers_are_read(
+    hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of a quantised model are whole numbers of many gigabytes."""
+    put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG)
+    put(hub, "owner/quantised", {"model.layers.0.qweight": torch.ones(8, 8, dtype=torch.int32)}, {})
+
+    def read(tensor: object) -> None:
+        raise AssertionError("a tensor was read")
+
+    monkeypatch.setattr(published_files, "_stored", read)
+    assert [each.name for each in cached_drafters(files.config, files.fingerprint, hub.parent)] == ["owner/eagle"]
+
+
+@pytest.mark.parametrize("of_target", [True, False])
+def test_one_that_was_trained_here_for_this_very_model_is_taken(
+    hub: Path, files: ModelFiles, tmp_path: Path, of_target: bool
+) -> None:
+    made = load_checkpoint(find_drafter(str(publish(tmp_path / "moa", moa_tensors(), MOA_CONFIG)), files))
+    config = replace(made.config, target_fingerprint=files.fingerprint if of_target else "")
+    save_checkpoint(tmp_path / DRAFTER_FILE, config, dict(made.tensors))
+    put_into_hub(hub, "owner/trained", {DRAFTER_FILE: tmp_path / DRAFTER_FILE})
+    assert chosen(files)[0] == ("owner/trained" if of_target else None)
 
 
 def test_without_any_it_says_what_could_be_fetched(

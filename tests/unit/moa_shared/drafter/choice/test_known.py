@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from moa_shared.drafter.choice.known import (
     KNOWN,
-    LAYOUTS,
     Kind,
     known_drafter,
     known_for,
     known_of_sizes,
 )
-from moa_shared.drafter.published.layouts import Layout
 from moa_shared.drafter.published.named_target import model_key
 from moa_shared.models.sources.hub import HUB_ID
 
@@ -66,10 +64,3 @@ def test_the_table_is_sound() -> None:
         assert known_drafter(f"{each.hub_id}@main") is each
         assert each in known_for([each.target.hub_id])
     assert known_drafter("nobody/knows") is None
-
-
-def test_each_layout_is_of_a_kind() -> None:
-    """Otherwise a kind that moa converts would be listed as one that it does not run."""
-    assert set(Layout.__members__) - {"MOA_EAGLE"} <= set(LAYOUTS.values())
-    assert Kind.EAGLE2.is_converted
-    assert Kind.MOA.is_converted

@@ -136,6 +136,7 @@ SINKS = {"layers.0.self_attn.sinks": (4,)}
         (shapes(), {"num_target_layers": 28}, snapshot('The DFlash checkpoint published is for a target whose number of layers is 28, tiny has 36. Give a drafter that was trained for this target, or --drafter none.')),
         (shapes(**{"fc.weight": (64, 300)}), {}, snapshot('The projection of published takes 300 numbers a token, tiny has states of 64. Give a drafter that was trained for this target, or --drafter none.')),
         (shapes(**{"embed_tokens.weight": (98, 64)}), {}, snapshot('The DFlash checkpoint published is for a target whose vocabulary size is 98, tiny has 97. Give a drafter that was trained for this target, or --drafter none.')),
+        (shapes(), {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}}, snapshot("The config.json of published cannot be used: its rotary parameters differ by kind of layer (full_attention), which is not computed. Fetch or train the checkpoint again.")),
         (shapes(), {"layer_types": ["sliding_attention"] * 5}, snapshot('published has layers that see a window of the text only (sliding_attention): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
         (shapes(), {"dflash_config": {"mask_token_id": 96, "causal": True}}, snapshot('published has blocks whose rows do not see those after them (causal): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
         (shapes(**MARKOV), {"markov_head_type": "rnn"}, snapshot('published has a head of the type rnn (markov_head_type): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
@@ -147,7 +148,7 @@ SINKS = {"layers.0.self_attn.sinks": (4,)}
     ],
     ids=[
         "no block", "a huge block", "a block that guesses nothing", "mask outside", "no mask", "no such layer", "too few layers",
-        "another target", "projection", "vocabulary", "windows", "causal", "another head", "own embeddings", "sinks", "no norm",
+        "another target", "projection", "vocabulary", "positions by kind of layer", "windows", "causal", "another head", "own embeddings", "sinks", "no norm",
         "half a head", "its configuration",
     ],
 )  # fmt: skip

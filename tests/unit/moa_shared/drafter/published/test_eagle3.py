@@ -169,6 +169,8 @@ SWAPPED[3] += 2  # the token of the next one
         ({}, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}}, snapshot('published reads hidden state 4 of the target, tiny-llama3 has 3 layers. Give a drafter that was trained for this target, or --drafter none.')),
         ({}, {"eagle_aux_hidden_state_layer_ids": [1, 2]}, snapshot('published names 2 of the target\'s hidden states, its projection takes 3. Correct its config.json: "moa_state_entries" lists them, 0 the embeddings, e the output of layer e - 1.')),
         ({}, {"eagle_aux_hidden_state_layer_ids": ["a", 2, 3]}, snapshot("The config.json of published cannot be used: invalid literal for int() with base 10: 'a'. Fetch or train the checkpoint again.")),
+        ({}, {"num_attention_heads": 0}, snapshot("The config.json of published cannot be used: integer division or modulo by zero. Fetch or train the checkpoint again.")),
+        ({}, {"moa_state_entries": [1, 2, float("inf")]}, snapshot("The config.json of published cannot be used: cannot convert float infinity to integer. Fetch or train the checkpoint again.")),
         ({}, {"vocab_size": 128}, snapshot('The EAGLE-3 checkpoint published is for a target whose vocabulary size is 128, tiny-llama3 has 97. Give a drafter that was trained for this target, or --drafter none.')),
         ({}, {"target_hidden_size": 4096}, snapshot('The EAGLE-3 checkpoint published is for a target whose hidden size is 4096, tiny-llama3 has 64. Give a drafter that was trained for this target, or --drafter none.')),
         ({"fc.weight": torch.ones(HIDDEN, 100)}, {}, snapshot('The EAGLE-3 checkpoint published is for a target of another hidden size: its projection takes 100 numbers a token, tiny-llama3 has states of 64. Give a drafter that was trained for this target, or --drafter none.')),
@@ -180,13 +182,14 @@ SWAPPED[3] += 2  # the token of the next one
         ({"norm.weight": torch.full((HIDDEN,), torch.nan)}, {}, snapshot('In published norm.weight holds values that are not numbers. Fetch or train the checkpoint again.')),
         ({"fc.weight": torch.ones(HIDDEN, 3 * HIDDEN, dtype=torch.int8)}, {}, snapshot('In published fc.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
         ({"mask_hidden": torch.ones(1, 3 * HIDDEN)}, {}, snapshot('published is a P-EAGLE checkpoint, whose drafts are made in one step: moa does not run it. Give an EAGLE-3 checkpoint of the same target.')),
+        ({}, {"layer_types": ["sliding_attention"]}, snapshot('published has layers that see a window of the text only (sliding_attention): moa does not compute that. Give another EAGLE-3 checkpoint of the same target.')),
         ({}, {"norm_output": False}, snapshot('published has no norm before its head (norm_output is false): moa does not compute that. Give another EAGLE-3 checkpoint of the same target.')),
         ({}, {"hidden_act": "gelu"}, snapshot('published has the activation gelu, moa computes silu. Give a drafter that was trained for this target, or --drafter none.')),
     ],
     ids=[
         "tokens beyond the vocabulary", "tokens below zero", "a token twice", "offsets in floats", "no offsets",
-        "a layer too many", "too few layers", "no numbers", "another vocabulary", "another width", "half a state", "a head of other tokens",
-        "no head", "no norm", "a shape", "a bias", "not a number", "quantised", "P-EAGLE", "no norm before the head", "activation",
+        "a layer too many", "too few layers", "no numbers", "no heads", "no finite layer", "another vocabulary", "another width", "half a state", "a head of other tokens",
+        "no head", "no norm", "a shape", "a bias", "not a number", "quantised", "P-EAGLE", "windows", "no norm before the head", "activation",
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_name(

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
-from moa_shared.drafter.eagle3.projection import OUT_NORM, PROJECTION, in_norms
+from moa_shared.drafter.projection import OUT_NORM, PROJECTION, in_norms
 
 
 def torch_projection(
