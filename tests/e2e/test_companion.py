@@ -1,11 +1,14 @@
-"""The default model as companion of itself: it says what the server says, to the last bit, and a cut loses no word."""
+"""The default model as companion: of itself, whose every word it says, and of larger ones of the same vocabulary."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+from moa_bench.harness.child import running_server
 from moa_client.conversation.events import Committed, Corrected, Ended, Provisional
 from moa_client.device.drafter_catalog import COMPANION, NOBODY
 from moa_client.device.loading import load_device
@@ -23,10 +26,13 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
+from tests.support.random_gguf import Shape, write_random_gguf
+
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("real target")]
 QUESTION = "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n"
 HOPEFUL = DraftingSettings(standalone=StandaloneRule("auto", least_chance=0.0))
 TOKENS = 60
+SMALL, ONE_BILLION = Shape(512, 12, 1536, 8, 4), Shape(2048, 16, 8192, 32, 8)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(0.7, seed=3, top_p=0.95)], ids=["greedy", "sampled"])
@@ -60,6 +66,35 @@ async def test_the_target_s_own_model_is_never_corrected(
         await engine.close()
     assert shown == expected
     assert alone >= 30
+
+
+@pytest.mark.parametrize("shape", [SMALL, pytest.param(ONE_BILLION, marks=pytest.mark.long)], ids=["66M", "1B"])
+async def test_beside_a_target_of_another_size_the_text_is_the_target_s(
+    default_model_files: ModelFiles, tmp_path: Path, shape: Shape
+) -> None:
+    target = write_random_gguf(tmp_path / "random.gguf", shape, default_model_files.weights[0])
+    with running_server(str(target), drafter="none") as server:
+        settings = ClientSettings(server=server.address, model=str(target), drafter="none", companion="default")
+        asked = AnswerSettings(Sampling(0.7, seed=3), max_tokens=24, ignore_end_of_text=True)
+        prompt = load_tokenizer(default_model_files).encode(QUESTION)
+        async with connect([Server(server.address, 10.0, 60.0)]) as link:
+            device = load_device(settings, await link.describe(), SilentProgress())
+            assert device.files.fingerprint != default_model_files.fingerprint
+            engine = ClientEngine(link, device, int(device.files.config["vocab_size"]), Codec.INT4, HOPEFUL)
+            shown: list[int] = []
+            alone: list[int] = []
+            async for event in engine.ask(prompt, asked):
+                if isinstance(event, Committed):
+                    shown += event.tokens
+                    if len(shown) >= 4 and not alone:
+                        engine.go_offline()
+                elif isinstance(event, Provisional):
+                    alone += event.tokens
+                    if len(alone) == 12:
+                        engine.go_online()
+            await engine.close()
+        assert shown == await plain(server.address, prompt, asked)
+        assert len(alone) >= 12
 
 
 async def plain(address: str, prompt: list[int], asked: AnswerSettings) -> list[int]:

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +20,9 @@ from moa_client.host.local_conversation import LocalConversation
 from moa_client.host.text_conversation import TextConversation
 from moa_client.settings import ClientSettings
 from moa_server.verifier import Target
+from moa_shared.drafter.companion.agreement_record import recall_agreement
+from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafting.agreement import Agreement
 from moa_shared.text.template import ChatTemplate
 
 from tests.net.hosted import Characters, Drafters, hosting
@@ -122,6 +127,18 @@ async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_ove
             await ask_once()
             assert host.device.choice is not None
         assert loads == ["faster"]
+
+
+async def test_how_often_a_companion_was_right_is_kept_after_each_answer(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path))
+    companion = cast("Companion", SimpleNamespace(fingerprint="small", agreement=Agreement(50, 40)))
+    async with hosting(target, Drafters(target)) as host:
+        files = cast("Any", SimpleNamespace(**vars(host.device.files), fingerprint="large"))
+        host.device = replace(host.device, files=files, companion=companion)
+        await texts_of(host.converse(is_read=False), ["a cat"])
+    assert recall_agreement(tmp_path, "small", "large") == Agreement(50, 40)
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "to come"])

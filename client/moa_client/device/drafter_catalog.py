@@ -1,11 +1,13 @@
 """The drafters that this device may choose from: their checkpoints, the time of a level, how to load one.
 
-State: the candidates, measured once; no drafter is kept. With one drafter there is nothing to choose.
+State: the candidates, timed once; how often a companion is right is learnt meanwhile. No drafter is kept. With one
+drafter there is nothing to choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
@@ -84,7 +86,7 @@ class DrafterCatalog:
         if server.step_ms <= 0:
             first = current or drafters[0].name
             return DrafterChoice(first, "the server has not said yet how fast it is: its first one")
-        return choose(self._candidates, server, current)
+        return choose([*drafters, *self._agreeing_companion()], server, current)
 
     def _choose_companion(self, server: ServerPace | None) -> DrafterChoice:
         """Whether the companion drafts too, where there is nobody else."""
@@ -134,7 +136,14 @@ class DrafterCatalog:
             return ()
         root = cache_root(self._settings.cache_dir)
         took = level_ms(root, companion.fingerprint, self._breadth, companion.new_state)
-        return (DrafterCandidate(COMPANION, took, companion.tokens_a_forward),)
+        return (DrafterCandidate(COMPANION, took, companion.agreement.tokens_a_forward),)
+
+    def _agreeing_companion(self) -> list[DrafterCandidate]:
+        """The companion as it was measured, by what its drafts are worth now; none where it may not draft."""
+        if self._companion is None:
+            return []
+        worth = self._companion.agreement.tokens_a_forward
+        return [replace(each, tokens_a_forward=worth) for each in self._candidates if each.name not in self._named]
 
     @property
     def _breadth(self) -> int:

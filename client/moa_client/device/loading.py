@@ -380,7 +380,7 @@ def _companion_for(device: Device, settings: ClientSettings, sources: Sources, p
     if not settings.companion:
         return None
     if device.companion is not None:
-        return device.companion.beside(device.files)
+        return device.companion.beside(device.files, settings.cache_dir)
     files = sources.companion
     if files is None and settings.companion != AUTO:
         files = find_companion(settings.companion, settings.cache_dir, progress)

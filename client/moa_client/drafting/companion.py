@@ -1,8 +1,8 @@
 """A companion on this device: a whole small model, alone or beside a drafter that drafts for the server.
 
-State: how much text it reads at a time, and what its chances are worth, which is learnt from what servers decide and
-shared by all conversations. It reads the committed text when nothing else is to be done, in pieces that are
-short enough for the drafts of all conversations to come between; a draft reads the few tokens that are left.
+State: how much text it reads at a time, and what its chances and its drafts are worth, which is learnt from what
+servers decide and shared by all conversations. It reads the committed text when nothing else is to be done, in pieces
+that are short enough for the drafts of all conversations to come between; a draft reads the few tokens that are left.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class CompanionDrafter(MoaDrafter):
             guesser=guesser,
             forms=forms,
         )
+        self._agreement = companion.agreement
         self._trust = confidence or LearnedConfidence(0.0, PRIOR_EVIDENCE)
         self._decided: set[int] = set()  # positions of answers' tokens for which no choice was known
         self._context_tokens = companion.context_tokens
@@ -84,18 +85,19 @@ class CompanionDrafter(MoaDrafter):
         if expected is None:
             self._decided.update(range(first, first + len(tokens)))
         else:
-            self._trust.learn(math.exp(min(0.0, expected[1])), right=expected[0] == tokens[0])
+            self._learn(math.exp(min(0.0, expected[1])), right=expected[0] == tokens[0])
 
-    def read_on(self, *, writes: bool) -> bool:
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         """As of `ReadingDrafter`."""
         state = self._state
         is_wanted = (writes or self._drafts) and self._has_room(len(state.tokens))
         if not is_wanted or state.unread < LEAST_PIECE:
             return False
         began = time.perf_counter()
-        for asked in state.read(self._piece, ASKED_EVERY):
+        every = ASKED_EVERY if sampling.constraint is None else 0  # of a form the model knows nothing
+        for asked in state.read(self._piece, every, sampling):
             if asked.position in self._decided:
-                self._trust.learn(asked.chance, right=asked.is_chosen)
+                self._learn(asked.chance, right=asked.is_chosen)
         took_ms = 1e3 * (time.perf_counter() - began)
         if took_ms > PIECE_MS:
             self._piece = max(LEAST_PIECE, self._piece // 2)
@@ -119,6 +121,10 @@ class CompanionDrafter(MoaDrafter):
         written = self._draft.write(draft, sampling, guarded=False, copies=False)
         return written.token, self._trust.chance(written)
 
+    def _learn(self, stated: float, *, right: bool) -> None:
+        self._trust.learn(stated, right=right)
+        self._agreement.add(right=right)
+
     def _may_draft(self) -> bool:
         return self._drafts and self._has_room(len(self._state.tokens))
 
@@ -139,6 +145,6 @@ class CompanionPair(PairedDrafter):
         super().__init__(online, companion)
         self._companion = companion
 
-    def read_on(self, *, writes: bool) -> bool:
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         """As of `ReadingDrafter`: no draft waits for the companion."""
-        return writes and self._companion.read_on(writes=True)
+        return writes and self._companion.read_on(sampling, writes=True)

@@ -122,6 +122,7 @@ class DeviceDrafting:
     def tell(self, text: Sequence[int], hashes: PrefixHashes) -> None:
         """Gives the drafter the committed text; memory rows of what it must forget are dropped too."""
         if self._thread is not None:
+            self._thread.sampling = self._answers.conversation.sampling
             self.memory.crop(self._thread.tell(text, hashes))
 
     def read_question(self, text: Sequence[int], hashes: PrefixHashes) -> None:

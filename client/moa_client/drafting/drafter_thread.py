@@ -43,11 +43,15 @@ class DrafterThread:
         drafter: the device's.
         inbox: takes results, on the event loop.
         executor: shared with other conversations, whose calls take turns; None: one of its own.
+
+    Attributes:
+        sampling: of the newest answer.
     """
 
     def __init__(self, drafter: ClientDrafter, inbox: ResultInbox, executor: DrafterExecutor | None = None) -> None:
         self.drafter = drafter
         self.busy = False
+        self.sampling = Sampling(0.0)
         self._inbox = inbox
         self._is_closed = False
         self._executor = executor or DrafterExecutor()
@@ -193,7 +197,7 @@ class DrafterThread:
         if self._reader is None or self._is_closed:
             return False
         began = time.monotonic()
-        is_left = self._reader.read_on(writes=writes)
+        is_left = self._reader.read_on(self.sampling, writes=writes)
         self._read_seconds = time.monotonic() - began
         return is_left
 

@@ -85,10 +85,11 @@ class ClientDrafter(Protocol):
 class ReadingDrafter(ClientDrafter, Protocol):
     """A drafter that knows a text only once it has read it, and needs nothing else to write: it may begin answers."""
 
-    def read_on(self, *, writes: bool) -> bool:
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         """Reads a piece of the text, where there is one to read; whether there is more.
 
         Args:
+            sampling: of the newest answer, which tells how often the drafter's own choice is the target's.
             writes: for text without a server; else for a draft.
         """
         ...

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter.companion.agreement_record import remember_agreement
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.protocol.memory_codec import Codec
 
 from moa_client.conversation.answer_figures import LinkStatus
@@ -162,6 +164,7 @@ class Host:
         """Changes the drafter if server or link speed has changed so much that another one would be faster."""
         engine = conversation.engine
         device, step_ms = engine.device, engine.plain_step_ms
+        self._keep_agreement(device)
         if device.catalog is None or device.choice is None or step_ms is None:
             return
         choice = device.catalog.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
@@ -173,6 +176,12 @@ class Host:
         engine.change_device(changed)
         alone = changed.choice.alone if changed.choice is not None else ""
         conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
+
+    def _keep_agreement(self, device: Device) -> None:
+        """Keeps for the next start how often the companion was right."""
+        if (companion := device.companion) is not None:
+            root = cache_root(self.settings.cache_dir)
+            remember_agreement(root, companion.fingerprint, device.files.fingerprint, companion.agreement)
 
     async def _adopt(self, served: pb.DescribeResponse, device: Device) -> Device:
         """The device for the server's target, which conversations that a companion has begun continue with."""

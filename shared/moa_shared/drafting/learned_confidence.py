@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from moa_shared.drafting.written import WrittenToken
 
 MOST_EVIDENCE = 50.0  # of the past: some 1,000 tokens of a companion that is right nine times in ten
-PRIOR_EVIDENCE = 0.5  # of what was not measured: some ten tokens of the same
+PRIOR_EVIDENCE = 1.0  # of what was not measured: some twenty tokens; with half of it a few right ones promise too much
 _LEAST_DOUBT = 1e-6  # of a stated chance: nothing is certain
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from moa_kernels import F16, F32, Cache, KernelError, variant_name
 
+from moa_shared.drafter.companion.agreement_record import recall_agreement
 from moa_shared.drafter.companion.state import CompanionState
 from moa_shared.drafter.companion.vocabulary import check_vocabulary, token_count
 from moa_shared.drafter.layers.arithmetic import INT8
+from moa_shared.drafting.agreement import Agreement
 from moa_shared.errors import ConfigError, DiskFullError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layers import Weights
@@ -31,7 +33,7 @@ class Companion:
         network: over packed weights, of which all processes that hold it share one copy.
         columns: of its logits that are tokens of the target.
         weights_bytes: of those weights.
-        tokens_a_forward: that its drafts bring, with the target's own; 0: not known.
+        agreement: with the target, which all conversations count.
     """
 
     files: ModelFiles
@@ -40,7 +42,7 @@ class Companion:
     columns: int
     kv: str = F16
     weights_bytes: int = 0
-    tokens_a_forward: float = 0.0
+    agreement: Agreement = field(default_factory=Agreement)
 
     @property
     def name(self) -> str:
@@ -64,13 +66,15 @@ class Companion:
         """An empty cache, as a conversation's state has one."""
         return self.network.new_cache(kv=self.kv)
 
-    def beside(self, target: ModelFiles) -> Companion:
+    def beside(self, target: ModelFiles, cache_dir: Path | None = None) -> Companion:
         """The same model as companion of a target, of which only the tokenizer is read.
 
         Raises:
             MismatchError: it has another vocabulary.
         """
-        return replace(self, columns=_columns_for(target, self.files, self.tokenizer))
+        columns = _columns_for(target, self.files, self.tokenizer)
+        agreement = recall_agreement(cache_root(cache_dir), self.fingerprint, target.fingerprint)
+        return replace(self, columns=columns, agreement=agreement)
 
 
 def find_companion(spec: str, cache_dir: Path | None = None, progress: Progress | None = None) -> ModelFiles:
@@ -119,7 +123,8 @@ def load_companion(
         network = Network(packed, files.config, plain=weights != INT8)
     except ModelSourceError as error:
         raise _unusable(files, error) from error
-    return Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size)
+    agreement = recall_agreement(cache_root(cache_dir), files.fingerprint, target.fingerprint)
+    return Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size, agreement)
 
 
 def _columns_for(target: ModelFiles, files: ModelFiles, tokenizer: Tokenizer) -> int:

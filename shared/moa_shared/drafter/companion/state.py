@@ -6,6 +6,7 @@ first `_read` committed tokens and below them the draft under way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,11 @@ from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.models.network.network import Network
-from moa_shared.sampling.scores import log_softmax
+from moa_shared.sampling.coupling import draft_candidates
+from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.settings import Sampling
+
+LIKELIEST = Sampling(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +88,19 @@ class CompanionState(BaseState):
         """Committed tokens that the next draft must read first, besides the newest."""
         return max(0, len(self.tokens) - 1 - self._read)
 
-    def read(self, most: int, every: int = 0) -> list[ReadToken]:
+    def read(self, most: int, every: int = 0, sampling: Sampling = LIKELIEST) -> list[ReadToken]:
         """Reads up to `most` of the unread tokens ahead of the next draft.
 
         Args:
             every: at how manieth token is asked what the model would have said; 0: at none.
+            sampling: by which the target has chosen.
 
         Returns:
             what it would have said there.
         """
         if not self.unread:  # a draft may be under way
             return []
-        return self._fill(self._read, min(self._read + most, len(self.tokens) - 1), every)
+        return self._fill(self._read, min(self._read + most, len(self.tokens) - 1), every, sampling)
 
     def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, target's tokens] logits of the token after it.
@@ -129,18 +135,28 @@ class CompanionState(BaseState):
 
     # ------------------------------------------------------------ inside
 
-    def _fill(self, start: int, stop: int, every: int = 0) -> list[ReadToken]:
+    def _fill(self, start: int, stop: int, every: int = 0, sampling: Sampling = LIKELIEST) -> list[ReadToken]:
         """Reads committed tokens for their keys and values."""
         asked = []
         for positions in batches(start, stop):
             hidden = self._run(self.tokens[positions.start : positions.stop], run_of_text(positions))
             self._read = positions.stop
             if every:
-                chances = np.exp(log_softmax(self._logits(hidden[::every])))
-                for place, row in zip(positions[::every], chances, strict=True):
-                    token = int(row.argmax())
-                    asked.append(ReadToken(place + 1, float(row[token]), self.tokens[place + 1] == token))
+                asked += self._choices(positions[::every], self._logits(hidden[::every]), sampling)
         return asked
+
+    def _choices(self, places: range, logits: Rows, sampling: Sampling) -> list[ReadToken]:
+        """What the model would have chosen after these committed tokens, as a draft would have had it."""
+        before = None
+        if sampling.reads_text:
+            first = places.start + 1
+            before = TextBefore(self.tokens[:first], [self.tokens[first : place + 1] for place in places])
+        positions = [place + 1 for place in places]
+        best, tokens = draft_candidates(logits, positions, sampling, 1, before=before)
+        return [
+            ReadToken(position, math.exp(min(0.0, score)), self.tokens[position] == token)
+            for position, [score], [token] in zip(positions, best.tolist(), tokens.tolist(), strict=True)
+        ]
 
     def _run(self, tokens: Sequence[int], place: Placement) -> Rows:
         """What leaves the last layer for new rows, whose keys and values are appended."""

@@ -18,12 +18,13 @@ from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import Checkpoint, fresh_tensors
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
+from moa_shared.drafting.agreement import Agreement
 
 from tests.support.decoders import EVEN
 
 ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)
 DEEP = pb.Drafter(name="deep", fingerprint=b"d" * 32, tokens_a_forward=3.7)
-SMALL = SimpleNamespace(fingerprint="small", new_state=None, tokens_a_forward=5.0)  # a companion
+SMALL = SimpleNamespace(fingerprint="small", new_state=None, agreement=Agreement(1000, 930))  # a companion
 LEVEL_MS = {"small": 10.0, ONLINE.fingerprint.hex(): 4.0, DEEP.fingerprint.hex(): 7.5}
 
 
@@ -130,6 +131,22 @@ def test_a_companion_drafts_where_it_is_faster(measured: list[tuple[str, int]]) 
         assert beside.choose(ServerPace(9.0, 0.9, 0.5)).name == "online"
         assert beside.choose(None).name == here[-1].name  # the companion writes without a server anyhow
         assert beside.choose(ServerPace(0.0, 0.0, 0.5)).name == "online"
+
+
+def test_a_companion_that_turns_out_to_be_right_drafts_from_the_next_answer_on(
+    measured: list[tuple[str, int]],
+) -> None:
+    agreement, server = Agreement(), ServerPace(80.0, 0.9, 0.5)
+    companion = SimpleNamespace(fingerprint="small", new_state=None, agreement=agreement)
+    beside = catalog(ONLINE, companion=companion)
+    assert beside.choose(server).name == "online"
+    for _ in range(100):
+        agreement.add(right=True)
+    assert beside.choose(server, "online").name == COMPANION
+    for _ in range(100):
+        agreement.add(right=False)
+    assert beside.choose(server, COMPANION).name == "online"
+    assert len(measured) == 2  # once each
 
 
 def test_a_companion_drafts_where_nobody_else_does_unless_it_is_too_slow(measured: list[tuple[str, int]]) -> None:

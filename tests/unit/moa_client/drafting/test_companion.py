@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from moa_client.drafting import companion as module
 from moa_client.drafting.companion import LEAST_PIECE, CompanionDrafter, CompanionPair
 from moa_client.drafting.drafters import LookupDrafter, ReadingDrafter
 from moa_kernels import F32
+from moa_shared.drafter.companion.agreement_record import recall_agreement, remember_agreement
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafting import CHAIN, TextGuesser, draft_chain
 from moa_shared.drafting.learned_confidence import LearnedConfidence
@@ -49,7 +51,7 @@ def test_pieces_become_as_large_as_their_time_allows(clock: list[float]) -> None
     reading = drafter()
     reading.restart(text(120))
     unread = [119]
-    while reading.read_on(writes=True):
+    while reading.read_on(GREEDY, writes=True):
         unread.append(reading._state.unread)
         clock[0] = 0.0 if len(unread) < 3 else 1.0
     assert unread == [119, 111, 95, 63, 47, 39, 31, 23, 15]
@@ -60,7 +62,7 @@ def test_what_is_read_ahead_changes_nothing() -> None:
     ahead, at_once = drafter(), drafter()
     for each in (ahead, at_once):
         each.restart(text(60))
-    while ahead.read_on(writes=True):
+    while ahead.read_on(GREEDY, writes=True):
         pass
     assert ahead.write(EMPTY, GREEDY) == pytest.approx(at_once.write(EMPTY, GREEDY))
     assert ahead.draft(GREEDY) == at_once.draft(GREEDY)
@@ -73,7 +75,7 @@ def test_beyond_the_texts_that_it_was_made_for_it_says_nothing() -> None:
     assert token is not None
     assert full.write(DraftTree.chain([token[0]]), GREEDY) is None
     full.commit([token[0]])
-    assert not full.read_on(writes=True)
+    assert not full.read_on(GREEDY, writes=True)
     assert not full.draft(GREEDY)
     assert not full.grow(EMPTY, GREEDY).tokens
 
@@ -91,7 +93,7 @@ def test_what_the_conversation_repeats_is_never_written_for_what_the_model_says(
 def test_one_that_is_too_slow_to_draft_writes_all_the_same() -> None:
     slow = drafter(drafts=False)
     slow.restart(text(40))
-    assert not slow.read_on(writes=False)
+    assert not slow.read_on(GREEDY, writes=False)
     assert not slow.draft(GREEDY)
     assert not slow.grow(EMPTY, GREEDY).tokens
     assert slow.write(EMPTY, GREEDY) is not None
@@ -103,8 +105,8 @@ def test_beside_another_drafter_it_writes_and_no_draft_waits_for_it() -> None:
     assert isinstance(pair, ReadingDrafter)
     assert not isinstance(LookupDrafter(4), ReadingDrafter)
     assert not pair.reads_memory
-    assert not pair.read_on(writes=False)
-    assert pair.read_on(writes=True)
+    assert not pair.read_on(GREEDY, writes=False)
+    assert pair.read_on(GREEDY, writes=True)
     pair.commit([3])
     assert pair.write(EMPTY, GREEDY) is not None
 
@@ -120,13 +122,40 @@ def test_it_learns_from_what_the_target_says_while_it_drafts_and_while_it_only_r
         reading.commit([token[0]])
     assert drafting._trust.shift > 0.5
     assert reading._trust.shift == 0.0
-    while reading.read_on(writes=True):
+    while reading.read_on(GREEDY, writes=True):
         pass
     assert reading._trust.shift > 0.5
     question.commit(drafting._state.tokens[20:])  # of nobody knows whom
-    while question.read_on(writes=True):
+    while question.read_on(GREEDY, writes=True):
         pass
     assert question._trust.shift == 0.0
+    counted = [(each._agreement.tokens, each._agreement.right) for each in (drafting, reading, question)]
+    assert counted[0] == (40, 40)
+    assert counted[1][0] == counted[1][1] >= 8
+    assert counted[2] == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.8, seed=3), Sampling(0.0, repeat_penalty=3.0)], ids=["sampled", "penalties"]
+)
+def test_while_it_only_reads_it_is_judged_by_what_it_would_have_written_in_that_sampling(
+    tmp_path: Path, sampling: Sampling
+) -> None:
+    """A server whose model is the same says the same; the likeliest token is another one, more often than not."""
+    writing, reading = drafter(), drafter()
+    for each in (writing, reading):
+        each.restart(text(20))
+    for _ in range(40):
+        token = writing.write(EMPTY, sampling)
+        assert token is not None
+        writing.commit([token[0]])
+        reading.commit([token[0]])
+    while reading.read_on(sampling, writes=True):
+        pass
+    assert reading._agreement.tokens >= 8
+    assert reading._agreement.right == reading._agreement.tokens
+    remember_agreement(tmp_path, "small", "large", reading._agreement)
+    assert recall_agreement(tmp_path, "small", "large") == reading._agreement
 
 
 def test_what_the_target_says_instead_lowers_the_chances_of_all_conversations() -> None:

@@ -19,6 +19,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.thin_memory import THIN, ThinMemory
+from moa_shared.sampling.settings import Sampling
 
 SILENCE_MS = 60_000.0
 AUTO = StandaloneRule("auto", least_chance=0.5, end_ms=3_000.0, leave_ms=20_000.0)
@@ -65,7 +66,7 @@ def test_a_user_waits_for_a_device_that_cannot_write(rule: StandaloneRule, is_re
 class Reader(LookupDrafter):
     """Reads texts itself."""
 
-    def read_on(self, *, writes: bool) -> bool:
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         return False
 
 

@@ -58,7 +58,7 @@ class Reader(LookupDrafter):
     def restart(self, tokens: Sequence[int]) -> None:
         self.done.append("restart")
 
-    def read_on(self, *, writes: bool) -> bool:
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         if self.pieces and writes:
             self.pieces -= 1
             self.done.append("read")
