@@ -40,3 +40,6 @@ class RecordingDrafter:
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         self.states += range(start, start + len(rows))
+
+    def catch_up(self, most: int) -> bool:
+        return True

@@ -108,6 +108,9 @@ class OracleDrafter:
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Does nothing: the oracle needs no state of the target."""
 
+    def catch_up(self, most: int) -> bool:
+        return True
+
     # ------------------------------------------------------------ drafting
 
     @property

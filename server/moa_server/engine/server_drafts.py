@@ -15,7 +15,7 @@ from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
-from moa_server.drafting.session_drafter import DrafterRecord, Guess, SessionDrafter
+from moa_server.drafting.session_drafter import DrafterRecord, Guess, ReadingRoom, SessionDrafter
 from moa_server.engine.stepper import MemorySource, SessionTensors, Work
 from moa_server.session.verification import StepPlan, Verification
 
@@ -81,11 +81,11 @@ class ServerDrafts:
         """Adds what forms force, and the server's nodes, to the plans; returns how long that took, in ms."""
         began = time.perf_counter()
         forced = {each: self._add_forced(each) for each in work if each.drafts_forced}
-        rows = sum(each.rows for each in work) - 1
+        rows, room = sum(each.rows for each in work) - 1, ReadingRoom()
         for each in work:
             if (order := each.order) is not None:
                 order = replace(order, most_nodes=max(0, order.most_nodes - forced.get(each, 0)))
-                each.guess = self._guess(each.tensors, each.plan, order, price, rows)
+                each.guess = self._guess(each.tensors, each.plan, order, price, rows, room)
             if each.guess is not None:
                 each.plan = each.plan.extend(each.guess.tree, each.plan.own_nodes + each.guess.own)
                 rows += each.guess.own
@@ -107,7 +107,13 @@ class ServerDrafts:
                 drafter.learn(each.guess, each.outcome.taken)
 
     def _guess(
-        self, tensors: SessionTensors, plan: StepPlan, order: DraftOrder, price: TimePrice, rows: int
+        self,
+        tensors: SessionTensors,
+        plan: StepPlan,
+        order: DraftOrder,
+        price: TimePrice,
+        rows: int,
+        room: ReadingRoom,
     ) -> Guess | None:
         source = tensors.source
         if source is None or source.drafter is None:
@@ -128,7 +134,9 @@ class ServerDrafts:
             rule = GrowthRule(rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
             sampling = plan.sampling
             read_rows = tensors.read_for_drafter
-            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, read_rows, plan.cached, plan.form)
+            return tensors.drafter.guess(
+                plan.tree, order.covered, sampling, rule, read_rows, plan.cached, room, plan.form
+            )
         except Exception as error:
             tensors.drafter = None
             log.error("the server's drafter failed: the session goes on without it", exc_info=error)

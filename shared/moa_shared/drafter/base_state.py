@@ -34,6 +34,10 @@ class BaseState:
         """Position of the first token to guess."""
         return len(self.tokens)
 
+    def catch_up(self, most: int) -> bool:
+        """As of `ConversationDrafter`; there is no need to for kinds that begin fast, however long the text is."""
+        return True
+
     def _check_begin(self) -> None:
         """Raises InternalError: there is no token yet."""
         if not self.tokens:

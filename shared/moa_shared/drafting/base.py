@@ -96,3 +96,7 @@ class ConversationDrafter(GrowingDrafter, Protocol):
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Adds the state that enters the first reused layer, [rows, hidden size] float32."""
         ...
+
+    def catch_up(self, most: int) -> bool:
+        """Reads up to `most` committed tokens ahead of the next draft; whether that can begin without reading many."""
+        ...

@@ -73,6 +73,10 @@ class BaselineState(BaseState):
 
     # ------------------------------------------------------------ drafting
 
+    def catch_up(self, most: int) -> bool:
+        """As of `ConversationDrafter`; tokens after the newest feature are left to `begin`."""
+        return self._drafting or self._fill(most)
+
     def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, draft vocab] logits of the token after it.
 
@@ -81,20 +85,9 @@ class BaselineState(BaseState):
         """
         self._check_begin()
         self._drop_draft()
-        rows = len(self.tokens) - self._offset
-        true, known = rows, rows
-        if self.decoder.reads_features:
-            true = self._true
-            while true < rows and true in self._features:
-                true += 1
-            corrected = [row for row in self._predicted if row in self._features]
-            self._keep_rows(min([len(self._outputs), *corrected, *([self._true] if true > self._true else [])]))
-            known = min(rows, max(self._features, default=rows - 1) + 1)
-        for positions in batches(len(self._outputs), known):
-            self._read(positions)
-        for row in range(len(self._outputs), rows):
+        self._fill(len(self.tokens))
+        for row in range(len(self._outputs), len(self.tokens) - self._offset):
             self._read(range(row, row + 1))
-        self._true = true
         self._drafting = True
         return self.decoder.logits(self._newest()[None])
 
@@ -127,6 +120,26 @@ class BaselineState(BaseState):
     def _newest(self) -> Rows:
         """The newest committed token's output; zeros before the first row."""
         return self._outputs[-1] if self._outputs else np.zeros(self.decoder.config.hidden_size, np.float32)
+
+    def _fill(self, most: int) -> bool:
+        """Computes up to `most` rows, of those before which features have come anew too; whether there are no more.
+
+        Those after the newest feature are none of them: each takes the output of the one before.
+        """
+        rows = max(0, len(self.tokens) - self._offset)
+        true, known = rows, rows
+        if self.decoder.reads_features:
+            true = self._true
+            while true < rows and true in self._features:
+                true += 1
+            corrected = [row for row in self._predicted if row in self._features]
+            self._keep_rows(min([len(self._outputs), *corrected, *([self._true] if true > self._true else [])]))
+            known = min(rows, max(self._features, default=rows - 1) + 1)
+        stop = min(known, len(self._outputs) + most)
+        for positions in batches(len(self._outputs), stop):
+            self._read(positions)
+        self._true = min(true, len(self._outputs))
+        return stop == known
 
     def _read(self, positions: range) -> None:
         """Computes the rows of committed tokens."""

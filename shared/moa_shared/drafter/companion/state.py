@@ -102,6 +102,11 @@ class CompanionState(BaseState):
             return []
         return self._fill(self._read, min(self._read + most, len(self.tokens) - 1), every, sampling)
 
+    def catch_up(self, most: int) -> bool:
+        """As of `ConversationDrafter`."""
+        self.read(most)
+        return not self.unread
+
     def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, target's tokens] logits of the token after it.
 

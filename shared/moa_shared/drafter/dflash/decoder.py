@@ -86,27 +86,32 @@ class BlockDecoder:
         """What enters the first layer for a block that begins with this token, [block size, hidden size]."""
         return self._target.rows(EMBEDDINGS, [token] + [self.config.mask_token] * (self.config.block_size - 1))
 
-    def segment(self, cache: Cache, position: int) -> Segment:
-        """The rows of a block that begins at this position: each sees all of the context, and the whole block."""
+    def segment(self, cache: Cache, position: int, unseen: Sequence[int] = ()) -> Segment:
+        """The rows of a block that begins at this position: each sees the whole block, and all of the context but the
+        rows `unseen` of the cache, which are ascending.
+        """
         size, held = self.config.block_size, cache.length
+        seen = unseen[0] if unseen else held + size
+        behind = np.setdiff1d(np.arange(seen, held + size, dtype=np.int32), np.array(unseen, np.int32))
         return Segment(
             cache,
             held,
             np.arange(position, position + size, dtype=np.int32),
-            np.full(size, held + size, np.int32),
-            np.zeros(size + 1, np.int32),
-            np.empty(0, np.int32),
+            np.full(size, seen, np.int32),
+            np.arange(size + 1, dtype=np.int32) * np.int32(len(behind)),
+            np.tile(behind, size),
         )
 
-    def block(self, cache: Cache, token: int, position: int) -> Rows:
+    def block(self, cache: Cache, token: int, position: int, unseen: Sequence[int] = ()) -> Rows:
         """The rows of a block that guess, after the final norm, [block levels, hidden size].
 
         Args:
             cache: the context, and nothing else afterwards either.
             position: of the token that the block begins with.
+            unseen: rows of the cache that it must not see, ascending.
         """
         config = self.config
-        out, _ = self.stack.run(self.inputs(token), [self.segment(cache, position)])
+        out, _ = self.stack.run(self.inputs(token), [self.segment(cache, position, unseen)])
         return self.arithmetic.norm(out[config.block_size - config.block_levels :], self._norm, config.rms_norm_eps)
 
     def logits(self, features: Rows) -> Rows:

@@ -4,7 +4,7 @@ One forward guesses a whole block below the newest token, without knowing what s
 on its depth alone (DFlash), or on its depth and its token (DSpark). So only the first level of a draft takes a forward.
 A text that goes on below a block, as a device writes it without a server, begins another one at its last token.
 Invariants: the cache holds context rows and nothing else; each key carries its own position, so rows may come in any
-order, and those that are missing are not seen.
+order, and those that are missing are not seen. A block sees rows of positions before its first token alone.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class BlockState(BaseState):
             root, decoder = len(self.tokens) - 1, self.decoder
             token = self.tokens[-1] if anchor == ROOT else self._nodes.tokens[anchor]
             position = root if anchor == ROOT else root + self._nodes.depths[anchor]
-            self._blocks[anchor] = decoder.logits(decoder.block(self._context.cache, token, position))
+            unseen = self._context.rows_from(position)  # the newest token's may have come
+            self._blocks[anchor] = decoder.logits(decoder.block(self._context.cache, token, position, unseen))
         return self._blocks[anchor]
 
     def _drop_draft(self) -> None:

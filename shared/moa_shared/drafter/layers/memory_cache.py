@@ -53,6 +53,12 @@ class MemoryCache:
         self._positions += positions
         self._held.update(positions)
 
+    def rows_from(self, position: int) -> list[int]:
+        """The cache's rows of this position and later ones, ascending."""
+        if max(self._held, default=-1) < position:
+            return []
+        return [row for row, each in enumerate(self._positions) if each >= position]
+
     def crop(self, length: int) -> None:
         """Forgets the rows of positions from `length` on."""
         if max(self._held, default=-1) < length:

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.drafting.session_drafter import (
+    FEW_TOKENS,
     PROMPT_ROWS,
+    ROWS_A_FORWARD,
     DrafterRecord,
     Guess,
     OwnDrafter,
+    ReadingRoom,
     Rows,
     SessionDrafter,
 )
@@ -89,13 +92,15 @@ class Bench:
         rate: float = 0.08,
         most_nodes: int = 8,
         step_ms: float = 2.0,
+        room: ReadingRoom | None = None,
     ) -> Guess:
         rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, step_ms, 0.5, most_nodes)
 
         def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)
 
-        return self.session.guess(arrived, covered, GREEDY, rule, read, len(self.tokens) - 1)
+        room = room or ReadingRoom()
+        return self.session.guess(arrived, covered, GREEDY, rule, read, len(self.tokens) - 1, room)
 
 
 def test_it_drafts_as_deep_as_pays() -> None:
@@ -297,14 +302,14 @@ class BlockDrafter(CountingDrafter):
         return super().expand(tokens, parents)
 
 
-def block_bench() -> Bench:
+def block_bench(tokens: Sequence[int] = (1, 2, 3)) -> Bench:
     made: list[BlockDrafter] = []
 
     def make() -> BlockDrafter:
         made.append(BlockDrafter())
         return made[-1]
 
-    bench = Bench([1, 2, 3], DrafterRecord(2.0, 5), kind=OwnDrafter(make, 100, reads_all_rows=True, block_levels=5))
+    bench = Bench(tokens, DrafterRecord(2.0, 5), kind=OwnDrafter(make, 100, reads_all_rows=True, block_levels=5))
     bench.drafter = made[-1]
     return bench
 
@@ -331,12 +336,36 @@ def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
     assert bench.drafter.steps == steps
 
 
-def test_a_drafter_that_knows_only_rows_reads_all_of_them() -> None:
-    bench = block_bench()
-    bench.guess()
-    bench.commit(*range(4, 204))
-    bench.guess()
+def test_a_drafter_that_knows_only_rows_reads_all_of_them_some_before_each_forward() -> None:
+    """And only copies while it is behind; what that takes is no measure of its steps."""
+    prompt = [*range(4, 204), 400, 401, 402, 400, 401]
+    bench = block_bench(prompt)
+    record = bench.record
+    before = record.step_ms.mean, record.follow_ms.mean
+    for forward, copied, token in ((1, (402,), 500), (2, (), 450), (3, (), 300)):
+        guess = bench.guess()
+        assert guess.tree.tokens[:1] == copied
+        assert guess.reaches == ()
+        assert bench.drafter.memory == list(range(forward * ROWS_A_FORWARD))
+        bench.session.learn(guess, [token])
+        bench.commit(token)
+    assert not bench.drafter.steps
+    assert bench.guess().tree.tokens[:2] == (301, 302)
     assert bench.drafter.memory == list(range(len(bench.tokens) - 1))
+    assert (record.step_ms.mean, record.follow_ms.mean) == before
+    bench.commit(301)
+    bench.guess()
+    assert record.step_ms.mean < before[0]
+
+
+def test_sessions_share_what_is_read_before_a_forward_and_none_misses_the_newest_tokens() -> None:
+    prompts = [block_bench(range(500)) for _ in range(2)]
+    third = block_bench()
+    room = ReadingRoom()
+    for bench in (*prompts, third):
+        bench.guess(room=room)
+    assert [len(bench.drafter.memory) for bench in prompts] == [ROWS_A_FORWARD, FEW_TOKENS]
+    assert third.drafter.steps == 1
 
 
 def test_the_guesses_of_a_block_are_judged_though_its_draft_is_dropped_before_the_target_chooses() -> None:

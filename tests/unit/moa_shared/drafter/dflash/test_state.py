@@ -107,6 +107,30 @@ def test_a_block_sees_all_rows_that_have_come_and_itself(weights: str, tolerance
     assert drafter.memory_rows == 20
 
 
+def test_a_block_sees_no_row_of_its_first_token_nor_of_later_ones() -> None:
+    """Wherever they are among the others: rows come in any order, and a text may be cut back to any token."""
+    drafter = state()
+    drafter.extend(list(range(21)))
+    drafter.append_memory(0, ROWS[:20])
+    for length in (21, 16):
+        drafter.crop(length)
+        without = state()
+        without.extend(drafter.tokens)
+        without.append_memory(0, ROWS[: length - 1])
+        theirs = chain_logits(without, [7] * 4)
+        drafter.append_memory(0, ROWS[:length])
+        np.testing.assert_allclose(chain_logits(drafter, [7] * 4), theirs, rtol=0, atol=1e-5)
+        mixed = state()
+        mixed.extend(drafter.tokens)
+        for start in range(length - 1, -1, -3):
+            mixed.append_memory(max(0, start - 2), ROWS[max(0, start - 2) : start + 1])
+        np.testing.assert_allclose(chain_logits(mixed, [7] * 4), theirs, rtol=0, atol=1e-5)
+        mixed.extend([1])
+        without.extend([1])
+        without.append_memory(length - 1, ROWS[length - 1 : length])
+        np.testing.assert_allclose(mixed.begin(), without.begin(), rtol=0, atol=1e-5)  # nothing is lost
+
+
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_block_without_any_row_or_with_one(biased: bool) -> None:
     drafter, own = state(qkv_bias=biased), tensors(qkv_bias=biased)

@@ -85,6 +85,27 @@ def test_rows_that_come_late_change_nothing_in_the_end() -> None:
     np.testing.assert_allclose(late.begin(), whole.begin(), rtol=0, atol=1e-5)
 
 
+def test_a_text_read_in_pieces_gives_the_same_draft_and_leaves_little_to_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = made()
+    rows = rows_of(checkpoint)
+    whole, behind = state_of(checkpoint), state_of(checkpoint)
+    for state in (whole, behind):
+        state.extend(TEXT)
+    whole.append_memory(0, rows)
+    behind.append_memory(0, rows[:5])
+    assert not behind.catch_up(4)
+    behind.append_memory(5, rows[5:])
+    assert not behind.catch_up(3)
+    assert behind.catch_up(3)
+    expected = whole.begin()
+    monkeypatch.setattr(behind, "_read", None)  # nothing is left to read
+    np.testing.assert_allclose(behind.begin(), expected, rtol=0, atol=1e-5)
+    assert behind.catch_up(3)  # which leaves a draft alone
+    assert len(behind.expand([4], [-1])) == 1
+
+
 def test_rows_of_the_newest_tokens_count_though_older_ones_never_come() -> None:
     checkpoint = made()
     rows = rows_of(checkpoint)
