@@ -435,8 +435,7 @@ def test_a_question_is_asked_again_taken_back_and_edited(served: Served, termina
     terminal.at_prompt("/set temperature 0.8\r")
     terminal.wait_for("temperature is 0.8 now")
     terminal.at_prompt("/retry\r")
-    terminal.wait_for("Asked again, with another seed.")
-    terminal.wait_for("cut after")
+    terminal.wait_for("Asked again, with another seed.")  # by which the answer may end early
     terminal.at_prompt("/set seed 0\r")
     terminal.wait_for("seed is 0 now")
     terminal.at_prompt("/retry\r")
