@@ -51,7 +51,7 @@ def test_a_device_drafts_within_the_form_where_it_has_the_library(
     accepted = {}
     for has_library in (True, False):
         if not has_library:
-            monkeypatch.setattr("moa_client.device.loading.constraint_compiler", lambda *_, **__: None)
+            monkeypatch.setattr("moa_client.device.new_drafters.constraint_compiler", lambda *_, **__: None)
         with asyncio.Runner() as runner:
             device = load_split_device(runner, client_settings(server=exact_server))
             split = SplitClient(runner, exact_server, device, mode=mode)

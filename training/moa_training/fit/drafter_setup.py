@@ -77,11 +77,21 @@ def _mask_token(wanted: DrafterSettings, vocab_size: int) -> int:
 
 
 def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
-    """Those of the settings, or the authors' for a target of so many layers; none where they read none."""
+    """Those of the settings, or the authors' for a target of so many layers; none where they read none.
+
+    Raises:
+        ConfigError: it has too few layers for the authors'.
+    """
     if wanted.state_entries is not None:
         return wanted.state_entries
+    entries: tuple[int, ...] = ()
     if wanted.kind == EAGLE3:
-        return 2, layers // 2, layers - 3
-    if wanted.kind != DFLASH:
-        return ()
-    return tuple(1 + round(1 + each * (layers - 4) / 4) for each in range(5))
+        entries = 2, layers // 2, layers - 3
+    elif wanted.kind == DFLASH:
+        entries = tuple(1 + round(1 + each * (layers - 4) / 4) for each in range(5))
+    if list(entries) != sorted(set(entries)):
+        raise ConfigError(
+            f"A target of {layers} layers has too few for the states that {wanted.kind} reads.",
+            hint="Choose them with drafter.state_entries.",
+        )
+    return entries

@@ -50,5 +50,7 @@ def test_the_states_read_are_the_authors_unless_they_are_chosen(
     assert configured(30).state_entries == entries
     assert configured(30).head_norms  # as the target's
     assert configured(30, state_entries=[0, 30]).state_entries == (0, 30)
-    with pytest.raises(ConfigError, match="state_entries must be 0 to target_layers"):
+    with pytest.raises(ConfigError, match="A target of 2 layers has too few"):
         configured(2)
+    with pytest.raises(ConfigError, match="state_entries must be 0 to target_layers"):
+        configured(30, state_entries=[31])
