@@ -17,6 +17,7 @@ from moa_shared.drafter import DrafterConfig, DraftState
 from moa_shared.drafter.companion.state import CompanionState
 from moa_shared.drafter.dflash.state import BlockState
 from moa_shared.models.sources.digest import recall, remember
+from moa_shared.programs.elapsed import ms_since
 
 CONTEXT_TOKENS = 128  # before the measured levels: a question and the first lines of its answer
 LEVELS = 5
@@ -77,7 +78,7 @@ def _measure(state: DraftState | BlockState | CompanionState, breadth: int) -> f
         for _ in range(LEVELS):
             began = time.perf_counter()
             state.begin()
-            took.append(1e3 * (time.perf_counter() - began) / state.most_depth)
+            took.append(ms_since(began) / state.most_depth)
         return median(took)
     state.begin()
     for level in range(LEVELS):
@@ -85,5 +86,5 @@ def _measure(state: DraftState | BlockState | CompanionState, breadth: int) -> f
         parents = [max(-1, first - breadth + node) for node in range(breadth)] if level else [-1] * breadth
         began = time.perf_counter()
         state.expand(list(range(breadth)), parents)
-        took.append(1e3 * (time.perf_counter() - began))
+        took.append(ms_since(began))
     return median(took)

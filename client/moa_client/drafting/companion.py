@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from moa_shared.drafting import Growth, GrowthShape, TextGuesser
 from moa_shared.drafting.learned_confidence import PRIOR_EVIDENCE, LearnedConfidence
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from moa_shared.drafter.companion.loading import Companion
     from moa_shared.drafter.companion.state import CompanionState
 
-LEAST_PIECE, MOST_PIECE = 8, 512  # tokens; eight take little more time than one (AVX2: 11.7 and 8.4 ms of 135M weights)
+# Tokens; eight take little more time than one: 11.7 and 8.4 ms with weights of 135M (AMD EPYC with AVX-512 VNNI).
+LEAST_PIECE, MOST_PIECE = 8, 512
 MOST_DECIDED = 16  # tokens of a verdict; more at once are a question, or what a server has checked afterwards
 ASKED_EVERY = 4  # tokens of a piece: of the head a quarter of the work
 PIECE_MS = 15.0  # of a piece: a draft for the server comes no later than by this
@@ -98,7 +100,7 @@ class CompanionDrafter(MoaDrafter):
         for asked in state.read(self._piece, every, sampling):
             if asked.position in self._decided:
                 self._learn(asked.chance, right=asked.is_chosen)
-        took_ms = 1e3 * (time.perf_counter() - began)
+        took_ms = ms_since(began)
         if took_ms > PIECE_MS:
             self._piece = max(LEAST_PIECE, self._piece // 2)
         elif 2 * took_ms < PIECE_MS:

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 from moa_shared.errors import InternalError, MoaError, ProtocolError
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
@@ -210,7 +211,7 @@ class DrafterThread:
     def _grow(self, step: DraftStep, sampling: Sampling, *, is_typical: bool) -> DraftExtended:
         began = time.perf_counter()
         growth = self.drafter.grow(step.draft, sampling)
-        took_ms = 1e3 * (time.perf_counter() - began)
+        took_ms = ms_since(began)
         return DraftExtended(step, growth, took_ms if is_typical else None)
 
     def _draft(self, committed: int, sampling: Sampling) -> DraftCompleted:

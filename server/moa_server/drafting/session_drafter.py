@@ -18,6 +18,7 @@ from moa_shared.constraints.draft_form import DraftForm
 from moa_shared.drafting import ConversationDraft, ConversationDrafter, GrowthShape, NgramTable, TextGuesser
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
@@ -200,7 +201,7 @@ class SessionDrafter:
             began = time.perf_counter()
             offered = growing.offer(pool, sampling, least)
             if step_ms is not None:  # what a block says of its nodes is looked up as they are offered
-                record.step_ms.add(step_ms + (_ms_since(began) if self._drafter.block_levels else 0.0))
+                record.step_ms.add(step_ms + (ms_since(began) if self._drafter.block_levels else 0.0))
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
             steps += [len(reaches) - 1] * len(offered.tokens)
             if trial.is_dropped or len(steps) >= rule.most_nodes:
@@ -218,10 +219,10 @@ class SessionDrafter:
                 if not self._follow(read_rows, cached, room):
                     break
                 if typical:
-                    record.follow_ms.add(_ms_since(began))
+                    record.follow_ms.add(ms_since(began))
             began = time.perf_counter()
             self._draft.growing.expand(pool, sampling)
-            step_ms = _ms_since(began) if typical or reaches else None
+            step_ms = ms_since(began) if typical or reaches else None
             reaches.append(reach)
         first = len(arrived)
         chances = self._draft.growing.chances(pool, sampling)[first:]  # a later step may have thought better of a node
@@ -293,10 +294,6 @@ class SessionDrafter:
                 start = max(read, cached - most)
                 self._draft.remember(start, read_rows(plane, start, cached), state=plane is Plane.REUSED_STATE)
                 self._read[plane] = cached
-
-
-def _ms_since(began: float) -> float:
-    return 1e3 * (time.perf_counter() - began)
 
 
 def _own_path(guess: Guess, taken: Sequence[int]) -> list[int]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from moa_shared.programs.elapsed import ms_since
+
 from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.committer import Committer, ForwardFacts
 from moa_server.engine.live.live_session import LiveSession
@@ -29,7 +31,7 @@ from moa_server.engine.rows.row_coder import RowCoder
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
 from moa_server.engine.thread.inference_thread import InferenceThread
-from moa_server.engine.thread.session_jobs import SessionJobs, ms_since
+from moa_server.engine.thread.session_jobs import SessionJobs
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import KeptPlane
 from moa_server.session.verification import Verification

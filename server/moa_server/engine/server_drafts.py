@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import CostLine
@@ -89,7 +90,7 @@ class ServerDrafts:
             if each.guess is not None:
                 each.plan = each.plan.extend(each.guess.tree, each.plan.own_nodes + each.guess.own)
                 rows += each.guess.own
-        return 1e3 * (time.perf_counter() - began)
+        return ms_since(began)
 
     @staticmethod
     def _add_forced(work: DraftedWork) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from moa_shared.errors import ConfigError
+from moa_shared.programs.elapsed import ms_since
 
 from moa_server.verifier.cache import KVCache
 from moa_server.verifier.target import Target, TargetOutput
@@ -86,6 +87,6 @@ def _compare(single: list[TargetOutput], output: TargetOutput, alone: np.ndarray
 def _timed(target: Target, cache: KVCache, tokens: list[int], parents: tuple[int, ...] | None) -> float:
     began = time.perf_counter()
     target.forward(cache, tokens, parents)
-    taken_ms = 1e3 * (time.perf_counter() - began)
+    taken_ms = ms_since(began)
     cache.crop(1)
     return taken_ms

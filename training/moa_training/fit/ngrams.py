@@ -21,7 +21,7 @@ from moa_training.data.shards import TokenRow
 
 Context = tuple[int, ...]
 MOST_TOKENS = 4  # of a context
-HELD_BACK = 8  # every so manieth row corrects the chances
+HELD_BACK = 8  # one row of so many corrects the chances
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from moa_shared.programs.elapsed import ms_since
+
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.planning.forward_part import ForwardPart
 from moa_server.engine.stepper import CodedRows, Stepper
-from moa_server.engine.thread.session_jobs import SessionJobs, ms_since
+from moa_server.engine.thread.session_jobs import SessionJobs
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.verification import Verification
 

@@ -6,7 +6,6 @@ State: the event loop. Invariant: a session's job that fails ends that session, 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -94,8 +93,3 @@ def _give(future: asyncio.Future[T], result: T) -> None:
 def _fail(future: asyncio.Future[T], error: Exception) -> None:
     if not future.done():
         future.set_exception(public_error(error))
-
-
-def ms_since(began: float) -> float:
-    """Milliseconds since a moment of `time.perf_counter`."""
-    return 1000.0 * (time.perf_counter() - began)

@@ -92,7 +92,7 @@ class CompanionState(BaseState):
         """Reads up to `most` of the unread tokens ahead of the next draft.
 
         Args:
-            every: at how manieth token is asked what the model would have said; 0: at none.
+            every: of so many tokens, one is looked at for what the model would have said; 0: none is.
             sampling: by which the target has chosen.
 
         Returns:

@@ -16,6 +16,7 @@ from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafting import CHAIN, TextGuesser, draft_chain
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.models.network.network import Network
+from moa_shared.programs import elapsed
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -43,7 +44,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each piece takes, in seconds."""
     took = [0.0]
     times = iter(step for _ in iter(int, 1) for step in (0.0, took[0]))
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    for each in (module, elapsed):
+        monkeypatch.setattr(each, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     return took
 
 
