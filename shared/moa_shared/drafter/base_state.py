@@ -10,6 +10,8 @@ import numpy.typing as npt
 from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.errors import InternalError
 
+Rows = npt.NDArray[np.float32]
+
 
 class BaseState:
     """One conversation of one drafter.
@@ -37,6 +39,9 @@ class BaseState:
     def catch_up(self, most: int) -> bool:
         """As of `ConversationDrafter`; there is no need to for kinds that begin fast, however long the text is."""
         return True
+
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        """Does nothing: of all kinds only Mixture of Attentions reuses layers of the target."""
 
     def _check_begin(self) -> None:
         """Raises InternalError: there is no token yet."""

@@ -68,9 +68,6 @@ class BaselineState(BaseState):
         for position, row in enumerate(rows, start):
             self._features.setdefault(position, row)
 
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Does nothing: baselines reuse no layers."""
-
     # ------------------------------------------------------------ drafting
 
     def catch_up(self, most: int) -> bool:

@@ -78,9 +78,6 @@ class CompanionState(BaseState):
     def append_memory(self, start: int, rows: Rows) -> None:
         """Does nothing: a companion reads the text alone."""
 
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Does nothing: a companion runs no layers of the target."""
-
     # ------------------------------------------------------------ drafting
 
     @property

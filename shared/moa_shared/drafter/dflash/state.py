@@ -64,9 +64,6 @@ class BlockState(BaseState):
         """
         self._context.append(start, rows)
 
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Does nothing: no layers are reused."""
-
     # ------------------------------------------------------------ drafting
 
     def begin(self) -> Rows:
