@@ -31,7 +31,6 @@ from moa_client.link.stream import StreamTraffic
 from moa_server.access.caller import Caller
 from moa_server.engine import engine, losses
 from moa_server.engine.stepper import Stepper, Work
-from moa_server.engine.thread import session_jobs
 from moa_server.service.host import Host
 from moa_server.service.served import Served
 from moa_server.service.stream import converse as stream
@@ -40,6 +39,7 @@ from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.drafting import Growth
 from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.programs import elapsed
 from moa_shared.protocol import loop_guard
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import select
@@ -546,7 +546,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
 
         process_time = perf_counter
 
-    for module in (client_engine, session_exchange, connection, drafter_thread, engine, session_jobs):
+    for module in (client_engine, session_exchange, connection, drafter_thread, elapsed, engine):
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_thread, "DrafterExecutor", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))
