@@ -1,7 +1,12 @@
-"""The build backend (PEP 517): setuptools, plus a C compiler from PyPI where the machine has none that works."""
+"""The build backend (PEP 517): setuptools, plus a C compiler from PyPI where the machine has none that works.
+
+The wheel for another platform: `pip wheel --config-settings=--build-option=--plat-name=manylinux_2_28_aarch64 .`
+"""
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from typing import Any
 
 from kernel_build import requirements
@@ -28,8 +33,18 @@ __all__ = [
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *requirements()]
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *requirements(plat_name_in(config_settings))]
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     return [*build_meta.get_requires_for_build_editable(config_settings), *requirements()]
+
+
+def plat_name_in(config_settings: Any) -> str | None:
+    """The platform that the options for bdist_wheel name, if any."""
+    options = (config_settings or {}).get("--build-option", [])
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--plat-name", "-p")
+    known, _ = parser.parse_known_args(shlex.split(options) if isinstance(options, str) else options)
+    plat_name: str | None = known.plat_name
+    return plat_name
