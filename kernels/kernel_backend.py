@@ -5,11 +5,9 @@ The wheel for another platform: `pip wheel --config-settings=--build-option=--pl
 
 from __future__ import annotations
 
-import argparse
-import shlex
 from typing import Any
 
-from kernel_build import requirements
+from kernel_build import plat_name_in, requirements
 from setuptools import build_meta
 from setuptools.build_meta import (
     build_editable,
@@ -38,13 +36,3 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     return [*build_meta.get_requires_for_build_editable(config_settings), *requirements()]
-
-
-def plat_name_in(config_settings: Any) -> str | None:
-    """The platform that the options for bdist_wheel name, if any."""
-    options = (config_settings or {}).get("--build-option", [])
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--plat-name", "-p")
-    known, _ = parser.parse_known_args(shlex.split(options) if isinstance(options, str) else options)
-    plat_name: str | None = known.plat_name
-    return plat_name

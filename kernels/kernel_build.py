@@ -233,6 +233,16 @@ def find_compiler() -> Compiler | None:
     return None
 
 
+def plat_name_in(config_settings: Mapping[str, str | list[str]] | None) -> str | None:
+    """The platform that a frontend's `--config-settings=--build-option=--plat-name=NAME` names, if any."""
+    options = (config_settings or {}).get("--build-option", [])
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--plat-name", "-p")
+    known, _ = parser.parse_known_args(shlex.split(options) if isinstance(options, str) else options)
+    plat_name: str | None = known.plat_name
+    return plat_name
+
+
 def requirements(plat_name: str | None = None) -> list[str]:
     """What to fetch from PyPI to compile the kernels, for a named platform or for this machine.
 
@@ -258,6 +268,9 @@ def build(folder: Path, target: Target | None = None) -> Built:
 
     Args:
         target: what they are for; this machine where None.
+
+    Raises:
+        BuildError: a variant for a target would be left out.
     """
     family, system = (target.machine, target.system) if target else (machine(), sys.platform)
     names = [variants.PROBE, *(variant.name for variant in variants.variants_of(family))]
@@ -271,6 +284,8 @@ def build(folder: Path, target: Target | None = None) -> Built:
     else:
         folder.mkdir(parents=True, exist_ok=True)
         built = compile_all(compiler, {name: folder / variants.library_file(name, system) for name in names})
+    if target and len(built.variants) < len(names) - 1:
+        raise BuildError(f"A wheel for {target.zig} needs all variants, and has only: {', '.join(built.variants)}.")
     kept = {variants.library_file(name, system) for name in (variants.PROBE, *built.variants)}
     for path in folder.glob("*.*"):
         if not built.variants or path.name not in kept:

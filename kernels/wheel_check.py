@@ -95,6 +95,7 @@ def read_library(path: Path) -> Library:
     Raises:
         WheelError: it is neither.
     """
+    lief.logging.disable()  # it warns of what every dylib by zig has
     match lief.parse(path):
         case lief.ELF.Binary() as elf:
             versions = [each.name for file in elf.symbols_version_requirement for each in file.get_auxiliary_symbols()]
