@@ -86,8 +86,11 @@ class Compiler:
     environment: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=lambda: FLAGS)
 
-    def run(self, arguments: Sequence[str]) -> str:
+    def run(self, arguments: Sequence[str], folder: Path | None = None) -> str:
         """Calls the compiler and returns what it prints; its warnings go to stderr.
+
+        Args:
+            folder: the working directory of the call; this process's where None.
 
         Raises:
             BuildError: it fails, or is not there.
@@ -96,6 +99,7 @@ class Compiler:
             done = subprocess.run(
                 [*self.command, *arguments],
                 env={**os.environ, **self.environment},
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -141,13 +145,11 @@ def sources_of(name: str) -> list[str]:
 
 def compile_library(compiler: Compiler, name: str, output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
     """Builds one library; the file appears whole or not at all, so running programs keep the one they have loaded."""
-    # A dylib holds its own name, which is that of the temporary folder unless one is given.
-    own_name = [f"-Wl,-install_name,@rpath/{output.name}"] if output.suffix == ".dylib" else []
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        unfinished = Path(folder, output.name)
-        flags = [*compiler.flags_of(name, optimise), *SHARED, *own_name]
-        compiler.run([*flags, *sources_of(name), "-o", str(unfinished), "-lm"])
-        unfinished.replace(output)
+        flags = [*compiler.flags_of(name, optimise), *SHARED]
+        # Run there, because a library for macOS holds the path that it is written to.
+        compiler.run([*flags, *sources_of(name), "-o", output.name, "-lm"], Path(folder))
+        Path(folder, output.name).replace(output)
 
 
 def machine() -> str:

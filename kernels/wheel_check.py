@@ -93,7 +93,7 @@ def read_library(path: Path) -> Library:
     """Reads an ELF or Mach-O library.
 
     Raises:
-        WheelError: it is neither.
+        WheelError: it is neither, or lacks what is to be checked.
     """
     lief.logging.disable()  # it warns of what every dylib by zig has
     match lief.parse(path):
@@ -107,12 +107,14 @@ def read_library(path: Path) -> Library:
                 has_signature=False,
             )
         case lief.MachO.Binary() as macho:
+            if (version := macho.build_version) is None:
+                raise WheelError(f"{path.name} does not say which macOS it is for.")
             exported = {str(symbol.name).removeprefix("_") for symbol in macho.exported_symbols}
             return Library(
                 PROCESSORS[macho.header.cpu_type],
                 exported - LINKER_SYMBOLS,
-                {each.name for each in macho.libraries if each.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB},
-                tuple(macho.build_version.minos[:2]),
+                {str(each.name) for each in macho.libraries if each.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB},
+                tuple(version.minos[:2]),
                 macho.has_code_signature,
             )
     raise WheelError(f"{path.name} is no library that a system could load.")
