@@ -55,6 +55,7 @@ ZIG = "ziglang>=0.13,<0.18"
 # The oldest glibc that a library by zig asks for: that of manylinux2014.
 ZIG_GLIBC = "2.17"
 NAMED_PLATFORM = re.compile(r"(manylinux|macosx)_(\d+)_(\d+)_(x86_64|aarch64|arm64)")
+# It exports a function, because zig 0.17 crashes at an empty library for macOS.
 TRIAL = """
 #include <math.h>
 #include <pthread.h>
@@ -64,7 +65,7 @@ TRIAL = """
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
-int trial(int value) { return value; }
+__attribute__((visibility("default"))) int trial(int value) { return value; }
 """
 
 
