@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
+# Compiled modules are kept: the tests start hundreds of programs, which would each compile moa again.
+unexport PYTHONDONTWRITEBYTECODE
 # A worker more than cores: many tests wait for real time.
 PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup
 
@@ -103,10 +105,11 @@ $(VENV)/.chat: $(INSTALLATION) | $(BIN)/python
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.kernels
 
-# torch first and alone: with it installed, nothing asks the registry for another build of it.
+# torch first and alone: with it installed, nothing asks the registry for another build of it. Of 32,000 modules few are
+# ever imported: each is compiled when it is.
 $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@echo "Installing torch (a few minutes the first time) ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
 	@touch $@
 
 # What `make test` needs: no torch, no Ray, no browser.
@@ -118,7 +121,7 @@ $(VENV)/.test: $(INSTALLATION) | $(BIN)/python
 
 $(VENV)/.test-torch $(VENV)/.dev: $(VENV)/.%: $(INSTALLATION) $(VENV)/.torch
 	@echo "Installing moa and all of its extra $* ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$*]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch
 
