@@ -86,7 +86,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the folders' tests; with --inline-snapshot, which `make words` gives, only those that compare run."""
     left_out, snapshots = _left_out(config), config.getoption("inline_snapshot")
-    chosen, others = [], []
+    chosen, others = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         suite = _suite_of(item.path)
         if suite:

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from inline_snapshot import snapshot
-from moa_client.history.database import APPLICATION
+from moa_client.history.schema import APPLICATION
 
 from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
 from tests.support.daemon_home import CLIENT, Home, daemon_home
