@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 # Compiled modules are kept: the tests start hundreds of programs, which would each compile moa again.
 unexport PYTHONDONTWRITEBYTECODE
-# A worker more than cores: many tests wait for real time.
-PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup
+# More workers than cores: many tests wait for real time. Those of the other targets need more memory, and have one worker fewer.
+WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # What the compiled kernels depend on.
 KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
@@ -22,10 +23,11 @@ help: ## Show what can be made
 chat: $(VENV)/.chat $(VENV)/.kernels $(if $(filter-out default,$(MODEL)),,$(VENV)/.model) ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
+test: WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 test: $(VENV)/.test $(VENV)/.kernels $(VENV)/.model ## Run the tests of client, server, netsim and what they share; ARGS="..." goes to pytest
 	$(PYTEST) -m "not torch and not system and not long" $(ARGS)
 
-test-torch: $(VENV)/.test-torch $(VENV)/.kernels $(VENV)/.model ## Run the tests that compare with torch, and those of training
+test-torch: $(VENV)/.test-torch $(VENV)/.kernels $(VENV)/.model ## Run the tests that compare with torch, and those of training and of the bench
 	$(PYTEST) -m "torch and not system and not long" $(ARGS)
 
 test-system: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests with a browser, containers, Envoy, Helm, Ray and the clients of the endpoint

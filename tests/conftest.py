@@ -52,6 +52,8 @@ FOLDERS = {
     "gpu": "torch",
     "parity": "torch",
     "unit/moa_training": "torch",
+    "unit/moa_bench": "torch",
+    "cli/test_bench_cli.py": "torch",
 }
 _MARKED = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(SUITES)})\b", re.MULTILINE)
 
