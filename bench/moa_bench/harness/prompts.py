@@ -23,13 +23,6 @@ QUESTIONS = (
     "Tell the story of a clockmaker who repairs a clock that runs backwards.",
 )
 
-# Texts whose every token the default target chooses by a wide margin (4 bf16 steps or more, but for the first two):
-# verification then never flips one, and an oracle's script stays true to the end.
-SURE_QUESTIONS = tuple(
-    f"Write the numbers from {first} to {last}, separated by commas."
-    for first, last in ((11, 90), (20, 80), (101, 160), (201, 260), (1, 60))
-)
-
 PASSAGE = (PACKAGED / "passage.txt").read_text("utf-8")  # about 650 tokens
 
 

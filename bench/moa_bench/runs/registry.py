@@ -1,23 +1,23 @@
 """The suites, in the order of help, and what `moa-bench run` takes. What measures is loaded when it begins."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from moa_shared.errors import ConfigError
 
+from moa_bench.harness.shapes import SHAPES, step_s
 from moa_bench.suite import Suite
 from moa_bench.suites.alone import SUITE as ALONE
 from moa_bench.suites.capacity import SUITE as CAPACITY
 from moa_bench.suites.codecs import SUITE as CODECS
 from moa_bench.suites.cut import SUITE as CUT
-from moa_bench.suites.cut.texts import SUITE as TEXTS
 from moa_bench.suites.engine import SUITE as ENGINE
 from moa_bench.suites.engine.invariance import SUITE as INVARIANCE
 from moa_bench.suites.engine.quality import SUITE as QUALITY
 from moa_bench.suites.engine.same_text import SUITE as SAME_TEXT
 from moa_bench.suites.hostile import SUITE as HOSTILE
 from moa_bench.suites.hostile.soak import SUITE as SOAK
-from moa_bench.suites.micro import SUITE as MICRO
 from moa_bench.suites.payoff import SUITE as PAYOFF
 from moa_bench.suites.scale import SUITE as SCALE
 from moa_bench.suites.simulate import SUITE as SIMULATE
@@ -34,24 +34,40 @@ class Chapter:
 
 
 SUITES: tuple[Suite[Any], ...] = (
-    *(ALONE, CAPACITY, CODECS, CUT, ENGINE, HOSTILE, INVARIANCE, MICRO, PAYOFF, QUALITY, SAME_TEXT, SCALE, SIMULATE),
-    *(SINGLE, SOAK, SPLIT, TEXTS),
+    *(ALONE, CAPACITY, CODECS, CUT, ENGINE, HOSTILE, INVARIANCE, PAYOFF, QUALITY, SAME_TEXT, SCALE, SIMULATE),
+    *(SINGLE, SOAK, SPLIT),
 )
-LINKS = ("RTT 0", "5G", "4G", "RTT 150 ms")
-AT_TWO_ACCEPTANCES = replace(CAPACITY, full=replace(CAPACITY.full, acceptances=(0.5, 0.8)))
-OVER_LINKS = replace(
-    CAPACITY,
-    name="capacity-links",
-    full=replace(CAPACITY.full, users=(4, 16), acceptances=(0.8,), links=LINKS, think_seconds=2.0),
-    quick=replace(CAPACITY.effort(quick=True), links=LINKS, think_seconds=2.0),
-)
+AT_ACCEPTANCE = replace(CAPACITY, full=replace(CAPACITY.full, seconds=12.0, acceptances=(0.8,)))
+
+
+def _sized(target: str) -> Iterator[Suite[Any]]:
+    """The parts of a run that measure a target of another size than the default one: the slower, the less of it."""
+    is_slow, is_slowest = (step_s(target) >= least for least in (0.05, 0.15))
+    asked, tokens = (2, 24) if is_slowest else (3, 32) if is_slow else (6, 48)
+    links = ("5G", "4G")
+    single = replace(SINGLE.full, questions=1 if is_slow else 2, answer_tokens=tokens, longest_prompt=120)
+    split = replace(SPLIT.full, questions=asked, answer_tokens=tokens, longest_prompt=120, links=links)
+    payoff = replace(
+        PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=15.0 if is_slowest else 8.0,
+        answer_tokens=tokens, acceptances=(0.8,),
+    )  # fmt: skip
+    capacity = replace(
+        CAPACITY.full, users=(1, 4, 8), seconds=20.0 if is_slowest else 10.0, prompts=1, answer_tokens=tokens,
+        prompt_tokens=(40, 120), acceptances=(0.8,),
+    )  # fmt: skip
+    cut = replace(CUT.full, cuts=6, resets=2, kills=2, prompts=1, answer_tokens=tokens)
+    fixed = {"shape": target} if target in SHAPES else {"model": target}
+    for suite, effort in ((SINGLE, single), (SPLIT, split), (PAYOFF, payoff), (CAPACITY, capacity), (CUT, cut)):
+        yield replace(suite, name=f"{suite.name}-{target}", full=effort, fixed=fixed)
+
+
 CHAPTERS = (
     Chapter("single", (SINGLE,)),
     Chapter("network", (SPLIT, PAYOFF)),
-    Chapter("cut", (ALONE, CUT, TEXTS)),
-    Chapter("capacity", (AT_TWO_ACCEPTANCES, OVER_LINKS)),
+    Chapter("cut", (ALONE, CUT)),
+    Chapter("capacity", (AT_ACCEPTANCE,)),
+    Chapter("sizes", tuple(part for target in ("gemma3-270m", "1b", "3b", "8b") for part in _sized(target))),
     Chapter("scale", (SIMULATE, SCALE)),
-    Chapter("micro", (MICRO,)),
     Chapter("hostile", (HOSTILE,)),
     Chapter("codecs", (CODECS,)),
     Chapter("memory", (SOAK,)),

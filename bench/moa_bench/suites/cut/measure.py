@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import cycle
 from pathlib import Path
 
+from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
@@ -28,7 +29,7 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
 from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linked
 from moa_bench.harness.oracle import Script, with_oracle
-from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
@@ -91,7 +92,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
-    prompts = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
+    prompts = [chat_tokens(tokenizer, question) for question in questions_of(run.questions)[: effort.prompts]]
     with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         drafter = str(drafter_file(find_drafter(files), folder))
@@ -110,12 +111,14 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
             playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
             return SplitClient(runner, address, playing, silence_s=SILENCE_S)
 
-        stretches = [(ride, each) for ride in rides for each in outages(recording_of(ride))]
+        stretches = [
+            (ride, each) for ride in rides for each in outages(recording_of(ride)) for _ in range(effort.of_outage)
+        ]
         plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
         stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
         incidents: list[Incident] = []
         answers = 0
-        with progress.task("Incidents", len(plan) + len(stretches) * len(prompts)) as task:
+        with progress.task("Incidents", len(plan) + len(stretches)) as task:
             whole = [stage.undisturbed(number) for number in range(len(prompts))]
             while plan:
                 left = len(plan)
@@ -123,7 +126,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
                 incidents += stage.disturbed(plan, number, whole[number])
                 answers += 1
                 task.advance(left - len(plan))
-            for (ride, outage), number in product(stretches, range(len(prompts))):
+            for number, (ride, outage) in zip(cycle(range(len(prompts))), stretches, strict=False):
                 if (incident := stage.ridden(ride, outage, number, whole[number], run.own_cores)) is not None:
                     incidents.append(incident)
                 answers += 1
@@ -169,13 +172,13 @@ class _Stage:
         self._server = server
         self._connect = connect
         self._prompts = prompts
-        self._settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
+        self._answer_tokens = answer_tokens
         self._vocab_size = vocab_size
 
     def undisturbed(self, prompt: int) -> Sequence[int]:
         """The whole text, by plain streaming."""
         with closing(PlainClient(self._link.address)) as client:
-            return client.ask(self._prompts[prompt], self._settings).tokens
+            return client.ask(self._prompts[prompt], self._settings(prompt)).tokens
 
     def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
         """One answer, and what it met of the plan, which loses what was struck."""
@@ -208,11 +211,14 @@ class _Stage:
         [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
         return shown.judge(struck)
 
+    def _settings(self, prompt: int) -> AnswerSettings:
+        return answer_settings(prompt, self._answer_tokens)
+
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
         return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size)
 
     def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> _Shown:
-        answer = client.ask(self._prompts[prompt], self._settings)
+        answer = client.ask(self._prompts[prompt], self._settings(prompt))
         whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
         return _Shown(client.screen.moments, client.screen.decided_s, len(answer.tokens), whole)
 
@@ -237,6 +243,17 @@ class _Stage:
             self._link.reset()
         else:
             self._server.kill_and_replace(planned.seconds)
+
+
+def answer_settings(number: int, tokens: int) -> AnswerSettings:
+    """Of the answers to the question of that number: greedy, and as chats sample, in turn; every other pair has
+    penalties.
+    """
+    options = AnswerOptions() if number % 2 else AnswerOptions(temperature=0.0)
+    if number % 4 >= 2:
+        options = replace(options, frequency_penalty=0.5, presence_penalty=0.3)
+    settings = replace(options, max_tokens=tokens).decided(CHAT_DEFAULTS, seed=number).settings()
+    return replace(settings, ignore_end_of_text=True)
 
 
 def _since(began_s: float, struck: Sequence[InjectedIncident]) -> list[InjectedIncident]:

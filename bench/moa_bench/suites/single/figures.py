@@ -9,7 +9,8 @@ from moa_bench.report.spread import Spread, paired_ratio
 
 # What results and tables call the methods that they treat by themselves.
 LLAMA_CPP = "llama.cpp"
-LLAMA_LOOKUP = "llama.cpp, its look-up"
+TRANSFORMERS = "transformers, bfloat16"
+LOOKUP_MODE, DRAFT_MODE = ", its look-up", ", a draft model"  # of either
 SERVER = "moa-server, plain, streamed over loopback"
 PLAIN = "plain"
 ALL = "all"
@@ -33,6 +34,8 @@ class MethodFigures:
     nodes: float | None  # of such a forward
     other_texts: int  # answers that are not plain serving's; they are in no speed-up of an exact method
     common: float  # share of the tokens before the first other one
+    cpu_ms: float  # of a processor, for each token, the prompt's reading included
+    joules: float | None  # a token; None: not counted
 
 
 def figures_of(rounds: Sequence[Round], own_text: Sequence[str]) -> list[MethodFigures]:
@@ -74,6 +77,8 @@ def _figures(method: str, category: str, rounds: Sequence[Round], *, own_text: b
         round(sum(answer["nodes"] for answer in forwards) / steps, 2) if steps else None,
         sum(not answer["same"] for answer in answers),
         round(sum(answer["common"] for answer in answers) / tokens, 4),
+        round(1e3 * sum(answer["cpu_s"] for answer in answers) / tokens, 2),
+        None if any(answer["joules"] is None for answer in answers) else sum(a["joules"] for a in answers) / tokens,
     )
 
 

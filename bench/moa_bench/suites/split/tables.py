@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from moa_bench.report.pictures import picture, title_of
-from moa_bench.report.report import Column, facts_line, table_of
+from moa_bench.report.report import Column, energy_line, facts_line, table_of
 from moa_bench.report.spread import Spread
 from moa_bench.suites.split.figures import (
-    AHEAD,
     ALL,
     CO_LOCATED,
-    ORACLES,
     PLAIN,
     STREAMED,
     SYNCHRONOUS,
+    TREE_NODES,
     LinkFigures,
     figures_of,
     over,
@@ -46,8 +45,9 @@ COLUMNS: tuple[Column, ...] = (
     ("down a token", lambda row: _bytes(row.figures.a_token("down"))),
     ("server's CPU, ms a token", lambda row: f"{row.figures.a_token('server_cpu_s', 1e3):.1f}"),
     ("device's", lambda row: f"{row.figures.a_token('own_cpu_s', 1e3):.1f}"),
+    ("joules a token", lambda row: _joules(row.figures.a_token("joules"))),
 )
-MARKERS = {SYNCHRONOUS: "o", AHEAD: "s", STREAMED: "^"}  # a drafter is a colour, a way to use it a marker
+MARKERS = {SYNCHRONOUS: "o", STREAMED: "^"}  # a drafter is a colour, a way to use it a marker
 OWN_LOOKS: Mapping[str, dict[str, Any]] = {
     CO_LOCATED: {"color": "black", "marker": "x"},
     ALL: {"color": "crimson", "marker": "D", "linewidth": 3},
@@ -81,13 +81,13 @@ def render(result: Mapping[str, Any]) -> str:
 
 def _what(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
-    chain = f"chains of {effort.chain}"
-    sent, streamed = (chain, "chains that grow") if result["name"] == ORACLES else ("a tree", "trees that grow")
+    chains = f"chains of {effort.chain}, or trees of {TREE_NODES}", "chains that grow, or trees"
+    sent, streamed = chains if result["has_oracles"] else ("a tree", "trees that grow")
     text = (
         f"{effort.questions} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
-        f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; one round "
-        f"ahead sends {chain}, and drafts the next one meanwhile; streamed drafts are {streamed}. Ratios of tokens a "
-        "second over the whole answer: median (quartiles)."
+        f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; streamed "
+        f"drafts are {streamed}. Ratios of tokens a second over the whole answer: median (quartiles). Bytes are those "
+        f"of messages. {energy_line(result)}"
     )
     drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
     return f"{text}\n\nDrafters: {drafters}."
@@ -107,6 +107,10 @@ def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 def _ratio(values: Sequence[float]) -> str:
     return f"{Spread.of(values):2}" if values else "another text"
+
+
+def _joules(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _bytes(value: float | None) -> str:
