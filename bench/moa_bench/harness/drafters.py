@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter import Checkpoint, DraftDecoder
+from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.checkpoint.config import INDEPENDENT
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
@@ -95,13 +95,6 @@ def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
         target_fingerprint=files.fingerprint,
     )
     return MeasuredDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
-
-
-def load_decoder(files: ModelFiles, drafter: MeasuredDrafter) -> DraftDecoder:
-    """The client's half over the target's frozen parts, as devices compute it."""
-    from moa_shared.models import WeightReader
-
-    return drafter.checkpoint.decoder(WeightReader(files))
 
 
 def drafter_file(drafter: MeasuredDrafter, folder: Path) -> Path:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from moa_shared.errors import DataError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 from moa_bench.harness.questions import PACKAGED, read_all
@@ -32,28 +31,9 @@ def questions_of(path: Path) -> Sequence[str]:
 
 
 def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:
-    """A first turn in the model's own chat template, up to where its answer begins."""
+    """A first turn in the model's own chat template, up to where its answer begins; without a template: the text."""
+    if tokenizer.chat_template is None:
+        return tokenizer.with_bos(tokenizer.encode(f"{question}\n"))
     return tokenizer.encode(
         tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
     )
-
-
-def question_of(tokenizer: Tokenizer, tokens: int) -> str:
-    """A question of about `tokens` tokens (within 5 %) in the chat template: a request about as much text as fits."""
-    words: Sequence[str] = PASSAGE.split()
-    low, high = 0, len(words)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(chat_tokens(tokenizer, _ask_about(words[:middle]))) <= tokens:
-            low = middle
-        else:
-            high = middle - 1
-    question = _ask_about(words[:low])
-    length = len(chat_tokens(tokenizer, question))
-    if abs(length - tokens) > max(3, tokens // 20):
-        raise DataError(f"The prompt nearest to {tokens} tokens has {length}.", hint="Ask for 50 to 650 tokens.")
-    return question
-
-
-def _ask_about(words: Sequence[str]) -> str:
-    return "Retell this: " + " ".join(words)

@@ -86,11 +86,11 @@ def compare(a: Path, b: Path) -> None:
 
 @click.command()
 def report() -> None:
-    """Write the table of all results, with where and when each was measured, into docs/measurements/index.md."""
+    """Write what all sizes say together, and the table of all results, into docs/measurements/index.md."""
     from moa_shared.errors import ConfigError
 
     from moa_bench.report.report import checkout_root, replace_section
-    from moa_bench.runs.page import PAGE, SECTION, results_table
+    from moa_bench.runs.page import PAGE, sections_of
 
     root = checkout_root()
     if root is None:
@@ -98,5 +98,6 @@ def report() -> None:
             "Results and pages are in a checkout, and this is none.", hint="Clone moa; install it with make."
         )
     docs = root / "docs"
-    replace_section(docs / PAGE, SECTION, results_table(root / "bench" / "results", docs))
+    for section, text in sections_of(root / "bench" / "results", docs).items():
+        replace_section(docs / PAGE, section, text)
     click.echo(docs / PAGE)

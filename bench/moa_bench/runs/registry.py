@@ -45,8 +45,8 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
     is_slow, is_slowest = (step_s(target) >= least for least in (0.05, 0.15))
     asked, tokens = (2, 24) if is_slowest else (3, 32) if is_slow else (6, 48)
     links = ("5G", "4G")
-    single = replace(SINGLE.full, questions=1 if is_slow else 2, answer_tokens=tokens, longest_prompt=120)
-    split = replace(SPLIT.full, questions=asked, answer_tokens=tokens, longest_prompt=120, links=links)
+    single = replace(SINGLE.full, asked=1 if is_slow else 2, answer_tokens=tokens, longest_prompt=120)
+    split = replace(SPLIT.full, asked=asked, answer_tokens=tokens, longest_prompt=120, links=links)
     payoff = replace(
         PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=15.0 if is_slowest else 8.0,
         answer_tokens=tokens, acceptances=(0.8,),
@@ -55,7 +55,7 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
         CAPACITY.full, users=(1, 4, 8), seconds=20.0 if is_slowest else 10.0, prompts=1, answer_tokens=tokens,
         prompt_tokens=(40, 120), acceptances=(0.8,),
     )  # fmt: skip
-    cut = replace(CUT.full, cuts=6, resets=2, kills=2, prompts=1, answer_tokens=tokens)
+    cut = replace(CUT.full, cuts=6, resets=2, kills=2, asked=1, answer_tokens=tokens)
     fixed = {"shape": target} if target in SHAPES else {"model": target}
     for suite, effort in ((SINGLE, single), (SPLIT, split), (PAYOFF, payoff), (CAPACITY, capacity), (CUT, cut)):
         yield replace(suite, name=f"{suite.name}-{target}", full=effort, fixed=fixed)

@@ -18,7 +18,7 @@ class CutEffort:
     cuts: int = option(100, "Cuts of the link.", least=0)
     kills: int = option(25, "Kills of the server.", least=0)
     resets: int = 20
-    prompts: int = option(20, "Questions that are asked, in turn.", "--asked", least=1)
+    asked: int = option(20, "Questions, in turn.", least=1)
     answer_tokens: int = option(96, "Of each answer.", "--tokens", least=2)
     of_outage: int = 3  # answers that meet each recorded outage
     seed: int = 0
@@ -26,7 +26,7 @@ class CutEffort:
 
 def estimate_s(effort: CutEffort, step_s: float) -> float:
     incidents = effort.cuts + effort.kills + effort.resets
-    texts_s = (300 + effort.prompts * effort.answer_tokens) * step_s
+    texts_s = (300 + effort.asked * effort.answer_tokens) * step_s
     return LOADING_S + texts_s + (INCIDENT_S + 12 * step_s) * incidents
 
 
@@ -36,7 +36,7 @@ SUITE = Suite(
     "moa_bench.suites.cut",
     LINK,
     CutEffort(),
-    CutEffort(cuts=2, resets=1, kills=1, prompts=1, answer_tokens=32),
+    CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32),
     ("model", "level", "pin", "questions", "traces", "shape", "stored"),
     estimate_s,
 )

@@ -92,7 +92,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
-    prompts = [chat_tokens(tokenizer, question) for question in questions_of(run.questions)[: effort.prompts]]
+    prompts = [chat_tokens(tokenizer, question) for question in questions_of(run.questions)[: effort.asked]]
     with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         drafter = str(drafter_file(find_drafter(files), folder))

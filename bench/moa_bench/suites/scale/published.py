@@ -51,12 +51,6 @@ PAPER = Assumption(
     "derived",
     "arXiv 2410.03804: 4.22 tokens a verification (MoA, N = 0, Llama-3-8B, trees); 1 - 1/4.22: an endless chain of it",
 )
-OURS = Assumption(
-    0.571,
-    "of 1",
-    "measured",
-    "bench/results/codecs.json: 2.33 tokens a verification (shipped, trees, synchronous rounds); 1 - 1/2.33",
-)
 
 
 def world(target: TargetSize, gpu: Gpu, gpus: int, device: DraftDevice, acceptance: Assumption = PAPER) -> World:

@@ -20,7 +20,7 @@ class SingleEffort:
     The drafts' sizes are those with which `moa-train evaluate` compares drafters; none was chosen by these figures.
     """
 
-    questions: int = option(7, "Of each category.", "--asked", least=1)
+    asked: int = option(7, "Questions of each category.", least=1)
     answer_tokens: int = option(64, "Of an answer, at most; it ends where the target ends it.", "--tokens", least=2)
     shortest_answer: int = 16  # shorter ones are left out of the figures: their time is the first token's
     longest_prompt: int = 600  # questions with more tokens are not asked
@@ -36,7 +36,7 @@ class SingleEffort:
 
 def estimate_s(effort: SingleEffort, step_s: float) -> float:
     answer_s = step_s * (READ_SHARE * PROMPT_TOKENS + effort.answer_tokens)
-    return LOADING_S + 200 * step_s + CATEGORIES * effort.questions * ANSWERS * answer_s
+    return LOADING_S + 200 * step_s + CATEGORIES * effort.asked * ANSWERS * answer_s
 
 
 SUITE = Suite(

@@ -69,9 +69,9 @@ def _figures(method: str, category: str, rounds: Sequence[Round], *, own_text: b
         method,
         category,
         len(members),
-        Spread.of([1e3 / _steady_ms([answer]) for answer in answers]),
+        Spread.of([1e3 / steady_ms([answer]) for answer in answers]),
         Spread.of([answer["first_ms"] for answer in answers]),
-        _ratio(pairs, method, _steady_ms),
+        _ratio(pairs, method, steady_ms),
         _ratio(pairs, method, _whole_ms),
         round(sum(answer["tokens"] - 1 for answer in forwards) / steps, 3) if steps else None,
         round(sum(answer["nodes"] for answer in forwards) / steps, 2) if steps else None,
@@ -96,14 +96,14 @@ def plain_over(rounds: Sequence[Round], method: str, base: str = PLAIN, *, whole
     Args:
         whole: over the whole answer, not after the first token.
     """
-    ms = _whole_ms if whole else _steady_ms
+    ms = _whole_ms if whole else steady_ms
     both = [each for each in rounds if not each["short"] and {method, base} <= each["answers"].keys()]
     if not both:
         return None
     return paired_ratio([ms(each["answers"][method]) for each in both], [ms(each["answers"][base]) for each in both])
 
 
-def _steady_ms(answers: Sequence[Mapping[str, Any]]) -> float:
+def steady_ms(answers: Sequence[Mapping[str, Any]]) -> float:
     """Milliseconds a token after the first, the mean of several answers; of one that came in one piece, of each."""
     return fmean(
         float(answer["steady_ms"]) / max(1, answer["tokens"] - 1) or float(answer["first_ms"]) / answer["tokens"]

@@ -41,7 +41,7 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
     tokenizer = load_tokenizer(files)
     asked = read_all(run.questions)
     prompts = {question.text: chat_tokens(tokenizer, question.text) for question in asked}
-    chosen = choose(asked, prompts, effort.questions, effort.longest_prompt)
+    chosen = choose(asked, prompts, effort.asked, effort.longest_prompt)
     checkpoints, models = split_companions(run.drafters)
     given = load_drafters(files, checkpoints)
     companions = {name: find_companion(model, progress=progress) for name, model in models.items()}

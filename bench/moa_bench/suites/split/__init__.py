@@ -19,7 +19,7 @@ OVERHEAD_S = 0.7  # of an answer: its connection and its round trips
 class SplitEffort:
     """How much to measure."""
 
-    questions: int = option(20, "Asked over each link, of all methods.", "--asked", least=1)
+    asked: int = option(20, "Questions over each link, of all methods.", least=1)
     answer_tokens: int = option(64, "Of each answer, whatever the target chooses.", "--tokens", least=2)
     longest_prompt: int = 600  # questions with more tokens are not asked
     chain: int = 5  # nodes of a chain that is sent whole
@@ -37,7 +37,7 @@ class SplitEffort:
 
 def estimate_s(effort: SplitEffort, step_s: float) -> float:
     answer_s = OVERHEAD_S + step_s * (READ_SHARE * PROMPT_TOKENS + effort.answer_tokens)
-    return LOADING_S + 200 * step_s + len(effort.links) * effort.questions * ANSWERS * answer_s
+    return LOADING_S + 200 * step_s + len(effort.links) * effort.asked * ANSWERS * answer_s
 
 
 def refuse(effort: SplitEffort, inputs: SuiteInputs) -> None:

@@ -33,7 +33,7 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
     files = resolve(run.model, progress=make_progress())
     tokenizer = load_tokenizer(files)
     asked = (chat_tokens(tokenizer, text) for text in questions_of(run.questions))
-    prompts = list(islice((prompt for prompt in asked if len(prompt) <= effort.longest_prompt), effort.questions))
+    prompts = list(islice((prompt for prompt in asked if len(prompt) <= effort.longest_prompt), effort.asked))
     has_oracles = has_no_drafter(files, run.drafters)
     if has_oracles:
         named, methods = {UNTRAINED: DEFAULT_DRAFTER}, oracle_methods(UNTRAINED, effort.acceptances)

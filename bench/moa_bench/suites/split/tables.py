@@ -84,7 +84,7 @@ def _what(result: Mapping[str, Any]) -> str:
     chains = f"chains of {effort.chain}, or trees of {TREE_NODES}", "chains that grow, or trees"
     sent, streamed = chains if result["has_oracles"] else ("a tree", "trees that grow")
     text = (
-        f"{effort.questions} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
+        f"{effort.asked} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
         f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; streamed "
         f"drafts are {streamed}. Ratios of tokens a second over the whole answer: median (quartiles). Bytes are those "
         f"of messages. {energy_line(result)}"
