@@ -52,6 +52,7 @@ SHAPES = {
 # Milliseconds of a plain step on a core of an AMD EPYC with AVX-512 VNNI, in Q4_K_M (docs/measurements/engine.md).
 STEPS_MS = {"135m": 8, "gemma3-270m": 16, "1b": 36, "3b": 100, "8b": 205, "30b-a3b": 90}
 READ_SHARE = 0.25  # of a step that a token of a prompt takes
+SLOW_STEP_S = 0.012  # from here on a target is taken for one that has no drafter, so that oracles draft
 
 
 def step_s(target: str) -> float:

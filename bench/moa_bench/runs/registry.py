@@ -43,22 +43,31 @@ AT_ACCEPTANCE = replace(CAPACITY, full=replace(CAPACITY.full, seconds=12.0, acce
 def _sized(target: str) -> Iterator[Suite[Any]]:
     """The parts of a run that measure a target of another size than the default one: the slower, the less of it."""
     is_slow, is_slowest = (step_s(target) >= least for least in (0.05, 0.15))
-    asked, tokens = (2, 24) if is_slowest else (3, 32) if is_slow else (6, 48)
-    links = ("5G", "4G")
+    asked, tokens = (2, 24) if is_slowest else (3, 32) if is_slow else (4, 48)
+    seconds = 12.0 if is_slowest else 8.0
     single = replace(SINGLE.full, asked=1 if is_slow else 2, answer_tokens=tokens, longest_prompt=120)
-    split = replace(SPLIT.full, asked=asked, answer_tokens=tokens, longest_prompt=120, links=links)
+    split = replace(SPLIT.full, asked=asked, answer_tokens=tokens, longest_prompt=120, links=("5G", "4G"))
     payoff = replace(
-        PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=15.0 if is_slowest else 8.0,
-        answer_tokens=tokens, acceptances=(0.8,),
+        PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=seconds, answer_tokens=tokens
     )  # fmt: skip
     capacity = replace(
-        CAPACITY.full, users=(1, 4, 8), seconds=20.0 if is_slowest else 10.0, prompts=1, answer_tokens=tokens,
-        prompt_tokens=(40, 120), acceptances=(0.8,),
+        CAPACITY.full, users=(1, 4, 8), seconds=seconds, prompts=1, answer_tokens=tokens, prompt_tokens=(40, 120),
+        kinds=("oracle",), acceptances=(0.8,),
     )  # fmt: skip
     cut = replace(CUT.full, cuts=6, resets=2, kills=2, asked=1, answer_tokens=tokens)
     fixed = {"shape": target} if target in SHAPES else {"model": target}
-    for suite, effort in ((SINGLE, single), (SPLIT, split), (PAYOFF, payoff), (CAPACITY, capacity), (CUT, cut)):
-        yield replace(suite, name=f"{suite.name}-{target}", full=effort, fixed=fixed)
+    for suite, full, quick in (
+        (
+            SINGLE,
+            single,
+            replace(single, asked=1, answer_tokens=8, longest_prompt=60, shortest_answer=4, acceptances=(0.8,)),
+        ),
+        (SPLIT, split, replace(split, asked=1, answer_tokens=8, links=("4G",), acceptances=(0.8,))),
+        (PAYOFF, payoff, replace(payoff, rtts_ms=(0.0,), users=(1,), seconds=4.0, answer_tokens=8)),
+        (CAPACITY, capacity, replace(capacity, users=(1,), seconds=4.0, answer_tokens=8)),
+        (CUT, cut, replace(cut, cuts=1, resets=0, kills=1, answer_tokens=8)),
+    ):
+        yield replace(suite, name=f"{suite.name}-{target}", full=full, quick=quick, fixed=fixed)
 
 
 CHAPTERS = (

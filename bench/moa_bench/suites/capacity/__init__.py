@@ -11,7 +11,7 @@ from moa_bench.suite import Suite, SuiteInputs
 from moa_bench.users.questions import UsersEffort
 from moa_bench.users.strategies import KINDS, Drafts, make_strategies
 
-LOADING_S = 30.0
+LOADING_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from moa_bench.options import option
 from moa_bench.report.report import LINK
 from moa_bench.suite import Suite
 
-LOADING_S = 40.0  # of two servers, one of which waits to take the other's place
+LOADING_S = 20.0  # of two servers, one of which waits to take the other's place
 INCIDENT_S = 1.6  # with the wait before it
 
 

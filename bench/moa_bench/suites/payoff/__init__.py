@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from moa_bench.harness.shapes import READ_SHARE
+from moa_bench.harness.shapes import READ_SHARE, SLOW_STEP_S
 from moa_bench.options import option
 from moa_bench.report.report import PAYOFF
 from moa_bench.suite import Suite
 
-LOADING_S = 30.0
+LOADING_S = 15.0
 SHORT = 40, 120  # tokens of prompts
 APART_S = 2.0  # in which several users begin, one after the other: most of an answer of one of sixteen
 RUNS = 5  # of users in a round: the four ways, and plain serving again
-SLOW_STEP_S = 0.012  # of a target that has no drafter: plain serving twice, and oracles
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE
+from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE, SLOW_STEP_S
 from moa_bench.options import option
 from moa_bench.report.report import SINGLE
 from moa_bench.suite import Suite
 
 CATEGORIES = 3  # of the questions in the package
 PROMPT_TOKENS = 100  # of a question, on average
-LOADING_S = 30.0
-ANSWERS = 22.0  # plain ones that take as long as all of a question's: of two drafters, oracles, llama.cpp, transformers
+LOADING_S = 20.0
+ANSWERS, SIZED_ANSWERS = 22.0, 15.0  # plain ones that take as long as all of a question's, with peers; with oracles
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,9 @@ class SingleEffort:
 
 
 def estimate_s(effort: SingleEffort, step_s: float) -> float:
-    answer_s = step_s * (READ_SHARE * PROMPT_TOKENS + effort.answer_tokens)
-    return LOADING_S + 200 * step_s + CATEGORIES * effort.asked * ANSWERS * answer_s
+    answers = ANSWERS if step_s < SLOW_STEP_S else SIZED_ANSWERS
+    answer_s = step_s * (READ_SHARE * min(PROMPT_TOKENS, effort.longest_prompt / 2) + effort.answer_tokens)
+    return LOADING_S + 200 * step_s + CATEGORIES * effort.asked * answers * answer_s
 
 
 SUITE = Suite(

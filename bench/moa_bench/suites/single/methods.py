@@ -127,14 +127,14 @@ class Oracles:
         self._text: tuple[int, ...] = ()
 
     def methods(self) -> dict[str, AskLocally]:
-        """Plain serving, and oracles of each acceptance: a chain, a tree where it guesses twice, and as served."""
+        """Plain serving, and oracles of each acceptance: a chain, and as served; of the best, trees too."""
         effort, engine = self._effort, self._engine
         found: dict[str, AskLocally] = {PLAIN: self._ask, LOOKUP: engine.copying(effort.copies)}
         for acceptance in effort.acceptances:
             new = partial(self._new, acceptance, 0.0)
             found[f"oracle, {acceptance:g}: {CHAIN}"] = engine.drafting(new, effort.chain, None)
             found[f"oracle, {acceptance:g}: {SERVED}"] = engine.served([_blind_source(new)], drafts=True)
-            if 0 < acceptance < 1:
+            if acceptance == max(effort.acceptances) and 0 < acceptance < 1:
                 twice, tree = partial(self._new, acceptance, SECOND_GUESS), TreeShape(effort.depth, 2, effort.nodes)
                 found[f"oracle, {acceptance:g}, trees: {TREE}"] = engine.drafting(twice, tree, None)
                 found[f"oracle, {acceptance:g}, trees: {SERVED}"] = engine.served([_blind_source(twice)], drafts=True)

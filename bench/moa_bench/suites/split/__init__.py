@@ -9,7 +9,7 @@ from moa_bench.options import option
 from moa_bench.report.report import SPLIT
 from moa_bench.suite import Suite, SuiteInputs
 
-LOADING_S = 30.0
+LOADING_S = 15.0
 ANSWERS = 8  # to a question: plain streaming twice, the server's drafts, everything on, and two of each drafter
 PROMPT_TOKENS = 70  # of a question, on average
 OVERHEAD_S = 0.7  # of an answer: its connection and its round trips
@@ -23,9 +23,7 @@ class SplitEffort:
     answer_tokens: int = option(64, "Of each answer, whatever the target chooses.", "--tokens", least=2)
     longest_prompt: int = 600  # questions with more tokens are not asked
     chain: int = 5  # nodes of a chain that is sent whole
-    links: tuple[str, ...] = option(
-        ("RTT 0", "5G", "4G", "RTT 150 ms"), "Only this link (repeat).", "--link", metavar="NAME"
-    )
+    links: tuple[str, ...] = option(("5G", "4G", "RTT 150 ms"), "Only this link (repeat).", "--link", metavar="NAME")
     acceptances: tuple[float, ...] = option(
         ACCEPTANCES,
         "Of the oracle of a target without drafters (repeat).",
@@ -36,7 +34,7 @@ class SplitEffort:
 
 
 def estimate_s(effort: SplitEffort, step_s: float) -> float:
-    answer_s = OVERHEAD_S + step_s * (READ_SHARE * PROMPT_TOKENS + effort.answer_tokens)
+    answer_s = OVERHEAD_S + step_s * (READ_SHARE * min(PROMPT_TOKENS, effort.longest_prompt / 2) + effort.answer_tokens)
     return LOADING_S + 200 * step_s + len(effort.links) * effort.asked * ANSWERS * answer_s
 
 
