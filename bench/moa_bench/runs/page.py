@@ -37,13 +37,7 @@ def targets_table(results: Mapping[str, Mapping[str, Any]]) -> str:
         drafted = [_over_link([each for each in split if each["link"] == link]) for link in LINKS]
         origin = ResultOrigin.of(found["single"])
         rows.append([name, f"{speed:.1f}", *over, *drafted, origin.machine, origin.commit])
-    head = [
-        "target",
-        "plain, tokens/s",
-        "over llama.cpp's",
-        "whole answers",
-        *(f"drafts, {link}" for link in LINKS),
-    ]
+    head = ["target", "plain, tokens/s", "over llama.cpp's", "whole answers", *(f"drafts, {each}" for each in LINKS)]
     return table([*head, "machine", "commit"], rows)
 
 

@@ -47,22 +47,17 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
     seconds = 12.0 if is_slowest else 8.0
     single = replace(SINGLE.full, asked=1 if is_slow else 2, answer_tokens=tokens, longest_prompt=120)
     split = replace(SPLIT.full, asked=asked, answer_tokens=tokens, longest_prompt=120, links=("5G", "4G"))
-    payoff = replace(
-        PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=seconds, answer_tokens=tokens
-    )  # fmt: skip
+    payoff = replace(PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=seconds, answer_tokens=tokens)
     capacity = replace(
         CAPACITY.full, users=(1, 4, 8), seconds=seconds, prompts=1, answer_tokens=tokens, prompt_tokens=(40, 120),
         kinds=("oracle",), acceptances=(0.8,),
     )  # fmt: skip
     cut = replace(CUT.full, cuts=6, resets=2, kills=2, asked=1, answer_tokens=tokens)
     fixed = {"shape": target} if target in SHAPES else {"model": target}
+    few: dict[str, Any] = {"asked": 1, "answer_tokens": 8, "acceptances": (0.8,)}
     for suite, full, quick in (
-        (
-            SINGLE,
-            single,
-            replace(single, asked=1, answer_tokens=8, longest_prompt=60, shortest_answer=4, acceptances=(0.8,)),
-        ),
-        (SPLIT, split, replace(split, asked=1, answer_tokens=8, links=("4G",), acceptances=(0.8,))),
+        (SINGLE, single, replace(single, longest_prompt=60, shortest_answer=4, **few)),
+        (SPLIT, split, replace(split, links=("4G",), **few)),
         (PAYOFF, payoff, replace(payoff, rtts_ms=(0.0,), users=(1,), seconds=4.0, answer_tokens=8)),
         (CAPACITY, capacity, replace(capacity, users=(1,), seconds=4.0, answer_tokens=8)),
         (CUT, cut, replace(cut, cuts=1, resets=0, kills=1, answer_tokens=8)),
