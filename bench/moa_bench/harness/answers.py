@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
 
 import grpc
 from moa.v1 import moa_pb2 as pb
@@ -41,16 +40,6 @@ def common_tokens(tokens: Sequence[int], reference: Sequence[int]) -> int:
     """How many first tokens of two texts are alike."""
     pairs = zip(tokens, reference, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-class AnswerClient(Protocol):
-    """A way to get an answer, as a user would."""
-
-    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
-        """The whole answer to a new conversation's first turn."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class PlainClient:

@@ -36,7 +36,8 @@ def find_peers(
         draft: a smaller model of the same tokens, for the draft mode; None: there is none.
         is_sized: the target has random weights, and the size of real ones.
     """
-    peers, missing = [], {}
+    peers: list[WorkerCommand] = []
+    missing: dict[str, str] = {}
     if llama_cpp is None:
         missing[LLAMA_CPP] = "--llama-cpp names no folder with node-llama-cpp"
     else:

@@ -15,7 +15,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.answers import AnswerClient, PlainClient
+from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.links import EmulatedLink, RunningLink, linked
@@ -119,7 +119,7 @@ class Devices:
     @contextmanager
     def client(
         self, method: Method, prompt: Sequence[int], reach: Callable[[str], AbstractContextManager[RunningLink]]
-    ) -> Iterator[AnswerClient]:
+    ) -> Iterator[SplitClient | PlainClient]:
         """A new client of this way to answer.
 
         Args:
@@ -129,7 +129,7 @@ class Devices:
         with reach(method.drafter) as link, closing(self._connected(method, link.address, prompt)) as client:
             yield client
 
-    def _connected(self, method: Method, address: str, prompt: Sequence[int]) -> AnswerClient:
+    def _connected(self, method: Method, address: str, prompt: Sequence[int]) -> SplitClient | PlainClient:
         if method.mode is None:
             return PlainClient(address)
         device = self._held[method.drafter, method.device]

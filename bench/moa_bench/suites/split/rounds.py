@@ -72,7 +72,7 @@ def _ask(
         joules = METER.joules_since(energy)
         own_s, server_s = time.process_time() - own_s, server_cpu_s() - server_s
     figures = client.figures if isinstance(client, SplitClient) else None
-    counted = figures or client
+    counted = client.figures if isinstance(client, SplitClient) else client
     took = {
         "tokens": len(answer.tokens),
         "first_ms": round(answer.first_ms, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 
 import pytest
 from moa_bench.report.interleave import collect_interleaved
@@ -15,7 +16,7 @@ def test_cases_take_turns_and_the_first_rounds_are_thrown_away() -> None:
         order.append(name)
         return float(len(order))
 
-    taken = collect_interleaved({name: (lambda name=name: case(name)) for name in "abc"}, 3, warm_up=1)  # type: ignore[misc]
+    taken = collect_interleaved({name: partial(case, name) for name in "abc"}, 3, warm_up=1)
     assert "".join(order) == "cab" + "abc" + "bca" + "cab"
     assert taken == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
 
