@@ -55,13 +55,14 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
     cut = replace(CUT.full, cuts=6, resets=2, kills=2, asked=1, answer_tokens=tokens)
     fixed = {"shape": target} if target in SHAPES else {"model": target}
     few: dict[str, Any] = {"asked": 1, "answer_tokens": 8, "acceptances": (0.8,)}
-    for suite, full, quick in (
+    parts: tuple[tuple[Suite[Any], Any, Any], ...] = (
         (SINGLE, single, replace(single, longest_prompt=60, shortest_answer=4, **few)),
         (SPLIT, split, replace(split, links=("4G",), **few)),
         (PAYOFF, payoff, replace(payoff, rtts_ms=(0.0,), users=(1,), seconds=4.0, answer_tokens=8)),
         (CAPACITY, capacity, replace(capacity, users=(1,), seconds=4.0, answer_tokens=8)),
         (CUT, cut, replace(cut, cuts=1, resets=0, kills=1, answer_tokens=8)),
-    ):
+    )
+    for suite, full, quick in parts:
         yield replace(suite, name=f"{suite.name}-{target}", full=full, quick=quick, fixed=fixed)
 
 

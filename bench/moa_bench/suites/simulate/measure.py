@@ -77,7 +77,7 @@ def _pair(
 ) -> tuple[float, float]:
     """How many times plain streaming's speed one answer had, measured and simulated."""
     [answer], plain = each["answers"][method], each["answers"][PLAIN]
-    measured = _rate(answer) / fmean(map(_rate, plain))
+    measured = _rate(answer) / fmean(_rate(one) for one in plain)
     step_ms, row_ms = result["costs"]["step_ms"], result["costs"]["row_ms"]
     costs = Costs(plain_ms=step_ms, verify_ms=step_ms, node_ms=row_ms, draft_ms=DRAFT_MS)
     script = Script((), acceptance, 0, 1)
@@ -98,4 +98,4 @@ def _pair(
 
 def _rate(answer: Mapping[str, Any]) -> float:
     """Tokens a second after the first."""
-    return float(answer["tokens"] - 1) / (answer["seconds"] - answer["first_ms"] / 1e3)
+    return (int(answer["tokens"]) - 1) / (float(answer["seconds"]) - float(answer["first_ms"]) / 1e3)

@@ -96,7 +96,7 @@ def test_all_sizes_are_told_together() -> None:
     payoff = {"target": "one", "cells": [
         {"rtt_ms": 100.0, "users": 4, "rounds": [{"plain": way, "drafts": [way[0] | {"tokens_per_s": 60.0}]}]},
     ]}  # fmt: skip
-    results = {"single-1b": single, "split-1b": split, "payoff-1b": payoff}
+    results: dict[str, dict[str, Any]] = {"single-1b": single, "split-1b": split, "payoff-1b": payoff}
     assert targets_table(results).splitlines()[2] == "| one | 100.0 | 1.50 | 1.26 | 2.00 |  | AMD (2 cores) | abc |"
     assert map_table(results).splitlines()[2] == "| one | 4 | drafts 1.20 |"
 

@@ -30,7 +30,7 @@ def test_only_chains_over_links_that_stay_the_same_are_simulated() -> None:
     (row,) = comparisons("split-8b", result(1.2), SimulateEffort(2))
     assert (row.result, row.commit, row.link, row.way) == ("split-8b", "abc", "5G", "oracle, 0.8: streamed")
     assert row.measured == 2.0
-    assert 1.5 < row.simulated < 3.0
+    assert 1.5 < row.simulated < 4.0
     assert row.error == pytest.approx(row.measured / row.simulated - 1)
 
 
