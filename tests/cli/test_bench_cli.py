@@ -103,7 +103,7 @@ Error: Invalid value for '--acceptance': 1.5 is not in the range 0<=x<=1.
             "moa-bench: Prompts of 90 to 50 tokens do not exist. Give --prompt-tokens the shortest length, then the longest.\n",
         )
     )
-    done = moa_bench("splat")
+    done = moa_bench("codec")
     assert (done.returncode, done.stderr) == snapshot(
         (
             2,
@@ -111,7 +111,7 @@ Error: Invalid value for '--acceptance': 1.5 is not in the range 0<=x<=1.
 Usage: python -m moa_bench.cli [OPTIONS] COMMAND [ARGS]...
 Try 'python -m moa_bench.cli --help' for help.
 
-Error: No such command 'splat'. Did you mean 'split'?
+Error: No such command 'codec'. Did you mean 'codecs'?
 """,
         )
     )

@@ -12,8 +12,8 @@ from typing import Any
 from moa_shared.errors import DataError
 
 from moa_bench.report.report import table
+from moa_bench.report.results import ResultOrigin, read_folder
 from moa_bench.report.spread import Spread
-from moa_bench.runs.results import ResultOrigin, read_folder
 from moa_bench.suites.payoff.tables import best
 from moa_bench.suites.single.figures import LLAMA_CPP, PLAIN, SERVER, plain_over, steady_ms
 from moa_bench.suites.split.figures import ALL, STREAMED, figures_of

@@ -11,7 +11,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_bench.harness.links import LINKS
 from moa_bench.harness.oracle import DRAFT_MS, Script
 from moa_bench.report.report import checkout_root
-from moa_bench.runs.results import ResultOrigin, read_folder
+from moa_bench.report.results import ResultOrigin, read_folder
 from moa_bench.simulation.answer import simulate
 from moa_bench.simulation.server import Costs
 from moa_bench.simulation.user import SimulatedLink

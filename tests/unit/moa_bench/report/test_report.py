@@ -147,4 +147,4 @@ def test_a_page_without_the_section_of_a_result_stays_as_it_is(
     publish("micro-mine", {"a": 1}, "| table |", quick=False, json_file=None, page="page.md")
     assert (tmp_path / "docs" / "page.md").read_text() == PAGE
     assert json.loads((tmp_path / "bench" / "results" / "micro-mine.json").read_text()) == {"a": 1}
-    assert "docs/page.md has no section micro-mine" in capsys.readouterr().out
+    assert "page.md has no section micro-mine" in capsys.readouterr().out

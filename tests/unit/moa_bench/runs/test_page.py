@@ -8,6 +8,7 @@ from typing import Any
 
 from inline_snapshot import snapshot
 from moa_bench.report.report import checkout_root, with_section
+from moa_bench.report.results import read_folder
 from moa_bench.runs.page import (
     MAP,
     ORACLE,
@@ -20,7 +21,6 @@ from moa_bench.runs.page import (
     targets_table,
 )
 from moa_bench.runs.registry import Chapter, choose_parts
-from moa_bench.runs.results import read_folder
 from moa_bench.suite import Suite
 from moa_bench.suites.single.figures import LLAMA_CPP, PLAIN, SERVER
 from moa_bench.suites.split.figures import PLAIN as STREAMING
