@@ -51,7 +51,7 @@ SUITE = Suite(
     "moa_bench.suites.split",
     SPLIT,
     SplitEffort(),
-    SplitEffort(1, 12, chain=3, links=("RTT 0", "4G"), acceptances=(0.8,)),
+    SplitEffort(1, 12, chain=3, links=("RTT 0", "4G")),
     ("model", "level", "pin", "questions", "drafters", "traces", "shape", "stored"),
     estimate_s,
     refuse,

@@ -155,7 +155,9 @@ def test_every_suite_has_its_modules_and_needs_longer_than_its_quick_form(suite:
         __import__(f"{suite.package}.{module}")
         assert callable(getattr(sys.modules[f"{suite.package}.{module}"], function))
     assert set(suite.takes) <= set(vars(SuiteInputs()))
+    suite.refuse(suite.full, SuiteInputs())
     if suite.quick is not None:
+        suite.refuse(suite.quick, SuiteInputs())
         assert suite.seconds(suite.quick) <= suite.seconds(suite.full)
 
 
