@@ -1,7 +1,7 @@
 """A round of all methods for each link and question."""
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,9 @@ from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER, shipped_draft
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
+from moa_shared.protocol.finish_rule import AnswerSettings
 
+from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import running_server
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import UNTRAINED, both_ends, find_drafter
@@ -24,6 +26,7 @@ from moa_bench.suites.split import SplitEffort
 from moa_bench.suites.split.methods import Devices, methods_of, oracle_methods, reaching
 from moa_bench.suites.split.rounds import ask_round
 
+WARM_UP_TOKENS = 8
 SHIPPED = {"MoA, N = 3": "default", "MoA, N = 12": "deep"}
 
 
@@ -53,6 +56,9 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
             servers[name] = stack.enter_context(
                 running_server(run.model, level=run.level, cores=run.server_cores, drafter=served)
             )
+        for server in servers.values():
+            with closing(PlainClient(server.address)) as client:  # first forwards set up kernels and caches
+                client.ask(prompts[0], AnswerSettings(max_tokens=WARM_UP_TOKENS))
         devices = Devices(runner, run.model, methods, clients, servers, effort)
         serving = {method.name: servers[method.drafter] for method in methods}
         task = stack.enter_context(make_progress().task("Questions", len(links) * len(prompts)))
