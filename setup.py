@@ -1,10 +1,15 @@
 """What pyproject.toml cannot say: the installation compiles the kernels, and its wheels are for one platform.
 
-Run by the build backend (kernels/kernel_backend.py), which makes the modules of its folder importable.
+With SOURCE_DATE_EPOCH, the same sources give the same bytes of source distribution and wheel. Run by the build
+backend (kernels/kernel_backend.py), which makes the modules of its folder importable.
 """
 
 from __future__ import annotations
 
+import gzip
+import os
+import tarfile
+import time
 from pathlib import Path
 
 import kernel_build
@@ -12,6 +17,7 @@ from kernel_build import variants
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
+from setuptools.command.sdist import sdist
 
 
 class BuildKernels(Command):
@@ -20,12 +26,16 @@ class BuildKernels(Command):
     description = "compile the kernels"
     editable_mode = False
     build_lib: str | None = None
+    plat_name: str | None = None
 
     def initialize_options(self) -> None:
         self.libraries: list[str] = []
 
     def finalize_options(self) -> None:
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+        wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
+        if wheel is not None and wheel.plat_name_supplied:
+            self.plat_name = wheel.plat_name
 
     @property
     def folder(self) -> Path:
@@ -36,7 +46,7 @@ class BuildKernels(Command):
         )
 
     def run(self) -> None:
-        kernel_build.build(self.folder)
+        kernel_build.build(self.folder, kernel_build.target_of(self.plat_name) if self.plat_name else None)
 
     def get_source_files(self) -> list[str]:
         return []  # MANIFEST.in names them
@@ -60,6 +70,33 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", platform_tag
 
 
+class PlainSdist(sdist):
+    """Names no time, order, owner or mode of this machine's files."""
+
+    def make_archive(self, base_name: str, format: str, base_dir: str, **_: object) -> str:
+        if format != "gztar":
+            raise ValueError(f"source distributions are in the format gztar, not {format}")
+        made = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime, member.mode = made, 0o755 if member.mode & 0o100 else 0o644
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            return member
+
+        path = Path(f"{base_name}.tar.gz")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            path.open("wb") as file,
+            gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=made) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for each in sorted(Path(base_dir).rglob("*")):
+                if each.is_file():
+                    archive.add(each, filter=plain)
+        return str(path)
+
+
 class PlatformDistribution(Distribution):
     def has_ext_modules(self) -> bool:
         return True  # so that files go to the platform's folder
@@ -67,5 +104,5 @@ class PlatformDistribution(Distribution):
 
 setup(
     distclass=PlatformDistribution,
-    cmdclass={"build": Build, "build_kernels": BuildKernels, "bdist_wheel": PlatformWheel},
+    cmdclass={"build": Build, "build_kernels": BuildKernels, "bdist_wheel": PlatformWheel, "sdist": PlainSdist},
 )

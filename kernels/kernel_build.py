@@ -3,6 +3,9 @@
 Used by the installation (kernel_backend.py, setup.py), by `make kernels` (builds in place) and by tests. Needs the
 standard library only. What the compiler does not know is left out with a warning; no variant at all is no failure
 here, because numpy computes the same (moa_kernels/library.py says at run time what that costs).
+
+A wheel for a named platform (`--plat-name`) is built by zig, whatever this machine is: for another processor or
+system, and for an older glibc than that of this machine.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import functools
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -50,6 +54,8 @@ ZIG_FLAGS = {**FLAGS, "neon": ("-mcpu=generic+v8_2a+dotprod",)}  # the same in z
 ZIG = "ziglang>=0.13,<0.18"
 # The oldest glibc that a library by zig asks for: that of manylinux2014.
 ZIG_GLIBC = "2.17"
+NAMED_PLATFORM = re.compile(r"(manylinux|macosx)_(\d+)_(\d+)_(x86_64|aarch64|arm64)")
+# It exports a function, because zig 0.17 crashes at an empty library for macOS.
 TRIAL = """
 #include <math.h>
 #include <pthread.h>
@@ -59,7 +65,7 @@ TRIAL = """
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
-int trial(int value) { return value; }
+__attribute__((visibility("default"))) int trial(int value) { return value; }
 """
 
 
@@ -81,8 +87,11 @@ class Compiler:
     environment: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=lambda: FLAGS)
 
-    def run(self, arguments: Sequence[str]) -> str:
+    def run(self, arguments: Sequence[str], folder: Path | None = None) -> str:
         """Calls the compiler and returns what it prints; its warnings go to stderr.
+
+        Args:
+            folder: the working directory of the call; this process's where None.
 
         Raises:
             BuildError: it fails, or is not there.
@@ -91,6 +100,7 @@ class Compiler:
             done = subprocess.run(
                 [*self.command, *arguments],
                 env={**os.environ, **self.environment},
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -137,9 +147,10 @@ def sources_of(name: str) -> list[str]:
 def compile_library(compiler: Compiler, name: str, output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
     """Builds one library; the file appears whole or not at all, so running programs keep the one they have loaded."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        unfinished = Path(folder, output.name)
-        compiler.run([*compiler.flags_of(name, optimise), *SHARED, *sources_of(name), "-o", str(unfinished), "-lm"])
-        unfinished.replace(output)
+        flags = [*compiler.flags_of(name, optimise), *SHARED]
+        # Run there, because a library for macOS holds the path that it is written to.
+        compiler.run([*flags, *sources_of(name), "-o", output.name, "-lm"], Path(folder))
+        Path(folder, output.name).replace(output)
 
 
 def machine() -> str:
@@ -159,6 +170,40 @@ def zig_target() -> str:
     return f"{family}-linux-musl" if is_musl else f"{family}-linux-gnu.{ZIG_GLIBC}"
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A platform that a wheel is named for.
+
+    Attributes:
+        machine: the processor family, as `platform.machine()` names it.
+        system: as `sys.platform` names it.
+        oldest: the glibc or macOS that libraries may ask for.
+        zig: all of this in the words of zig's compiler.
+    """
+
+    machine: str
+    system: str
+    oldest: tuple[int, int]
+    zig: str
+
+
+def target_of(plat_name: str) -> Target:
+    """What a wheel's platform tag says, such as manylinux_2_28_aarch64 or macosx_11_0_arm64.
+
+    Raises:
+        BuildError: kernels cannot be built for it.
+    """
+    if not (parts := NAMED_PLATFORM.fullmatch(plat_name)):
+        raise BuildError(
+            f"--plat-name={plat_name} is no platform that kernels are built for. Name one like"
+            " manylinux_2_28_x86_64, manylinux_2_28_aarch64 or macosx_11_0_arm64, or leave it out for this machine."
+        )
+    kind, major, minor, processor = parts.groups()
+    family = "x86_64" if processor == "x86_64" else "aarch64"
+    system, words = ("darwin", "macos") if kind == "macosx" else ("linux", "linux-gnu")
+    return Target(processor, system, (int(major), int(minor)), f"{family}-{words}.{major}.{minor}")
+
+
 def zig_compiler(target: str | None = None) -> Compiler:
     """The compiler of the ziglang package, for a target in zig's words (this Python's where None).
 
@@ -166,7 +211,9 @@ def zig_compiler(target: str | None = None) -> Compiler:
     """
     cache = tempfile.mkdtemp(prefix="moa-zig-")
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
-    command = (sys.executable, "-m", "ziglang", "cc", "-target", target or zig_target(), "-fno-sanitize=undefined")
+    # Without -g0 it adds debug information, four times the size of the code.
+    flags = ("-fno-sanitize=undefined", "-g0")
+    command = (sys.executable, "-m", "ziglang", "cc", "-target", target or zig_target(), *flags)
     return Compiler(command, {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}, ZIG_FLAGS)
 
 
@@ -189,8 +236,23 @@ def find_compiler() -> Compiler | None:
     return None
 
 
-def requirements() -> list[str]:
-    """What to fetch from PyPI to compile the kernels: nothing where a compiler works or there are no variants."""
+def plat_name_in(config_settings: Mapping[str, str | list[str]] | None) -> str | None:
+    """The platform that a frontend's `--config-settings=--build-option=--plat-name=NAME` names, if any."""
+    options = (config_settings or {}).get("--build-option", [])
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--plat-name", "-p")
+    known, _ = parser.parse_known_args(shlex.split(options) if isinstance(options, str) else options)
+    plat_name: str | None = known.plat_name
+    return plat_name
+
+
+def requirements(plat_name: str | None = None) -> list[str]:
+    """What to fetch from PyPI to compile the kernels, for a named platform or for this machine.
+
+    Nothing where a compiler works or there are no variants.
+    """
+    if plat_name is not None:
+        return [ZIG]
     return [ZIG] if variants.variants_of(machine()) and find_compiler() is None else []
 
 
@@ -202,29 +264,40 @@ class Built:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
-def build(folder: Path) -> Built:
+def build(folder: Path, target: Target | None = None) -> Built:
     """Builds the probe and all variants into a folder, and deletes what earlier builds left there besides.
 
     A variant is left out with a warning where the compiler does not know its instructions, or refuses the source.
+
+    Args:
+        target: what they are for; this machine where None.
+
+    Raises:
+        BuildError: a variant for a target would be left out.
     """
-    names = [variants.PROBE, *(variant.name for variant in variants.variants_of(machine()))]
-    compiler = find_compiler() if len(names) > 1 else None
+    family, system = (target.machine, target.system) if target else (machine(), sys.platform)
+    names = [variants.PROBE, *(variant.name for variant in variants.variants_of(family))]
+    compiler = None
+    if len(names) > 1:
+        compiler = zig_compiler(target.zig) if target else find_compiler()
     built = Built()
     if compiler is None:
-        lack = "no C compiler was found" if len(names) > 1 else f"there are none for {machine()} processors"
+        lack = "no C compiler was found" if len(names) > 1 else f"there are none for {family} processors"
         warn(f"{lack}: the kernels are not built, and numpy does their work, many times slower")
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        built = compile_all(compiler, names, folder)
-    kept = {variants.library_file(name) for name in (variants.PROBE, *built.variants)} if built.variants else set()
+        built = compile_all(compiler, {name: folder / variants.library_file(name, system) for name in names})
+    if target and len(built.variants) < len(names) - 1:
+        raise BuildError(f"A wheel for {target.zig} needs all variants, and has only: {', '.join(built.variants)}.")
+    kept = {variants.library_file(name, system) for name in (variants.PROBE, *built.variants)}
     for path in folder.glob("*.*"):
-        if path.name not in kept:
+        if not built.variants or path.name not in kept:
             path.unlink()
     return built
 
 
-def compile_all(compiler: Compiler, names: Sequence[str], folder: Path) -> Built:
-    """Builds the named libraries side by side; those that cannot be built are left out with a warning."""
+def compile_all(compiler: Compiler, files: Mapping[str, Path]) -> Built:
+    """Builds the named libraries side by side, each to its file; what cannot be built is left out with a warning."""
     errors: dict[str, str] = {}
 
     def attempt(name: str) -> bool:
@@ -232,7 +305,7 @@ def compile_all(compiler: Compiler, names: Sequence[str], folder: Path) -> Built
             warn(f"{name} is left out: {shlex.join(compiler.command)} does not know its instructions")
             return False
         try:
-            compile_library(compiler, name, folder / variants.library_file(name))
+            compile_library(compiler, name, files[name])
         except BuildError as error:
             errors[name] = str(error)
             warn(f"{name} is left out, because it does not compile: {error}")
@@ -240,7 +313,7 @@ def compile_all(compiler: Compiler, names: Sequence[str], folder: Path) -> Built
         return True
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = [name for name, made in zip(names, pool.map(attempt, names), strict=True) if made]
+        done = [name for name, made in zip(files, pool.map(attempt, files), strict=True) if made]
     usable = tuple(name for name in done if name != variants.PROBE) if variants.PROBE in done else ()
     return Built(usable, errors)
 

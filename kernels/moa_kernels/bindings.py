@@ -94,7 +94,7 @@ class CSegment(ct.Structure):
 
 
 _INT, _POINTER = ct.c_int, ct.c_void_p
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_run": (
         _INT,
         [ct.POINTER(CStack), _INT, *[_POINTER] * 6, _INT, ct.POINTER(CSegment), _INT, *[_POINTER] * 2, _INT],
@@ -117,7 +117,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 def declare(library: ct.CDLL) -> ct.CDLL:
     """Gives the library's functions their types."""
-    for name, (result, arguments) in _SIGNATURES.items():
+    for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library

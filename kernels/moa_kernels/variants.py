@@ -54,9 +54,9 @@ def variants_of(machine: str) -> tuple[Variant, ...]:
             return ()
 
 
-def library_file(name: str) -> str:
-    """The file name of a variant or of the probe on this system."""
-    return name + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+def library_file(name: str, system: str = sys.platform) -> str:
+    """The file name of a variant or of the probe on a system (as `sys.platform` names it; this one)."""
+    return name + {"win32": ".dll", "darwin": ".dylib"}.get(system, ".so")
 
 
 def source_hash(folder: Path = SOURCES) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,8 @@ async def examine(address: str, cache: Path, security: Security | None = None) -
 def shown(checks: Sequence[Check]) -> str:
     """The lines with N for each number that was measured."""
     lines = [check_line(each) for each in checks if each.state != "skip"]
-    return re.sub(
-        r"[kM]B/s \(\w+ [kM]B", "B/s (N B", NUMBER.sub("N", steady("".join(lines)).replace("moa 0.1.0", "moa V"))
-    )
+    text = steady("".join(lines)).replace(f"moa {version('moa')}", "moa V")
+    return re.sub(r"[kM]B/s \(\w+ [kM]B", "B/s (N B", NUMBER.sub("N", text))
 
 
 async def test_a_server_that_is_well(target: Target, tmp_path: Path) -> None:

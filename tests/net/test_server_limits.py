@@ -18,12 +18,12 @@ from moa_server.access.caller import CallerLimits, anonymous
 from moa_server.running.running_server import RunningServer
 from moa_server.service.admission.refusal_log import MOST_LINES
 from moa_server.verifier import Target
-from moa_shared.errors import RateLimitError
+from moa_shared.errors import RateLimitError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import IDLE, error_from_rpc
 from structlog.testing import capture_logs
 
-from tests.net.server_peer import CONTEXT, Peer, channel_to, generate, make_host, plain_text, serving, until
+from tests.net.server_peer import CONTEXT, VOCAB, Peer, channel_to, generate, make_host, plain_text, serving, until
 from tests.support.messages import raises
 
 PROMPT = [5, 17, 33, 2, 64]
@@ -99,6 +99,17 @@ async def test_a_limit_in_the_middle_of_an_answer_delays_it_and_loses_no_word(ta
             except RateLimitError:
                 rounds += 1
         assert rounds == 6  # ten tokens each time
+
+
+async def test_a_refused_request_costs_no_tokens(target: Target) -> None:
+    """What the caller may write is taken in pieces before an answer begins, and given back if none does."""
+    host = make_host(target, clock=Clock(), tokens_per_minute=60)
+    async with serving(host) as running, channel_to(running) as channel:
+        for _ in range(20):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await generate(channel, [1, VOCAB], SHORT)
+            assert isinstance(error_from_rpc(caught.value), TokenRangeError)
+        assert await generate(channel, PROMPT, SHORT) == plain_text(target, PROMPT, SHORT)
 
 
 async def test_a_prompt_longer_than_a_minutes_tokens_is_answered(target: Target) -> None:

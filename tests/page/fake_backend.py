@@ -53,7 +53,7 @@ class FakeBackend:
         newest = max(self.open_conversations.values(), key=lambda each: each.updated, default=None)
         status = newest.status if newest is not None else good_status()
         return {
-            "version": "0.1.0",
+            "version": "0.2.0",
             "phase": "ready",
             "target": "SmolLM2-135M-Instruct",
             "server": "lab.example:50051",

@@ -88,8 +88,12 @@ class Generation:
         if drafts_by is not None:
             stepper = services.engine.stepper
             services.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tokens, settings), form, given)
-        services.registry.attach(live, self.caller, Attachment(self))
+        try:
+            session.on_ask(Ask(1, 0, session.hashes.at(0), tokens, settings), form, given)
+            services.registry.attach(live, self.caller, Attachment(self))
+        except MoaError:
+            live.account.end_answer()
+            raise
         live.account.usage.on_ask(1, len(tokens))
         if is_traced():
             trace = AnswerSpans(self._traceparent, live.number, len(tokens), cached=0)

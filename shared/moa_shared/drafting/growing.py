@@ -66,7 +66,7 @@ CHAIN = GrowthShape(breadth=1, nodes=1 << 20, survival=0.0)
 
 
 SPARE = 8  # candidates beyond those that a draft may take, for text in which some are barred
-_LEAST_STEP = -20.0  # log-score of what is outside the support
+_LEAST_STEP = -20.0  # log-score of what the form does not allow
 
 
 @dataclass(eq=False, slots=True)
@@ -418,7 +418,7 @@ class GrowingDraft:
             node.spare = tuple((token, min(0.0, score)) for token, score in pairs[breadth:] if score > -math.inf)
             for token, score in pairs[:breadth]:
                 if score == -math.inf:
-                    break  # outside the support
+                    break  # not allowed
                 step = min(0.0, score)
                 if (child := node.children.get(token)) is not None:
                     child.step = max(step, child.step)

@@ -23,6 +23,7 @@ from moa_shared.sampling.settings import Sampling
 
 _FEW = 8  # times fewer tokens than all: a choice among them alone takes a tenth of the time
 _LIKELIEST = 512  # tokens looked at for top-p before all are
+_OUTSIDE = np.float32(math.log(0.5))  # of a token that the drafter would not choose, at most, beside its choice
 
 
 @lru_cache(maxsize=128)  # a few answers' open positions at 200 KB each; a tree's siblings share one position
@@ -170,8 +171,11 @@ def draft_scores(
 ) -> Scores:
     """Log-scores by which a drafter ranks its candidates: how likely it is that the target will choose each.
 
-    Greedy: the drafter's log-probabilities (as in the paper). Sampled: the softmax of log q + g, whose argmax is the
-    coupled choice, and whose other values grade how near each other candidate came to it.
+    Greedy: the drafter's log-probabilities (as in the paper). Sampled: the log-softmax of logits + temperature * g,
+    whose best inside the support is the coupled choice. What the target's logits differ by is as large at any
+    temperature, so the lead over the other tokens counts in logits, not in what temperature and support make of them:
+    at low temperatures those leave one token, also where the two models differ (docs/measurements/alone.md). Tokens
+    outside the support come after the choice, since they may be inside the target's.
 
     Args:
         logits: [rows, vocab] or, with `token_ids`, [rows, draft vocab], float32, the drafter's.
@@ -195,15 +199,24 @@ def draft_scores(
         logits = np.where(columns | ~columns.any(axis=-1, keepdims=True), logits, np.float32(-np.inf))
     if sampling.greedy:
         return log_softmax(logits)
-    scores = _draft_support(_warmed(logits, sampling), sampling)
-    size = scores.shape[-1] if token_ids is None else int(token_ids.max()) + 1
+    warm = _warmed(logits, sampling)
+    noisy = np.empty(warm.shape, dtype=np.float32)
+    size = warm.shape[-1] if token_ids is None else int(token_ids.max()) + 1
     noise: dict[int, Scores] = {}
-    for row, position in zip(scores, positions, strict=True):
+    for row, out, position in zip(warm, noisy, positions, strict=True):
         if position not in noise:  # siblings share one
             whole = gumbel_noise(sampling.seed, position, size)
             noise[position] = whole if token_ids is None else whole[token_ids]
-        row += noise[position]
-    return log_softmax(scores)
+        np.add(row, noise[position], out=out)
+        out *= np.float32(sampling.temperature)
+    scores = log_softmax(noisy)
+    if sampling.top_k or sampling.top_p < 1.0 or sampling.min_p:
+        for row, support in zip(scores, _draft_support(warm, sampling), strict=True):
+            inside = np.flatnonzero(support > -np.inf)
+            kept = row[inside]
+            np.minimum(row, kept.max() + _OUTSIDE, out=row)
+            row[inside] = kept
+    return scores
 
 
 def draft_candidates(

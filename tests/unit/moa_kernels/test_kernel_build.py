@@ -133,6 +133,51 @@ def test_every_variant_has_flags_for_every_compiler() -> None:
     assert set(kernel_build.FLAGS) == set(kernel_build.ZIG_FLAGS) == names
 
 
+@pytest.mark.parametrize(
+    ("plat_name", "machine", "system", "zig"),
+    [
+        ("manylinux_2_28_x86_64", "x86_64", "linux", "x86_64-linux-gnu.2.28"),
+        ("manylinux_2_17_aarch64", "aarch64", "linux", "aarch64-linux-gnu.2.17"),
+        ("macosx_11_0_arm64", "arm64", "darwin", "aarch64-macos.11.0"),
+    ],
+)
+def test_a_platform_of_a_wheel_names_a_target(plat_name: str, machine: str, system: str, zig: str) -> None:
+    target = kernel_build.target_of(plat_name)
+    assert (target.machine, target.system, target.zig) == (machine, system, zig)
+
+
+def test_an_unknown_platform_is_refused() -> None:
+    with pytest.raises(
+        kernel_build.BuildError,
+        match="--plat-name=linux_x86_64 is no platform that kernels are built for",
+    ):
+        kernel_build.target_of("linux_x86_64")
+
+
+@pytest.mark.parametrize(
+    "options", ["--quiet --plat-name=macosx_11_0_arm64", ["--quiet", "--plat-name=macosx_11_0_arm64"]]
+)
+def test_a_named_platform_needs_zig_whatever_is_installed(commands: Path, options: str | list[str]) -> None:
+    write_compiler(commands / "cc")
+    plat_name = kernel_build.plat_name_in({"--build-option": options})
+    assert plat_name == "macosx_11_0_arm64"
+    assert kernel_build.requirements(plat_name) == [kernel_build.ZIG]
+    assert kernel_build.requirements(kernel_build.plat_name_in(None)) == []
+
+
+def test_a_wheel_for_a_named_platform_has_all_variants_or_is_not_built(
+    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_build, "zig_compiler", lambda target: kernel_build.Compiler(("zig",)))
+    write_compiler(commands / "zig")
+    target = kernel_build.target_of("macosx_11_0_arm64")
+    assert kernel_build.build(tmp_path / "lib", target) == kernel_build.Built(("neon",))
+    assert files(tmp_path / "lib") == {"probe.dylib", "neon.dylib"}
+    write_compiler(commands / "zig", refuses="-mamx-tile")
+    with pytest.raises(kernel_build.BuildError, match="needs all variants, and has only: avx512, avxvnni, avx2"):
+        kernel_build.build(tmp_path / "lib", kernel_build.target_of("manylinux_2_28_x86_64"))
+
+
 def test_the_build_needs_the_standard_library_alone() -> None:
     code = "import sys, kernel_build; sys.exit('numpy' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(LIBRARIES.parents[1])}

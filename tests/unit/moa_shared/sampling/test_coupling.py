@@ -232,12 +232,26 @@ def test_the_least_temperature_still_chooses_by_logits_and_noise() -> None:
     st.integers(0, 999),
     st.floats(0.5, 4.0),
 )
-def test_a_drafters_support_is_the_targets(top_k: int, top_p: float, min_p: float, seed: int, spread: float) -> None:
+def test_what_a_drafter_would_not_choose_comes_after_its_choice(
+    top_k: int, top_p: float, min_p: float, seed: int, spread: float
+) -> None:
     logits = np.float32(spread) * normal(3, 700, seed=seed)
     sampling = Sampling(0.8, top_k, top_p, seed, min_p)
-    exact = np.isfinite(process_logits(logits, sampling))
-    ours = np.isfinite(draft_scores(logits, [1, 2, 3], sampling))
-    assert int((exact != ours).sum(-1).max()) <= 1  # rounding at the edge of top-p
+    scores, chosen = draft_scores(logits, [1, 2, 3], sampling), select(logits, [1, 2, 3], sampling)
+    assert np.isfinite(scores).all()  # it may be in the target's support
+    for row, exact, choice in zip(scores, process_logits(logits, sampling), chosen, strict=True):
+        later = np.sort(row[~np.isfinite(exact)])
+        assert row.argmax() == choice or not np.isfinite(exact[row.argmax()])  # rounding at the edge of top-p
+        assert (later[:-1] <= row.max() + np.log(0.5) + 1e-6).all()
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.5])
+def test_a_low_temperature_makes_no_drafter_surer_than_greedily(top_p: float) -> None:
+    logits = normal(4, 700, seed=2)
+    cold = draft_scores(logits, [1, 2, 3, 4], Sampling(LEAST_TEMPERATURE, seed=5, top_p=top_p))
+    likeliest = logits.argmax(-1)[:, None]
+    greedy = np.take_along_axis(draft_scores(logits, [1, 2, 3, 4], Sampling()), likeliest, -1)
+    np.testing.assert_allclose(np.take_along_axis(cold, likeliest, -1), greedy, atol=0.02)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=40, top_p=0.9, seed=1)], ids=str)
