@@ -22,6 +22,13 @@ QUESTIONS = (
     "Tell the story of a clockmaker who repairs a clock that runs backwards.",
 )
 
+# Texts whose every token the default target chooses by a wide margin (4 bf16 steps or more, but for the first two): an
+# arithmetic whose bits depend on what is computed together then flips none.
+SURE_QUESTIONS = tuple(
+    f"Write the numbers from {first} to {last}, separated by commas."
+    for first, last in ((11, 90), (20, 80), (101, 160), (201, 260), (1, 60))
+)
+
 PASSAGE = (PACKAGED / "passage.txt").read_text("utf-8")  # about 650 tokens
 
 

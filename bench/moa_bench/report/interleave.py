@@ -1,8 +1,36 @@
 """Time several things in turn, so that each round holds one measurement of each and disturbances hit all alike."""
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+
+def time_interleaved(
+    cases: Mapping[str, Callable[[], object]],
+    repeats: int,
+    *,
+    reset: Callable[[], object] = lambda: None,
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Milliseconds of each case, [repeats] each; entry i of all of them was measured in round i.
+
+    Args:
+        reset: run before each measurement, not timed.
+        warm_up: rounds thrown away (first-call set-up of kernels, cold caches).
+    """
+
+    def timed(case: Callable[[], object]) -> Callable[[], float]:
+        def measure() -> float:
+            reset()
+            start = clock()
+            case()
+            return (clock() - start) * 1e3
+
+        return measure
+
+    return collect_interleaved({name: timed(case) for name, case in cases.items()}, repeats, warm_up=warm_up)
 
 
 def collect_interleaved(

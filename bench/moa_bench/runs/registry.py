@@ -12,12 +12,14 @@ from moa_bench.suites.alone import SUITE as ALONE
 from moa_bench.suites.capacity import SUITE as CAPACITY
 from moa_bench.suites.codecs import SUITE as CODECS
 from moa_bench.suites.cut import SUITE as CUT
+from moa_bench.suites.cut.texts import SUITE as TEXTS
 from moa_bench.suites.engine import SUITE as ENGINE
 from moa_bench.suites.engine.invariance import SUITE as INVARIANCE
 from moa_bench.suites.engine.quality import SUITE as QUALITY
 from moa_bench.suites.engine.same_text import SUITE as SAME_TEXT
 from moa_bench.suites.hostile import SUITE as HOSTILE
 from moa_bench.suites.hostile.soak import SUITE as SOAK
+from moa_bench.suites.micro import SUITE as MICRO
 from moa_bench.suites.payoff import SUITE as PAYOFF
 from moa_bench.suites.scale import SUITE as SCALE
 from moa_bench.suites.simulate import SUITE as SIMULATE
@@ -34,8 +36,8 @@ class Chapter:
 
 
 SUITES: tuple[Suite[Any], ...] = (
-    *(ALONE, CAPACITY, CODECS, CUT, ENGINE, HOSTILE, INVARIANCE, PAYOFF, QUALITY, SAME_TEXT, SCALE, SIMULATE),
-    *(SINGLE, SOAK, SPLIT),
+    *(ALONE, CAPACITY, CODECS, CUT, ENGINE, HOSTILE, INVARIANCE, MICRO, PAYOFF, QUALITY, SAME_TEXT, SCALE, SIMULATE),
+    *(SINGLE, SOAK, SPLIT, TEXTS),
 )
 AT_ACCEPTANCE = replace(CAPACITY, full=replace(CAPACITY.full, seconds=12.0, acceptances=(0.8,)))
 
@@ -69,10 +71,11 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
 CHAPTERS = (
     Chapter("single", (SINGLE,)),
     Chapter("network", (SPLIT, PAYOFF)),
-    Chapter("cut", (ALONE, CUT)),
+    Chapter("cut", (ALONE, CUT, TEXTS)),
     Chapter("capacity", (AT_ACCEPTANCE,)),
     Chapter("sizes", tuple(part for target in ("gemma3-270m", "1b", "3b", "8b") for part in _sized(target))),
     Chapter("scale", (SIMULATE, SCALE)),
+    Chapter("micro", (MICRO,)),
     Chapter("hostile", (HOSTILE,)),
     Chapter("codecs", (CODECS,)),
     Chapter("memory", (SOAK,)),

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+import click
+from moa_shared.protocol.levels import INT8
+
+from moa_bench.harness.questions import PACKAGED
 from moa_bench.options import option
 from moa_bench.report.report import LINK
-from moa_bench.suite import Suite
+from moa_bench.suite import Suite, SuiteInputs
 
 LOADING_S = 20.0  # of two servers, one of which waits to take the other's place
 INCIDENT_S = 1.6  # with the wait before it
@@ -30,6 +34,11 @@ def estimate_s(effort: CutEffort, step_s: float) -> float:
     return LOADING_S + texts_s + (INCIDENT_S + 12 * step_s) * incidents
 
 
+def refuse(effort: CutEffort, inputs: SuiteInputs) -> None:
+    if inputs.level != INT8 and inputs.questions != PACKAGED:
+        raise click.UsageError(f"Only at {INT8} no cut changes a near tie: leave --questions or --level out.")
+
+
 SUITE = Suite(
     "cut",
     "Whether answers stay whole, and how long they stall, when the link is cut or the server killed.",
@@ -39,4 +48,5 @@ SUITE = Suite(
     CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32),
     ("model", "level", "pin", "questions", "traces", "shape", "stored"),
     estimate_s,
+    refuse,
 )

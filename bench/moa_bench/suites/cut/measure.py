@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
-from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.byte_counter import counting
@@ -29,7 +29,7 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
 from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linked
 from moa_bench.harness.oracle import Script, with_oracle
-from moa_bench.harness.prompts import chat_tokens, questions_of
+from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens, questions_of
 from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
@@ -92,7 +92,8 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
-    prompts = [chat_tokens(tokenizer, question) for question in questions_of(run.questions)[: effort.asked]]
+    asked = questions_of(run.questions) if run.level == INT8 else SURE_QUESTIONS
+    prompts = [chat_tokens(tokenizer, question) for question in asked[: effort.asked]]
     with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         drafter = str(drafter_file(find_drafter(files), folder))
@@ -172,13 +173,13 @@ class _Stage:
         self._server = server
         self._connect = connect
         self._prompts = prompts
-        self._answer_tokens = answer_tokens
+        self._settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
         self._vocab_size = vocab_size
 
     def undisturbed(self, prompt: int) -> Sequence[int]:
         """The whole text, by plain streaming."""
         with closing(PlainClient(self._link.address)) as client:
-            return client.ask(self._prompts[prompt], self._settings(prompt)).tokens
+            return client.ask(self._prompts[prompt], self._settings).tokens
 
     def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
         """One answer, and what it met of the plan, which loses what was struck."""
@@ -211,14 +212,11 @@ class _Stage:
         [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
         return shown.judge(struck)
 
-    def _settings(self, prompt: int) -> AnswerSettings:
-        return answer_settings(prompt, self._answer_tokens)
-
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
         return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size)
 
     def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> _Shown:
-        answer = client.ask(self._prompts[prompt], self._settings(prompt))
+        answer = client.ask(self._prompts[prompt], self._settings)
         whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
         return _Shown(client.screen.moments, client.screen.decided_s, len(answer.tokens), whole)
 
@@ -243,17 +241,6 @@ class _Stage:
             self._link.reset()
         else:
             self._server.kill_and_replace(planned.seconds)
-
-
-def answer_settings(number: int, tokens: int) -> AnswerSettings:
-    """Of the answers to the question of that number: greedy, and as chats sample, in turn; every other pair has
-    penalties.
-    """
-    options = AnswerOptions() if number % 2 else AnswerOptions(temperature=0.0)
-    if number % 4 >= 2:
-        options = replace(options, frequency_penalty=0.5, presence_penalty=0.3)
-    settings = replace(options, max_tokens=tokens).decided(CHAT_DEFAULTS, seed=number).settings()
-    return replace(settings, ignore_end_of_text=True)
 
 
 def _since(began_s: float, struck: Sequence[InjectedIncident]) -> list[InjectedIncident]:

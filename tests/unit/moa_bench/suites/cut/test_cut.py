@@ -6,7 +6,7 @@ import math
 
 from moa_bench.suites.cut.incident import IncidentKind
 from moa_bench.suites.cut.incidents import InjectedIncident
-from moa_bench.suites.cut.measure import _since, answer_settings
+from moa_bench.suites.cut.measure import _since
 
 
 def test_each_incident_knows_when_the_next_one_began() -> None:
@@ -19,11 +19,3 @@ def test_each_incident_knows_when_the_next_one_began() -> None:
 
 def test_an_answer_may_meet_none() -> None:
     assert _since(10.0, []) == []
-
-
-def test_answers_are_greedy_and_sampled_in_turn_each_with_its_seed() -> None:
-    settings = [answer_settings(number, 20) for number in range(4)]
-    assert [each.sampling.greedy for each in settings] == [True, False, True, False]
-    assert [each.sampling.seed for each in settings] == [0, 1, 2, 3]
-    assert {(each.max_tokens, each.ignore_end_of_text) for each in settings} == {(20, True)}
-    assert [each.sampling.reads_text for each in settings] == [False, False, True, True]
