@@ -23,7 +23,6 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.answers import PlainClient
-from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
@@ -31,6 +30,7 @@ from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linke
 from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens, questions_of
 from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
+from moa_bench.harness.relay import relaying
 from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
@@ -97,7 +97,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
     with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         drafter = str(drafter_file(find_drafter(files), folder))
-        relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
+        relay = stack.enter_context(relaying("127.0.0.1:1"))  # until there is a server: a port where nothing listens
         server = MortalServer(
             lambda: running_server(run.model, level=run.level, drafter=drafter, cores=run.server_cores),
             relay.address,

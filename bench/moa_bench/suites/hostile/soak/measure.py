@@ -19,8 +19,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import DataError
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.child import running_server
+from moa_bench.harness.relay import relaying
 from moa_bench.report.memory import MemoryKind, memory_mb
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.hostile.soak import SoakEffort
@@ -128,7 +128,7 @@ class User:
     def __init__(self, address: str, chance: random.Random) -> None:
         self._stack = contextlib.ExitStack()
         self._chance = chance
-        self._server = Victim(self._stack.enter_context(counting(address)).address)  # what can be cut
+        self._server = Victim(self._stack.enter_context(relaying(address)).address)  # what can be cut
         self._call: Any = None
         self.token = b""
 
