@@ -1,4 +1,4 @@
-"""The questions that the measurements ask. Written for this, so that a bare checkout can measure; never trained on."""
+"""What the measurements ask: questions of files, as prompts; a passage; texts that are sure at every token."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,21 +6,6 @@ from pathlib import Path
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 from moa_bench.harness.questions import PACKAGED, read_all
-
-QUESTIONS = (
-    "Explain to a child why the sky is blue.",
-    "A baker makes 24 rolls an hour and works for 7 hours. He sells 150. How many are left? Think step by step.",
-    "Write a Python function that returns the longest word of a sentence, and show how to call it.",
-    "What are three differences between a lake and a river?",
-    "Write a short letter to a friend in which you invite her to a picnic.",
-    "Summarise how bread is made, from the grain to the loaf.",
-    "A train leaves at 9:40 and arrives at 13:05. How long does the journey take? Explain how you found it.",
-    "Give me a list of ten things to check before a long bicycle tour.",
-    "Describe a lighthouse in a storm in one paragraph.",
-    "Write a SQL query that gives the three customers with the most orders, and explain it.",
-    "Why do leaves change their colour in autumn?",
-    "Tell the story of a clockmaker who repairs a clock that runs backwards.",
-)
 
 # Texts whose every token the default target chooses by a wide margin (4 bf16 steps or more, but for the first two): an
 # arithmetic whose bits depend on what is computed together then flips none.
@@ -32,7 +17,7 @@ SURE_QUESTIONS = tuple(
 PASSAGE = (PACKAGED / "passage.txt").read_text("utf-8")  # about 650 tokens
 
 
-def questions_of(path: Path) -> Sequence[str]:
+def questions_of(path: Path = PACKAGED) -> Sequence[str]:
     """First turns of the questions of a file or folder, see `read_all`, which says what it raises."""
     return [question.text for question in read_all(path)]
 

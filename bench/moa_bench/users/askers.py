@@ -7,7 +7,7 @@ draft step of an oracle is a wait.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -53,26 +53,6 @@ class PlainAsker:
             raise error_from_rpc(error) from None
 
 
-class PendingByes:
-    """Goodbyes to a server that go on while a user asks the next question; over a long link each takes a round trip."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(self, goodbye: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(goodbye)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_end)
-
-    async def finish(self) -> None:
-        """Waits for those that are left."""
-        await asyncio.gather(*self._tasks)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or task.exception() is None:
-            self._tasks.discard(task)  # one that has failed is told at the end
-
-
 class EngineAsker:
     """Asks through a `ClientEngine`, in a new conversation each time.
 
@@ -96,11 +76,11 @@ class EngineAsker:
         self._vocab_size = vocab_size
         self._settings = settings
         self._drafting = drafting
-        self._byes = PendingByes()
+        self._byes: list[asyncio.Task[None]] = []  # they go on while a user asks the next question
         self._reading: UserAnswer | None = None
 
     async def close(self) -> None:
-        await self._byes.finish()
+        await asyncio.gather(*self._byes)
         await self._fleet.close()
 
     async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
@@ -112,7 +92,7 @@ class EngineAsker:
             await asyncio.shield(answering)
         finally:
             self._reading = None
-            self._byes.begin(_leave(engine, answering))
+            self._byes.append(asyncio.create_task(_leave(engine, answering)))
 
     async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: UserAnswer) -> None:
         async for event in engine.ask(prompt, self._settings):

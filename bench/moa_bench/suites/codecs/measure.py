@@ -13,7 +13,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 
 from moa_bench.harness.oracle import ROUNDS
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.split_client import SplitClient
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
@@ -35,7 +35,7 @@ def measure(effort: CodecsEffort, run: SuiteRun) -> Result:
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     down, verdicts, got = Counter[Codec](), Counter[Codec](), Counter[Codec]()
     with staged(run.model, run.level, run.server_cores, run.own_cores) as stage:
-        questions = [chat_tokens(stage.tokenizer, question) for question in QUESTIONS[: effort.prompts]]
+        questions = [chat_tokens(stage.tokenizer, question) for question in questions_of()[: effort.prompts]]
         with make_progress().task("Answers", len(Codec) * len(questions)) as task:
             for question, codec in product(questions, Codec):
                 with closing(SplitClient(stage.runner, stage.address, stage.device, codec, mode=ROUNDS)) as client:

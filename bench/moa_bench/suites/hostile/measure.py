@@ -15,7 +15,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_bench.harness.answers import TimedAnswer
 from moa_bench.harness.child import Child, running, running_server
 from moa_bench.harness.cores import on_cores
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.report.memory import MemoryKind, forget_peak, memory_mb
 from moa_bench.suite import Result, SuiteRun
@@ -32,7 +32,7 @@ def measure(effort: HostileEffort, run: SuiteRun) -> Result:
     attacks = _find(effort.attacks)
     progress = make_progress()
     files = resolve(run.model, progress=progress)
-    prompt = chat_tokens(load_tokenizer(files), QUESTIONS[0])
+    prompt = chat_tokens(load_tokenizer(files), questions_of()[0])
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     results = []
     with (
