@@ -13,7 +13,7 @@ from moa_shared.errors import DataError
 
 from moa_bench.report.report import table
 from moa_bench.report.results import ResultOrigin, read_folder
-from moa_bench.report.spread import Spread
+from moa_bench.report.spread import Spread, median_of
 from moa_bench.suites.payoff.tables import best
 from moa_bench.suites.single.figures import LLAMA_CPP, PLAIN, SERVER, plain_over, steady_ms
 from moa_bench.suites.split.figures import ALL, STREAMED, figures_of
@@ -32,7 +32,7 @@ def targets_table(results: Mapping[str, Mapping[str, Any]]) -> str:
         rounds, peer, base = found["single"]["rounds"], LLAMA_CPP, SERVER
         plain = [answer for each in rounds if not each["short"] for answer in each["answers"][PLAIN]]
         speed = Spread.of([1e3 / steady_ms([answer]) for answer in plain]).median
-        over = [_median(plain_over(rounds, peer, base)), _median(plain_over(rounds, peer, base, whole=True))]
+        over = [median_of(plain_over(rounds, peer, base)), median_of(plain_over(rounds, peer, base, whole=True))]
         split = found.get("split", {"rounds": []})["rounds"]
         drafted = [_over_link([each for each in split if each["link"] == link]) for link in LINKS]
         origin = ResultOrigin.of(found["single"])
@@ -66,10 +66,6 @@ def _over_link(rounds: Sequence[Mapping[str, Any]]) -> str:
     """What the program brings by itself, or a streaming oracle, over one link."""
     ratios = [found.over_plain for method in (ALL, ORACLE) if (found := figures_of(rounds, method)).over_plain]
     return f"{Spread.of(ratios[0]).median:.2f}" if ratios else ""
-
-
-def _median(spread: Spread | None) -> str:
-    return "" if spread is None else f"{spread.median:.2f}"
 
 
 def sections_of(results: Path, docs: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens, questions_of
 from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
 from moa_bench.harness.relay import relaying
-from moa_bench.harness.shown_text import Moment
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.cut import CutEffort
@@ -142,19 +141,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
 
 
 Connect = Callable[[str, Script], SplitClient]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """How an answer went: what a reader saw, when verdicts came, and whether the text is the undisturbed one."""
-
-    moments: Sequence[Moment]
-    verdicts_s: Sequence[float]
-    tokens: int
-    whole: bool
-
-    def judge(self, struck: InjectedIncident) -> Incident | None:
-        return judge_incident(struck, self.moments, self.verdicts_s, answer_tokens=self.tokens, whole=self.whole)
+Judge = Callable[[InjectedIncident], Incident | None]
 
 
 class _Stage:
@@ -189,12 +176,12 @@ class _Stage:
         striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
         striking.start()
         try:
-            shown = self._ask(client, prompt, text)
+            judge = self._ask(client, prompt, text)
         finally:
             over.set()
             striking.join()
             client.close()
-        met = [shown.judge(one) for one in _since(client.began_s, struck)]
+        met = [judge(one) for one in _since(client.began_s, struck)]
         missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
         plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
         return [incident for incident in met if incident is not None]
@@ -208,17 +195,20 @@ class _Stage:
             begins_s = time.perf_counter() + BEFORE_S
             with closing(self._connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
                 time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
-                shown = self._ask(client, prompt, text)
+                judge = self._ask(client, prompt, text)
         [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
-        return shown.judge(struck)
+        return judge(struck)
 
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
         return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size)
 
-    def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> _Shown:
-        answer = client.ask(self._prompts[prompt], self._settings)
-        whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
-        return _Shown(client.screen.moments, client.screen.decided_s, len(answer.tokens), whole)
+    def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> Judge:
+        """An answer: what it shows of an incident."""
+        answer, screen = client.ask(self._prompts[prompt], self._settings), client.screen
+        whole = answer.tokens == tuple(text) and screen.fits(answer.tokens)
+        return lambda struck: judge_incident(
+            struck, screen.moments, screen.decided_s, answer_tokens=len(answer.tokens), whole=whole
+        )
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[InjectedIncident]) -> None:
         """Strikes until the answer or the plan is over; a wait that outlasts an answer continues in the next."""

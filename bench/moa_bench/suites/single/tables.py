@@ -6,7 +6,7 @@ from typing import Any
 
 from moa_bench.report.pictures import picture, title_of
 from moa_bench.report.report import Column, energy_line, facts_line, table, table_of
-from moa_bench.report.spread import Spread
+from moa_bench.report.spread import Spread, median_of
 from moa_bench.suites.single.figures import ALL, LLAMA_CPP, PLAIN, SERVER, MethodFigures, figures_of, plain_over
 
 LEAST_OVER_LLAMA_CPP = 1.5  # the aim: plain serving over llama.cpp's
@@ -14,7 +14,7 @@ METHODS: tuple[Column, ...] = (
     ("method", "{0.method}"),
     ("tokens/s", "{0.tokens_per_s.median:.1f}"),
     ("speed-up", lambda each: "changes the text" if each.speed_up is None else f"{each.speed_up:2}"),
-    ("whole answers", lambda each: _median(each.whole_speed_up)),
+    ("whole answers", lambda each: median_of(each.whole_speed_up)),
     ("tokens a forward", lambda each: "" if each.acceptance is None else f"{each.acceptance:.2f}"),
     ("nodes", lambda each: "" if each.nodes is None else f"{each.nodes:.1f}"),
     ("first token, ms", "{0.first_ms.median:.0f}"),
@@ -39,7 +39,7 @@ def render(result: Mapping[str, Any]) -> str:
             table_of(METHODS, [each for each in ours if each.category == ALL]),
             _verdicts(figures, peers),
             "### Speed-up by category\n",
-            _by_category(drafting, lambda each: _median(each.speed_up)),
+            _by_category(drafting, lambda each: median_of(each.speed_up)),
             "### Tokens a forward by category\n",
             _by_category(with_forwards, lambda each: f"{each.acceptance:.2f}"),
             "### What a user would run instead\n",
@@ -47,10 +47,6 @@ def render(result: Mapping[str, Any]) -> str:
             _missing(result["missing"]),
         ]
     )
-
-
-def _median(spread: Spread | None) -> str:
-    return "" if spread is None else f"{spread.median:.2f}"
 
 
 def _what(result: Mapping[str, Any], count: int, short: int) -> str:
