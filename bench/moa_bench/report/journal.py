@@ -129,9 +129,9 @@ class RunJournal:
         with suppress(ValueError):
             match json.loads(line):
                 case {"key": str(), "measured": dict(), "seconds": int() | float()} as cell:
-                    return cell
+                    return dict(cell)
                 case dict() as header if number == 1:
-                    return header
+                    return dict(header)
         raise DataError(
             f"Line {number} of the journal {self.path} is damaged.",
             hint="Delete that line to measure its cell again, or start again with --afresh to measure all.",

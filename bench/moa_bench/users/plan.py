@@ -32,7 +32,7 @@ class UsersPlan:
 
     def __init__(self, stage: Stage, effort: UsersEffort, addresses: Sequence[str]) -> None:
         passage = stage.tokenizer.encode(PASSAGE)
-        self._questions = make_questions(passage, effort.lengths, max(effort.users), effort.prompts, effort.seed)
+        self._questions = make_questions(passage, effort.prompt_tokens, max(effort.users), effort.prompts, effort.seed)
         self._effort = effort
         self._addresses = addresses
         self._vocab_size = stage.vocab_size

@@ -8,7 +8,7 @@ from moa_bench.harness.shapes import READ_SHARE
 from moa_bench.options import option
 from moa_bench.report.report import ENGINE
 from moa_bench.suite import Suite, SuiteInputs
-from moa_bench.users.questions import UsersEffort
+from moa_bench.users.questions import UsersEffort, length_at
 from moa_bench.users.strategies import KINDS, Drafts, make_strategies
 
 LOADING_S = 15.0
@@ -29,7 +29,7 @@ class CapacityEffort(UsersEffort):
 
 def estimate_s(effort: CapacityEffort, step_s: float) -> float:
     ways = len(make_strategies(effort.kinds, effort.acceptances))
-    tokens = effort.lengths.at(0.5) * READ_SHARE + effort.answer_tokens / 2
+    tokens = length_at(0.5, effort.prompt_tokens) * READ_SHARE + effort.answer_tokens / 2
     texts_s = max(effort.users) * effort.prompts * tokens * step_s
     return LOADING_S + 100 * step_s + texts_s + ways * len(effort.users) * (effort.seconds + 1.0)
 

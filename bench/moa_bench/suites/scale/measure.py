@@ -10,7 +10,7 @@ from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.scale import ScaleEffort
 from moa_bench.suites.scale.assumptions import World, all_worlds, rows
 from moa_bench.suites.scale.figures import WAYS
-from moa_bench.suites.scale.users import best_length, device_draft_ms, fit, gpu_costs, loads
+from moa_bench.suites.scale.users import device_draft_ms, fit, gpu_costs, loads
 
 SLOWEST = 10.0  # tokens a second: no table asks for less
 
@@ -36,15 +36,8 @@ def _world(world: World, acceptances: tuple[float, ...], effort: ScaleEffort) ->
         for acceptance in (None,) if way == "plain" else acceptances:
             case = replace(world, acceptance=acceptance or world.acceptance)
             served = loads(case, way, numbers, slowest=SLOWEST)
-            ways.append(
-                {
-                    "way": way,
-                    "acceptance": acceptance,
-                    "fit": most,
-                    "loads": [asdict(load) for load in served],
-                    "lengths": [best_length(case, load.users, colocated=True) for load in served],
-                }
-            )
+            found = {"acceptance": acceptance, "fit": most, "loads": [asdict(load) for load in served]}
+            ways.append({"way": way} | found)
     return {
         "name": world.name, "gpus": world.gpus, "price": world.gpu.price, "paper": world.acceptance,
         "costs": asdict(gpu_costs(world)), "device_draft_ms": device_draft_ms(world), "ways": ways,

@@ -38,11 +38,11 @@ def device_draft_ms(world: World) -> float:
     return world.device_launch_ms + 1e3 * nbytes / (world.device.bandwidth * world.device_share)
 
 
-def users_that_fit(world: World, *, drafter: bool) -> int:
-    """Whose keys and values the GPUs hold together, beside the target, and its drafter if that is there."""
+def fit(world: World, way: Way) -> int:
+    """Users whose keys and values the GPUs hold together, beside the target, and its drafter if that is there."""
     target = world.target
-    weights = target.weights + (target.drafter if drafter else 0.0)  # the head is the target's
-    room = world.gpu.memory * world.memory_share * world.gpus - weights * BYTES
+    drafter = target.drafter if way in ("co-located", "auto") else 0.0  # the head is the target's
+    room = world.gpu.memory * world.memory_share * world.gpus - (target.weights + drafter) * BYTES
     return max(0, int(room // (target.kv * world.context)))
 
 
@@ -86,11 +86,6 @@ def make_way(world: World, way: Way, users: int) -> CrowdWay:
     return CrowdWay(acceptance, draft_ms=draft_ms, one_way_ms=one_way_ms, rounds=rounds, auto=way == "auto")
 
 
-def expected_tokens(acceptance: float, drafted: int) -> float:
-    """Mean tokens of a verification of a chain, the bonus token included."""
-    return sum(acceptance**place for place in range(drafted + 1))
-
-
 def best_length(world: World, users: int, *, colocated: bool) -> int:
     """The length of drafts that arithmetic finds fastest where each waits for its own draft; at least 1."""
     costs, acceptance = gpu_costs(world), world.acceptance
@@ -99,14 +94,9 @@ def best_length(world: World, users: int, *, colocated: bool) -> int:
 
     def rate(length: int) -> float:
         took_ms = away_ms + length * step_ms + costs.forward_ms(users * length, users)
-        return expected_tokens(acceptance, length) / took_ms
+        return sum(acceptance**place for place in range(length + 1)) / took_ms  # its mean tokens, the bonus included
 
     return max(range(1, LONGEST_DRAFT + 1), key=rate)
-
-
-def fit(world: World, way: Way) -> int:
-    """Users whose keys and values fit."""
-    return users_that_fit(world, drafter=way in ("co-located", "auto"))
 
 
 def loads(world: World, way: Way, numbers: Sequence[int], *, slowest: float = 0.0) -> list[Load]:
