@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
-# A worker more than cores: many tests wait for real time.
-PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup
+# Compiled modules are kept: the tests start hundreds of programs, which would each compile moa again.
+unexport PYTHONDONTWRITEBYTECODE
+# More workers than cores: many tests wait for real time. Those of the other targets need more memory, and have one worker fewer.
+WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # What the compiled kernels depend on.
 KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
@@ -20,10 +23,11 @@ help: ## Show what can be made
 chat: $(VENV)/.chat $(VENV)/.kernels $(if $(filter-out default,$(MODEL)),,$(VENV)/.model) ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
+test: WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 test: $(VENV)/.test $(VENV)/.kernels $(VENV)/.model ## Run the tests of client, server, netsim and what they share; ARGS="..." goes to pytest
 	$(PYTEST) -m "not torch and not system and not long" $(ARGS)
 
-test-torch: $(VENV)/.test-torch $(VENV)/.kernels $(VENV)/.model ## Run the tests that compare with torch, and those of training
+test-torch: $(VENV)/.test-torch $(VENV)/.kernels $(VENV)/.model ## Run the tests that compare with torch, and those of training and of the bench
 	$(PYTEST) -m "torch and not system and not long" $(ARGS)
 
 test-system: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests with a browser, containers, Envoy, Helm, Ray and the clients of the endpoint
@@ -103,10 +107,11 @@ $(VENV)/.chat: $(INSTALLATION) | $(BIN)/python
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.kernels
 
-# torch first and alone: with it installed, nothing asks the registry for another build of it.
+# torch first and alone: with it installed, nothing asks the registry for another build of it. Of 32,000 modules few are
+# ever imported: each is compiled when it is.
 $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@echo "Installing torch (a few minutes the first time) ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
 	@touch $@
 
 # What `make test` needs: no torch, no Ray, no browser.
@@ -118,7 +123,7 @@ $(VENV)/.test: $(INSTALLATION) | $(BIN)/python
 
 $(VENV)/.test-torch $(VENV)/.dev: $(VENV)/.%: $(INSTALLATION) $(VENV)/.torch
 	@echo "Installing moa and all of its extra $* ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$*]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch
 

@@ -64,6 +64,8 @@ def write_bill(wheel: Path, extra: str, path: Path) -> None:
         python = Path(folder, "bin/python")
         constraints = ("--constraint", CONSTRAINTS)
         run_python("pip", "--python", python, "install", "--quiet", "--no-compile", *constraints, f"{wheel}[{extra}]")
+        (origin,) = Path(folder).glob("lib/python*/site-packages/moa-*.dist-info/direct_url.json")
+        origin.unlink()  # it names a temporary folder, which the bill would repeat
         options = ("--output-reproducible", "--output-file", path)
         run_python("cyclonedx_py", "environment", *options, python)
 

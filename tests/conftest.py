@@ -52,6 +52,8 @@ FOLDERS = {
     "gpu": "torch",
     "parity": "torch",
     "unit/moa_training": "torch",
+    "unit/moa_bench": "torch",
+    "cli/test_bench_cli.py": "torch",
 }
 _MARKED = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(SUITES)})\b", re.MULTILINE)
 
@@ -86,15 +88,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the folders' tests; with --inline-snapshot, which `make words` gives, only those that compare run."""
     left_out, snapshots = _left_out(config), config.getoption("inline_snapshot")
-    chosen = []
+    chosen, others = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         suite = _suite_of(item.path)
         if suite:
             item.add_marker(suite)
         wanted = left_out.isdisjoint(mark.name for mark in item.iter_markers())
-        if wanted and (not snapshots or _compares_with_a_snapshot(item)):
-            chosen.append(item)
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        wanted = wanted and (not snapshots or _compares_with_a_snapshot(item))
+        (chosen if wanted else others).append(item)
+    config.hook.pytest_deselected(items=others)
     items[:] = chosen
 
 

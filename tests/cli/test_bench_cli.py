@@ -278,6 +278,7 @@ def test_quality_is_held_against_float32(measure: Measure) -> None:
     assert 0 < eight_bits["divergence"] < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_invariance_finds_no_difference_at_int8(measure: Measure) -> None:
     result, _ = measure("invariance", "--positions", "60")

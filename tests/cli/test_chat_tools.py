@@ -69,6 +69,7 @@ def begin(caller: Served, servers: Path, tmp_path: Path) -> Iterator[Callable[..
         yield begin
 
 
+@pytest.mark.long
 def test_each_call_is_asked_for_and_its_result_is_answered(begin: Callable[..., Terminal], servers: Path) -> None:
     chat = begin()
     chat.wait_for("Talking to tiny.*The MCP server gone does not start")

@@ -179,6 +179,7 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
     assert logged.index(opened) < len(logged) - 1  # it is back after that
 
 
+@pytest.mark.long
 def test_one_answer_through_a_server_that_is_replaced_by_one_of_another_drafter_is_the_same(
     own: tuple[Path, Path, int], tmp_path: Path
 ) -> None:
@@ -273,12 +274,12 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
 
 
 def test_keys_typed_into_an_answer_are_the_next_question(terminal: Terminal) -> None:
-    terminal.at_prompt("/set max_tokens 2000\r")
-    terminal.wait_for("max_tokens is 2000 now")
+    terminal.at_prompt("/set max_tokens 700\r")
+    terminal.wait_for("max_tokens is 700 now")
     terminal.at_prompt("w10\r")
     terminal.wait_for(r"(w\d+ ){20}")  # of the answer; the question may be above what is looked at
     terminal.type("/set top_k\r")
-    terminal.wait_for(r"cut after 2000 tokens[^\n]*\n> /set top_k\ntop_k is 0 \(the default\)\.")
+    terminal.wait_for(r"cut after 700 tokens[^\n]*\n> /set top_k\ntop_k is 0 \(the default\)\.")
     assert terminal.text.count("/set top_k") == 1
 
 
@@ -306,6 +307,7 @@ def test_help_lists_every_command(terminal: Terminal) -> None:
             assert "There is no command" not in terminal.wait_for(r"\n")
 
 
+@pytest.mark.long
 def test_a_server_that_goes_while_nobody_asks_is_missed_and_found_again(
     own: tuple[Path, Path, int], tmp_path: Path
 ) -> None:

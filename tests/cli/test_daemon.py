@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from inline_snapshot import snapshot
+from moa_client.history.schema import APPLICATION
 
 from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
 from tests.support.daemon_home import CLIENT, Home, daemon_home
@@ -55,6 +56,11 @@ def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -
     assert "listens on" in home.run("daemon", "logs", "-n", "5")[1]
     pid = home.pid()
     assert home.run("daemon", "start")[2] == f"The daemon is already running (process {pid}).\n"
+    code, _, err = home.run("daemon", "run")
+    assert (code, err) == (
+        2,
+        f"Error: A daemon is already running (process {pid}). `moa-client daemon status` says more about it.\n",
+    )
     assert home.run("daemon", "stop") == (0, "", f"The daemon (process {pid}) has ended.\n")
     assert home.run("daemon", "stop")[2] == "No daemon is running.\n"
     assert not home.paths.socket.exists()
@@ -72,17 +78,12 @@ def test_relative_paths_begin_where_it_was_started(home: Home, served: Served) -
     assert settings["drafter"] == str(home.folder / "drafter.safetensors")
 
 
-def test_there_is_only_one(home: Home) -> None:
-    home.run("daemon", "start")
-    code, _, err = home.run("daemon", "run")
-    assert code == 2
-    assert err == (
-        f"Error: A daemon is already running (process {home.pid()}). `moa-client daemon status` says more about it.\n"
-    )
-
-
-def test_after_a_kill_the_next_one_takes_its_place(home: Home) -> None:
-    home.run("daemon", "start")
+def test_it_starts_again_with_the_same_options_and_after_a_kill_another_one_takes_its_place(home: Home) -> None:
+    home.run("daemon", "start", "--codec", "bf16")
+    pid = home.pid()
+    assert home.run("daemon", "restart")[0] == 0
+    assert home.pid() != pid
+    assert home.status()["settings"]["codec"] == "bf16"
     home.kill()
     assert home.paths.socket.exists()
     assert home.run("daemon", "status")[0] == 3
@@ -107,6 +108,7 @@ def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> 
     assert [answer["text"] for answer in home.history()] == [words(first), words(second)]
 
 
+@pytest.mark.long
 def test_an_answer_goes_on_through_it_and_in_another_chat(home: Home, served: Served) -> None:
     chosen = {"temperature": 0.8, "seed": 3}
     options = ["--max-tokens", "6", "--temperature", "0.8", "--seed", "3"]
@@ -133,6 +135,7 @@ def test_an_answer_goes_on_through_it_and_in_another_chat(home: Home, served: Se
     assert (answer["options"]["max_tokens"], answer["options"]["seed"]) == (18, 3)
 
 
+@pytest.mark.long
 def test_a_conversation_is_named_left_and_loaded_again(home: Home, served: Served) -> None:
     chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
     try:
@@ -184,14 +187,7 @@ def test_an_answer_that_its_end_cuts_short_is_completed_by_the_next_one(home: Ho
     assert home.history()[0]["text"] == expected
 
 
-def test_it_starts_again_with_the_same_options(home: Home) -> None:
-    home.run("daemon", "start", "--codec", "bf16")
-    pid = home.pid()
-    assert home.run("daemon", "restart")[0] == 0
-    assert home.pid() != pid
-    assert home.status()["settings"]["codec"] == "bf16"
-
-
+@pytest.mark.long
 def test_a_device_that_sleeps_goes_on_where_it_was(home: Home, served: Served) -> None:
     expected = words(alone(served, ASKED, max_tokens=1500))
     home.run("daemon", "start")
@@ -205,6 +201,7 @@ def test_a_device_that_sleeps_goes_on_where_it_was(home: Home, served: Served) -
     assert begun + rest == expected + "\n"
 
 
+@pytest.mark.long
 def test_many_chats_share_it(home: Home, served: Served) -> None:
     home.run("daemon", "start")
     with ExitStack() as stack:
@@ -228,6 +225,7 @@ def test_other_settings_than_its_own_make_a_chat_run_alone(home: Home) -> None:
         chat.close()
 
 
+@pytest.mark.long
 def test_a_chat_of_a_named_server_attaches_until_another_one_is_in_use(home: Home, served: Served) -> None:
     home.environment["XDG_CONFIG_HOME"] = str(home.folder / "config")
     del home.environment["MOA_CLIENT_SERVER"]
@@ -281,11 +279,10 @@ def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
 
 
 def test_a_history_of_a_newer_version_is_left_alone(home: Home) -> None:
-    home.run("daemon", "start")
-    home.run("chat", "w10")
-    home.run("daemon", "stop")
     path = home.folder / "history" / "history.db"
+    path.parent.mkdir()
     database = sqlite3.connect(path)
+    database.execute(f"PRAGMA application_id = {APPLICATION}")
     database.execute("PRAGMA user_version = 99")
     database.close()
     before = path.read_bytes()
@@ -297,6 +294,7 @@ def test_a_history_of_a_newer_version_is_left_alone(home: Home) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.long
 def test_conversations_with_another_model_stay_readable_and_say_so(tmp_path: Path) -> None:
     drafter, port = make_drafter(tmp_path / "d.safetensors"), free_port()
     first, second = make_model(tmp_path / "first", 1), make_model(tmp_path / "second", 2)
@@ -321,6 +319,7 @@ def test_conversations_with_another_model_stay_readable_and_say_so(tmp_path: Pat
             assert text in home.run("history", "show", "last")[1]
 
 
+@pytest.mark.long
 @pytest.mark.root
 def test_on_a_full_disk_it_answers_and_says_once_that_nothing_is_kept(home: Home, served: Served) -> None:
     folder = home.folder / "history"
@@ -363,6 +362,7 @@ def test_where_its_own_folder_is_full_it_says_so(home: Home) -> None:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_without_a_server_it_runs_and_says_why_until_there_is_one(tmp_path: Path) -> None:
     model, drafter = make_model(tmp_path / "tiny", 1), make_drafter(tmp_path / "d.safetensors")
     port = free_port()

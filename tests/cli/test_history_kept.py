@@ -18,6 +18,7 @@ TOKENS = 1200  # the answer must not end before the chat is killed
 FEW = 40  # of the next one
 
 
+@pytest.mark.long
 def test_a_killed_chat_is_continued(served: Served, run: Run, tmp_path: Path) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
     question = template.first_turn("w10")

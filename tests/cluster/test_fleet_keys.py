@@ -20,7 +20,7 @@ from moa_server.access.key_file import changing
 from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, RateLimitError
 
 from tests.cluster.asking import one_text
-from tests.cluster.conftest import Fleet, serving
+from tests.cluster.conftest import Fleet
 from tests.cluster.holder import Holder
 from tests.net.server_peer import Peer
 from tests.support.certificates import Authority
@@ -28,6 +28,7 @@ from tests.support.messages import raises
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 
+NAME = "guarded"
 REQUESTS = 60  # a minute
 LIMITS = {
     "other": CallerLimits(),
@@ -46,16 +47,18 @@ class Guarded:
         options: of `up`, which name them.
         authority: in PEM, that vouches for the replicas.
         keys: by name.
+        key_file: that the replicas read.
     """
 
     fleet: Fleet
     options: tuple[object, ...]
     authority: Path
     keys: dict[str, str]
+    key_file: Path
 
     @property
     def addresses(self) -> list[str]:
-        return [each["address"] for each in self.fleet.status()["replicas"]]
+        return [each["address"] for each in self.fleet.status(NAME)["replicas"]]
 
     def server(self, address: str) -> Server:
         """As the program makes it with --tls-ca and --key-file."""
@@ -76,7 +79,8 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def guarded(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Another fleet on the Ray of all tests."""
     folder = tmp_path_factory.mktemp("guarded")
     authority = Authority()
     certificate, private_key = authority.issue().write(folder)
@@ -84,9 +88,16 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     entries = [KeyEntry(name, hash_of(key), limits=LIMITS[name]) for name, key in keys.items()]
     with changing(folder / "keys.toml") as book:
         book[0] = KeyBook.of(entries)
-    options = ("--tls-cert", certificate, "--tls-key", private_key, "--keys-file", folder / "keys.toml")
-    with serving(folder, *options) as fleet:
-        yield Guarded(fleet, options, authority.write(folder), keys)
+    options = (
+        "--name", NAME, "--cpus", 0.25,
+        "--tls-cert", certificate, "--tls-key", private_key, "--keys-file", folder / "keys.toml",
+    )  # fmt: skip
+    code, _, err = fleet.command(*fleet.up(*options))
+    try:
+        assert code == 0, err
+        yield Guarded(fleet, options, authority.write(folder), keys, folder / "keys.toml")
+    finally:
+        fleet.command("down", "--name", NAME)
 
 
 async def test_a_client_with_a_key_and_the_authority_gets_the_same_text_from_both(guarded: Guarded) -> None:
@@ -150,11 +161,11 @@ async def test_memory_of_a_key_is_counted_over_both_replicas(guarded: Guarded) -
 
 
 async def test_a_revoked_key_is_refused_at_both_and_the_replicas_go_on(guarded: Guarded) -> None:
-    before = guarded.fleet.status()["replicas"]
+    before = guarded.fleet.status(NAME)["replicas"]
     async with guarded.holders("few-sessions", "other") as (revoked, other):
         for holder in revoked:
             await holder.describe()
-        with changing(guarded.fleet.folder / "keys.toml") as book:
+        with changing(guarded.key_file) as book:
             book[0] = book[0].without("few-sessions")
         code, _, err = await guarded.fleet.meanwhile(*guarded.fleet.up(*guarded.options))
         assert code == 0, err
@@ -168,7 +179,7 @@ async def test_a_revoked_key_is_refused_at_both_and_the_replicas_go_on(guarded: 
                 await describe_until_refused(holder)
         for holder in other:
             await holder.describe()
-    after = guarded.fleet.status()["replicas"]
+    after = guarded.fleet.status(NAME)["replicas"]
     assert [each["process"] for each in after] == [each["process"] for each in before]
 
 

@@ -1,4 +1,4 @@
-"""The default model as companion: of itself, whose every word it says, and of larger ones of the same vocabulary."""
+"""The default model as companion: of itself, whose every word it says, and of a larger one of the same vocabulary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("real target")]
 QUESTION = "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n"
 HOPEFUL = DraftingSettings(standalone=StandaloneRule("auto", least_chance=0.0))
 TOKENS = 60
-SMALL, ONE_BILLION = Shape(512, 12, 1536, 8, 4), Shape(2048, 16, 8192, 32, 8)
+LARGER = Shape(1024, 12, 4096, 16, 8)  # 240M, the companion has 135M
 
 
 @pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(0.7, seed=3, top_p=0.95)], ids=["greedy", "sampled"])
@@ -68,11 +68,9 @@ async def test_the_target_s_own_model_is_never_corrected(
     assert alone >= 30
 
 
-@pytest.mark.parametrize("shape", [SMALL, pytest.param(ONE_BILLION, marks=pytest.mark.long)], ids=["66M", "1B"])
-async def test_beside_a_target_of_another_size_the_text_is_the_target_s(
-    default_model_files: ModelFiles, tmp_path: Path, shape: Shape
-) -> None:
-    target = write_random_gguf(tmp_path / "random.gguf", shape, default_model_files.weights[0])
+@pytest.mark.long
+async def test_beside_a_larger_target_the_text_is_the_target_s(default_model_files: ModelFiles, tmp_path: Path) -> None:
+    target = write_random_gguf(tmp_path / "random.gguf", LARGER, default_model_files.weights[0])
     with running_server(str(target), drafter="none") as server:
         settings = ClientSettings(server=server.address, model=str(target), drafter="none", companion="default")
         asked = AnswerSettings(Sampling(0.7, seed=3), max_tokens=24, ignore_end_of_text=True)

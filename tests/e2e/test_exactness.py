@@ -92,14 +92,14 @@ def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def generated(default_model_files: ModelFiles, tokenizer: Tokenizer) -> list[list[int]]:
-    """transformers' own greedy answers."""
+    """transformers' own greedy answers to every second prompt."""
     import torch
     from moa_shared.models import load_target_model
 
     torch.set_num_threads(1)
     model: Any = load_target_model(default_model_files, torch.float32)
     answers = []
-    for prompt in PROMPTS:
+    for prompt in PROMPTS[::2]:
         tokens = prompt_tokens(tokenizer, prompt)
         output = model.generate(
             torch.tensor([tokens]), attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
@@ -137,10 +137,10 @@ async def test_greedy_text_is_what_transformers_generates(
     accepted = 0
     async with talking(float32_server, "shipped tree") as engine:
         assert engine.device.drafter is not None, "no drafter is shipped for the default target"
-        for prompt, expected in zip(PROMPTS, generated, strict=True):
+        for prompt, expected in zip(PROMPTS[::2], generated, strict=True):
             assert await answer(engine, prompt_tokens(tokenizer, prompt), settings) == expected, prompt
             accepted += engine.figures.accepted + engine.figures.server_accepted
-    assert accepted > 2 * len(PROMPTS)  # the drafter was at work: far more than chance
+    assert accepted > 2 * len(generated)  # the drafter was at work: far more than chance
 
 
 async def test_the_default_level_is_the_exact_one(exact_server: str) -> None:
@@ -152,7 +152,7 @@ async def test_the_default_level_is_the_exact_one(exact_server: str) -> None:
     assert said.step_ms > 0
 
 
-@pytest.mark.parametrize(("temperature", "prompts"), [(0.0, PROMPTS[::3]), (0.7, PROMPTS[1::3]), (1.0, PROMPTS[2::3])])
+@pytest.mark.parametrize(("temperature", "prompts"), [(0.0, PROMPTS[::6]), (0.7, PROMPTS[1::6]), (1.0, PROMPTS[2::6])])
 @pytest.mark.parametrize("name", DRAFTS)
 async def test_text_is_what_the_same_server_writes_without_drafts(
     exact_server: str, tokenizer: Tokenizer, name: str, temperature: float, prompts: list[str]

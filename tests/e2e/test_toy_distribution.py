@@ -36,15 +36,14 @@ def chi_square_p(tokens: list[int], sampling: Sampling) -> float:
     return float(stats.chi2.sf(statistic, freedom))
 
 
-@pytest.mark.parametrize(("breadth", "depth"), [(1, 4), (2, 3)], ids=["chain", "tree"])
 @pytest.mark.parametrize(
-    "sampling",
+    ("sampling", "breadth", "depth"),
     [
-        pytest.param(Sampling(1.0, seed=11), marks=pytest.mark.long),
-        Sampling(0.7, top_k=4, seed=12),
-        pytest.param(PENALISED, marks=pytest.mark.long),
+        pytest.param(Sampling(1.0, seed=11), 1, 4, marks=pytest.mark.long),
+        (Sampling(0.7, top_k=4, seed=12), 2, 3),
+        pytest.param(PENALISED, 2, 3, marks=pytest.mark.long),
     ],
-    ids=["1.0", "0.7", "penalties"],
+    ids=["1.0, chain", "0.7, tree", "penalties, tree"],
 )
 def test_verified_drafts_follow_the_target(sampling: Sampling, breadth: int, depth: int) -> None:
     server = ToyServer(TARGET)

@@ -65,13 +65,13 @@ class Cuts:
             await self._link.cut("both")
 
 
-@pytest.mark.parametrize("tenth", range(1, 10))
-async def test_a_cut_at_each_tenth_of_an_answer(target: KernelTarget, tenth: int) -> None:
+@pytest.mark.parametrize("tenth", [1, 5, 9])
+async def test_a_cut_early_halfway_and_late_in_an_answer(target: KernelTarget, tenth: int) -> None:
     await check_cuts(target, SAMPLED, [tenth * LENGTH // 10])
 
 
-async def test_ten_cuts_in_one_answer(target: KernelTarget) -> None:
-    await check_cuts(target, GREEDY, range(1, LENGTH, LENGTH // 10))
+async def test_four_cuts_in_one_answer(target: KernelTarget) -> None:
+    await check_cuts(target, GREEDY, range(1, LENGTH, LENGTH // 4))
 
 
 async def check_cuts(target: KernelTarget, settings: AnswerSettings, places: Sequence[int]) -> None:

@@ -27,11 +27,11 @@ PATIENT = DraftingSettings(standalone=StandaloneRule(end_ms=60_000.0))  # as a c
 PER_MINUTE = 1200  # fewer than this machine writes
 
 
-def almost_spent(target: Target, monkeypatch: pytest.MonkeyPatch, left: int) -> Host:
+def almost_spent(target: Target, monkeypatch: pytest.MonkeyPatch, left: int, per_minute: int = PER_MINUTE) -> Host:
     """A server that lets this address write so many tokens more, and then six at a time."""
     monkeypatch.setattr(rates, "PIECE_SECONDS", 0.3)
-    host = make_host(target, stepper=stepper(target, 0), tokens_per_minute=PER_MINUTE)
-    host.admission.rates.take_tokens(CALLER, PER_MINUTE - left)
+    host = make_host(target, stepper=stepper(target, 0), tokens_per_minute=per_minute)
+    host.admission.rates.take_tokens(CALLER, per_minute - left)
     return host
 
 
@@ -65,7 +65,7 @@ async def test_a_question_over_the_limit_is_answered_when_there_is_room(
 ) -> None:
     screen = Screen()
     async with (
-        serving(almost_spent(target, monkeypatch, -20)) as running,
+        serving(almost_spent(target, monkeypatch, -20, 4 * PER_MINUTE)) as running,
         talking(target, f"127.0.0.1:{running.port}", held=device(target, "none")) as engine,
     ):
         await watch(engine, screen)

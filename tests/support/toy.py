@@ -65,7 +65,7 @@ class MarkovModel:
         parents: list[int] = []
         frontier: list[tuple[int, list[int]]] = [(ROOT, [])]
         for level in range(depth):
-            logits = self.table[[[*text, *path][-1] for _, path in frontier]]
+            logits = self.table[[(path or text)[-1] for _, path in frontier]]
             before = TextBefore(text, [path for _, path in frontier])
             positions = [len(text) + level] * len(frontier)
             _, best = draft_candidates(logits, positions, sampling, breadth, before=before)

@@ -650,11 +650,11 @@ async def test_a_stream_that_has_nothing_to_say_says_so() -> None:
 
 
 async def test_a_client_that_reads_slowly_holds_up_nobody() -> None:
-    word = "x" * 10_000
+    word, words = "x" * 100_000, 200  # twenty megabytes
     done = asyncio.Event()
 
     async def talk(answer: ScriptedAnswer) -> None:
-        for _ in range(2000):  # twenty megabytes
+        for _ in range(words):
             answer.commit(word)
             await asyncio.sleep(0)
         answer.end()
@@ -672,7 +672,7 @@ async def test_a_client_that_reads_slowly_holds_up_nobody() -> None:
         length = 0
         async for chunk in chunks:
             length += len(chunk.choices[0].delta.content or "")
-    assert length == 2000 * len(word)
+    assert length == words * len(word)
 
 
 async def test_many_requests_take_turns_in_their_order() -> None:

@@ -43,11 +43,11 @@ def chi_square_p(chosen: np.ndarray, expected: np.ndarray) -> float:
 
 def speculative_samples(sampling: Sampling, verify_with: Sampling) -> np.ndarray:
     """The first token of 20,000 verified drafts: drafted with one rule, verified with (perhaps) another one."""
-    chosen = []
-    for position in range(SAMPLES):
-        drafted = int(draft_scores(DRAFT_LOGITS[None], [position], sampling).argmax())
+    positions, chosen = range(SAMPLES + 1), []
+    drafts = draft_scores(np.tile(DRAFT_LOGITS, (SAMPLES, 1)), positions[:-1], sampling).argmax(-1).tolist()
+    targets = select(np.tile(LOGITS, (SAMPLES + 1, 1)), positions, verify_with)
+    for drafted, root, after in zip(drafts, targets, targets[1:], strict=False):
         tree = DraftTree.chain([drafted])
-        root, after = select(np.stack([LOGITS, LOGITS]), [position, position + 1], verify_with)
         path, bonus = longest_path(tree, root, [after])
         chosen.append(tree.tokens[path[0]] if path else bonus)
     return np.array(chosen)
@@ -61,11 +61,11 @@ def test_the_temperature_divides_the_logits() -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
-        pytest.param(Sampling(1.0, seed=3), marks=pytest.mark.long),
+        Sampling(1.0, seed=3),
         Sampling(0.7, seed=4),
-        pytest.param(Sampling(1.0, top_k=4, seed=5), marks=pytest.mark.long),
-        pytest.param(Sampling(1.0, top_p=0.8, seed=6), marks=pytest.mark.long),
-        pytest.param(Sampling(1.0, min_p=0.2, seed=7), marks=pytest.mark.long),
+        Sampling(1.0, top_k=4, seed=5),
+        Sampling(1.0, top_p=0.8, seed=6),
+        Sampling(1.0, min_p=0.2, seed=7),
         Sampling(1.0, top_p=0.95, seed=8, min_p=0.1, logit_bias=((3, 1.0), (0, -2.0))),
     ],
     ids=str,
@@ -79,13 +79,13 @@ def test_samples_follow_the_processed_distribution(sampling: Sampling) -> None:
 def test_a_wrong_rule_fails_the_same_test() -> None:
     """Planted error: drafts accepted whatever the target chose, so that the drafter's distribution shows through."""
     sampling = Sampling(1.0, seed=3)
-    chosen = np.array([int(draft_scores(DRAFT_LOGITS[None], [t], sampling).argmax()) for t in range(SAMPLES)])
+    chosen = draft_scores(np.tile(DRAFT_LOGITS, (SAMPLES, 1)), range(SAMPLES), sampling).argmax(-1)
     assert chi_square_p(chosen, np.exp(process_logits(LOGITS, sampling))) < 1e-6
 
 
 def test_positions_are_independent_of_each_other() -> None:
     sampling = Sampling(1.0, seed=8)
-    chosen = np.array([select(LOGITS[None], [t], sampling)[0] for t in range(SAMPLES)])
+    chosen = np.array(select(np.tile(LOGITS, (SAMPLES, 1)), range(SAMPLES), sampling))
     table = np.zeros((3, 3))
     np.add.at(table, (np.minimum(chosen[:-1], 2), np.minimum(chosen[1:], 2)), 1)
     assert stats.chi2_contingency(table).pvalue > 0.001

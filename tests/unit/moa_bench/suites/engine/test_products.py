@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from moa_bench.suites.engine import SUITE, EngineEffort
+from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.products import INPUTS, measure_format, measure_products, random_tiles
 from moa_bench.suites.engine.tables import render
 from moa_kernels import FORMATS, Linear, set_threads, threads, variant_name
@@ -43,7 +43,7 @@ def _same_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_same_threads")
 def test_all_formats_are_measured_and_shown(facts: dict[str, Any]) -> None:
-    result = measure_products(SUITE.effort(quick=True))
+    result = measure_products(EngineEffort(tile_bytes=1 << 16, product_rows=(1, 8), products=1))
     assert {each.kind for each in result["products"]} == set(FORMATS)
     shown = render(facts | result)
     assert "random weights" in shown
