@@ -44,6 +44,8 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     done = moa_bench("--help")
     assert done.returncode == 0
     for name in (
+        "micro",
+        "texts",
         "single",
         "engine",
         "quality",
@@ -78,6 +80,13 @@ def test_unknown_names_are_refused_in_one_sentence() -> None:
         (
             2,
             "moa-bench: There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms.",
+        )
+    )
+    done = moa_bench("texts", "--link", "6g", "--json", "-")
+    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == snapshot(
+        (
+            2,
+            "moa-bench: There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms.\n",
         )
     )
     done = moa_bench("quality", "--questions", "./no-such-folder")
@@ -125,6 +134,17 @@ def test_a_model_that_is_not_there_is_one_sentence() -> None:
             "moa-bench: There is no model './no-such-folder': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list.\n",
         )
     )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_micro_measures_everything_and_writes_json(measure: Measure) -> None:
+    result, done = measure("micro")
+    assert result["quick"] is True
+    assert {row["tokens"] for row in result["verification"]} == {1, 8, 62}
+    assert all(row["ratio"]["median"] > 0 for row in result["verification"])
+    assert len(result["drafting"]) == 6
+    assert "### Verification over the bare forward" in done.stdout
 
 
 @pytest.mark.long
@@ -209,6 +229,7 @@ def test_engine_measures_a_model_of_a_real_size(measure: Measure) -> None:
         (("split", "--format", "q4_k_m"), "--format needs --shape."),
         (("split", "--acceptance", "0.5"), "--acceptance needs --shape, or another --model."),
         (("capacity", "--format", "q4_k_m"), "--format needs --shape."),
+        (("cut", "--level", "bf16", "--questions", "any.jsonl"), "leave --questions or --level out."),
         (("payoff", "--shape", "1b", "--model", "any"), "leave --model out."),
         (("split", "--shape", "1b", "--drafter", "a=b"), "leave --drafter out with --shape."),
         (("capacity", "--shape", "1b", "--way", "shipped"), "--way is plain or oracle."),
@@ -256,6 +277,14 @@ def test_codecs_cost_fewer_bytes_from_rung_to_rung(measure: Measure) -> None:
     down = [row["down_a_token"] for row in result["codecs"]]
     assert down == sorted(down, reverse=True)
     assert {row["tokens"] for row in result["codecs"]} == {15}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_texts_are_the_servers_own_through_cuts(measure: Measure) -> None:
+    result, _ = measure("texts", "--tokens", "24")
+    assert (result["answers"], result["differences"]) == (4, [])
+    assert result["cuts"] + result["resets"] > 0
 
 
 @pytest.mark.long
