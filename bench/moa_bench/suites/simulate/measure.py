@@ -9,7 +9,7 @@ from typing import Any
 from moa_client.drafting.settings import DraftingSettings
 
 from moa_bench.harness.links import LINKS
-from moa_bench.harness.oracle import DRAFT_MS, Script
+from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, Script
 from moa_bench.report.report import checkout_root
 from moa_bench.report.results import ResultOrigin, read_folder
 from moa_bench.simulation.answer import simulate
@@ -19,10 +19,7 @@ from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.simulate import SimulateEffort
 from moa_bench.suites.split.figures import PLAIN, STREAMED, SYNCHRONOUS
 
-WAYS = {
-    STREAMED: DraftingSettings("device"),
-    SYNCHRONOUS: DraftingSettings("device", rounds=True, run_ahead=False),
-}
+WAYS = {STREAMED: DraftingSettings("device"), SYNCHRONOUS: ROUNDS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.links import EmulatedLink, RunningLink, linked
-from moa_bench.harness.oracle import DRAFT_MS, SECOND_GUESS, Script, with_oracle
+from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, SECOND_GUESS, Script, with_oracle
 from moa_bench.harness.recorded import recording_of, served_from
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suites.split import SplitEffort
@@ -61,12 +61,11 @@ def oracle_methods(server: str, acceptances: Sequence[float]) -> list[Method]:
     streamed = DraftingSettings(drafting="device")
     chains = [Method(f"oracle, {each:g}: {STREAMED}", server, streamed, "chain", each) for each in acceptances]
     best = max(acceptances)
-    rounds = replace(streamed, rounds=True, run_ahead=False)
-    others = [Method(f"oracle, {best:g}: {SYNCHRONOUS}", server, rounds, "chain", best)]
+    others = [Method(f"oracle, {best:g}: {SYNCHRONOUS}", server, ROUNDS, "chain", best)]
     if 0 < best < 1:
         name, growing = f"oracle, {best:g}, trees", replace(streamed, tree=True)
         others += [
-            Method(f"{name}: {SYNCHRONOUS}", server, rounds, "chain", best, "tree"),
+            Method(f"{name}: {SYNCHRONOUS}", server, ROUNDS, "chain", best, "tree"),
             Method(f"{name}: {STREAMED}", server, growing, "chain", best, "tree"),
         ]
     return [Method(PLAIN, server, None), *chains, *others]
@@ -74,9 +73,8 @@ def oracle_methods(server: str, acceptances: Sequence[float]) -> list[Method]:
 
 def _both_ways(name: str, drafter: str) -> list[Method]:
     streamed = DraftingSettings(drafting="device", tree=True)
-    rounds = replace(streamed, rounds=True, run_ahead=False)
     return [
-        Method(f"{name}: {SYNCHRONOUS}", drafter, rounds, "tree"),
+        Method(f"{name}: {SYNCHRONOUS}", drafter, replace(ROUNDS, tree=True), "tree"),
         Method(f"{name}: {STREAMED}", drafter, streamed, "tree"),
     ]
 
