@@ -5,8 +5,9 @@ A suite's package has its `Suite`, and the modules `measure` (`measure(effort, r
 `draw(result, folder)`). They are loaded when it begins, so that help loads nothing heavy.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from moa_shared.protocol.levels import INT8, LEVELS
 
 from moa_bench.harness.questions import PACKAGED
-from moa_bench.harness.shapes import FORMATS, SHAPES
+from moa_bench.harness.shapes import FORMATS, SHAPES, USUAL_FORMAT, step_s
 from moa_bench.options import option
 from moa_bench.report.journal import Keep, measure_afresh
 
@@ -54,12 +55,22 @@ class SuiteInputs:
     shape: str | None = option(
         None, "Measure a model of this real size, of random weights, with oracles' drafts.", choices=tuple(SHAPES)
     )
-    stored: str | None = option(None, "How its weights are stored.", "--format", shown="q4_k_m", choices=tuple(FORMATS))
+    stored: str | None = option(
+        None, "How its weights are stored.", "--format", shown=USUAL_FORMAT, choices=tuple(FORMATS)
+    )
 
     @property
-    def is_sized(self) -> bool:
-        """Whether the model has random weights in a real size."""
-        return self.shape is not None
+    def suffix(self) -> str:
+        """What the names of results of another target than the default one end in: "-8b", "-gemma3-270m"."""
+        if self.shape is not None:
+            return f"-{self.shape}" + (f"-{self.stored}" if self.stored not in (None, USUAL_FORMAT) else "")
+        named = Path(self.model).name.removesuffix(".gguf").lower()
+        return "" if self.model == "default" else f"-{re.sub(r'[^a-z0-9.]+', '-', named)}"
+
+    @property
+    def step_s(self) -> float:
+        """About what a plain step of the target takes on one core, in seconds."""
+        return step_s(self.shape or self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +93,7 @@ class Suite(Generic[Effort]):
 
     Args:
         refuse: raises UsageError where options contradict each other, before anything is loaded.
+        fixed: inputs that it has whatever a user names: its target, where it is a part of a run of several sizes.
     """
 
     name: str  # of its command
@@ -91,12 +103,22 @@ class Suite(Generic[Effort]):
     full: Effort  # how much to measure
     quick: Effort | None  # just enough to show that it works; None: there is no such thing
     takes: tuple[str, ...]  # the fields of `SuiteInputs` that it uses
-    seconds: Callable[[Effort], float]  # about how many an effort takes with the default model
+    estimate: Callable[..., float]  # seconds that an effort takes; where shapes are taken, by those of a plain step too
     refuse: Callable[[Effort, SuiteInputs], None] = lambda effort, inputs: None
     is_computed: bool = False  # nothing is measured, so that machine and commit say nothing about the figures
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
     def effort(self, *, quick: bool) -> Effort:
         return self.quick if quick and self.quick is not None else self.full
+
+    def inputs(self, given: SuiteInputs) -> SuiteInputs:
+        """What it measures with: what a user named, but for what is fixed."""
+        return replace(given, **self.fixed)  # type: ignore[arg-type]  # all of them texts
+
+    def seconds(self, effort: Effort, given: SuiteInputs | None = None) -> float:
+        """About how many an effort takes."""
+        steps = [self.inputs(given or SuiteInputs()).step_s] if "shape" in self.takes else []
+        return self.estimate(effort, *steps)
 
     def measure(self, effort: Effort, run: SuiteRun) -> Result:
         """The result: "target", "name" where it is not the suite's, and whatever the tables show."""

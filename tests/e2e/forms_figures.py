@@ -20,7 +20,7 @@ import click
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import running_server
 from moa_bench.harness.cores import on_cores, split_cores
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_client.tools.forced import forced_grammar
@@ -118,7 +118,7 @@ def speed_of(
     Args:
         clock: seconds.
     """
-    prompts = [chat_tokens(tokenizer, QUESTIONS[user % len(QUESTIONS)]) for user in range(users)]
+    prompts = [chat_tokens(tokenizer, question) for question in questions_of()[:users]]
     free = AnswerSettings(Sampling(1.0, seed=1), max_tokens=tokens, ignore_end_of_text=True)
     constraint = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(LIST))
     formed = AnswerSettings(Sampling(1.0, seed=1, constraint=constraint), max_tokens=tokens)

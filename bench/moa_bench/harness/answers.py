@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
 
 import grpc
 from moa.v1 import moa_pb2 as pb
@@ -43,16 +42,6 @@ def common_tokens(tokens: Sequence[int], reference: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-class AnswerClient(Protocol):
-    """A way to get an answer, as a user would."""
-
-    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
-        """The whole answer to a new conversation's first turn."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class PlainClient:
     """Calls `Generate`: what a user without any drafter would see.
 
@@ -62,6 +51,7 @@ class PlainClient:
 
     def __init__(self, address: str) -> None:
         self._address = address
+        self.up_bytes = self.down_bytes = 0  # of the newest answer's messages
         self._channel = grpc.insecure_channel(address, OWN_CONNECTION)
         self._stub = moa_pb2_grpc.MoaStub(self._channel)
 
@@ -81,12 +71,14 @@ class PlainClient:
     def ask(self, prompt: Sequence[int], settings: AnswerSettings, *, server_drafts: bool = False) -> TimedAnswer:
         sampling = settings_to_proto(settings)
         request = pb.GenerateRequest(tokens=prompt, sampling=sampling, server_drafts=server_drafts)
+        self.up_bytes, self.down_bytes = request.ByteSize(), 0
         tokens: list[int] = []
         arrivals: list[float] = []
         began = time.perf_counter()
         try:
             for response in self._stub.Generate(request, timeout=ANSWER_TIMEOUT_S):
                 now = time.perf_counter() - began
+                self.down_bytes += response.ByteSize()
                 tokens.extend(response.tokens)
                 arrivals.extend([now] * len(response.tokens))
         except grpc.RpcError as error:

@@ -35,12 +35,16 @@ class Child:
         self.process.wait()
 
     def cpu_s(self) -> float:
-        """Seconds of processor time that it has used so far, all its threads together, to a hundredth."""
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-        except OSError:
-            raise UnavailableError(f"Process {self.process.pid} has ended.", hint="Look at its log.") from None
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.process.pid)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has used so far, all its threads together, to a hundredth."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:
+        raise UnavailableError(f"Process {pid} has ended.", hint="Look at its log.") from None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

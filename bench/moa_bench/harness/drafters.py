@@ -3,11 +3,10 @@
 What a step costs does not depend on training; what is accepted does, so results always say which of the two it was.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from moa_shared.drafter import Checkpoint, DraftDecoder
+from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.checkpoint.config import INDEPENDENT
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
@@ -61,47 +60,18 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDraf
     shipped = shipped_drafter(files.fingerprint)
     if shipped is not None:
         return MeasuredDrafter(load_checkpoint(shipped), SHIPPED, shipped)
-    return untrained_drafter(files, 0)
+    return untrained_drafter(files)
 
 
-def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
-    """Random tensors: MLPs below twice the hidden size, as in the paper, which keeps the file under 20 MB."""
-    from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
-    from moa_shared.models import load_config
-    from moa_shared.models.network.layer_sizes import whole_rotary
+def untrained_drafter(files: ModelFiles) -> MeasuredDrafter:
+    """Random tensors, as the client makes them, with a head of few tokens."""
+    from moa_client.device.new_drafters import random_checkpoint
+    from moa_shared.drafter import Checkpoint, fresh_tensors
 
-    target: Any = load_config(files)
-    heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
-    head_dim = getattr(target, "head_dim", None) or target.hidden_size // heads
-    mlp = 64 * round(1.75 * target.hidden_size / 64)
-    config = DrafterConfig(
-        vocab_size=target.vocab_size,
-        hidden_size=target.hidden_size,
-        target_layers=target.num_hidden_layers,
-        target_heads=heads,
-        target_kv_heads=kv_heads,
-        target_head_dim=head_dim,
-        sa_kv_heads=kv_heads,
-        sa_mlp=mlp,
-        ca_kv_heads=kv_heads,
-        ca_mlp=mlp,
-        lsa_heads=2 * kv_heads,  # of the target's head dimension: the target's own head count need not divide the width
-        lsa_kv_heads=kv_heads,
-        lsa_mlp=4 * kv_heads * head_dim,
-        rms_norm_eps=target.rms_norm_eps,
-        rope_parameters=whole_rotary(target.rope_parameters),
-        reused_layers=reused_layers,
-        draft_vocab=min(UNTRAINED_VOCAB, target.vocab_size),
-        target_fingerprint=files.fingerprint,
-    )
+    whole = random_checkpoint(files).config
+    few = min(UNTRAINED_VOCAB, whole.vocab_size)
+    config = replace(whole, draft_vocab=few, target_fingerprint=files.fingerprint)
     return MeasuredDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
-
-
-def load_decoder(files: ModelFiles, drafter: MeasuredDrafter) -> DraftDecoder:
-    """The client's half over the target's frozen parts, as devices compute it."""
-    from moa_shared.models import WeightReader
-
-    return drafter.checkpoint.decoder(WeightReader(files))
 
 
 def drafter_file(drafter: MeasuredDrafter, folder: Path) -> Path:

@@ -49,6 +49,21 @@ SHAPES = {
     "8b": ModelShape(4096, 32, 14336, 32, 8, 128256, 131072, tied=False),
     "30b-a3b": ModelShape(2048, 48, 768, 32, 4, 151936, 40960, tied=False, experts=128, used=8, wide_heads=128),
 }
+# Milliseconds of a plain step on a core of an AMD EPYC with AVX-512 VNNI, in Q4_K_M (docs/measurements/engine.md).
+STEPS_MS = {"135m": 8, "gemma3-270m": 16, "1b": 36, "3b": 100, "8b": 205, "30b-a3b": 90}
+READ_SHARE = 0.25  # of a step that a token of a prompt takes
+SLOW_STEP_S = 0.012  # from here on a target is taken for one that has no drafter, so that oracles draft
+
+
+def step_s(target: str) -> float:
+    """About what a plain step of a shape or model takes, in seconds; of any other model: as the default one."""
+    return STEPS_MS.get(target, 10) / 1e3
+
+
+# Of oracles that draft for such models: what published drafters reach, a token. EAGLE-3's is the same along a whole
+# chain (arXiv 2503.01840, figure 7).
+ACCEPTANCES = (0.6, 0.7, 0.8)
+USUAL_FORMAT = "q4_k_m"
 FORMATS = {
     "q4_0": FormatMixture(2, "Q4_0", "Q6_K", "Q4_0"),
     "q4_1": FormatMixture(3, "Q4_1", "Q6_K", "Q4_1"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa_client.device.loading import Device
+from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
@@ -41,10 +42,16 @@ class Stage:
 
 
 @contextmanager
-def staged(model: str, level: str, server_cores: set[int] | None, own_cores: set[int] | None) -> Iterator[Stage]:
-    """A server with the package's drafter, or an untrained one; the block has the other core."""
+def staged(
+    model: str,
+    level: str,
+    server_cores: set[int] | None,
+    own_cores: set[int] | None,
+    named: str = DEFAULT_DRAFTER,
+) -> Iterator[Stage]:
+    """A server with a drafter, as `find_drafter` takes its name; the block has the other core."""
     files = resolve(model, progress=make_progress())
-    drafter = find_drafter(files)
+    drafter = find_drafter(files, named)
     with (
         on_cores(own_cores),
         make_runner() as runner,

@@ -13,7 +13,7 @@ from typing import Any
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.progress import Progress
 
-from moa_bench.harness.child import child_environment
+from moa_bench.harness.child import child_environment, cpu_s
 from moa_bench.harness.cores import on_cores
 
 
@@ -31,6 +31,7 @@ class WorkerProcess:
     """A running engine; made by `running_workers`.
 
     Attributes:
+        modes: in which it answers, where it is a peer.
         load_s: from the start of its process until it could be asked.
     """
 
@@ -39,8 +40,12 @@ class WorkerProcess:
         self._process = process
         self._log = log
         self.resident_mb = 0.0
-        self.details = str(self._answer()["details"])
+        hello = self._answer()
+        self.details, self.modes = str(hello["details"]), tuple(hello.get("modes", ()))
         self.load_s = time.perf_counter() - began
+
+    def cpu_s(self) -> float:
+        return cpu_s(self._process.pid)
 
     def read(self, tokens: int) -> float:
         """Milliseconds of reading a prompt into an empty cache."""

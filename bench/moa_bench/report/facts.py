@@ -8,6 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from moa_kernels.library import variant_name
+from moa_kernels.variants import VARIANTS
+
+from moa_bench.report.energy import EnergyMeter
+
 _PACKAGES = ("torch", "transformers", "grpcio", "numpy")
 # Paths of a checkout, as git takes them: all but those that change no figure.
 _OTHERS = (
@@ -22,6 +27,8 @@ def gather_facts(root: Path | None) -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu_model(Path("/proc/cpuinfo")),
+        "kernels": kernels_here(),
+        "counts_energy": EnergyMeter().counts,
         "cores": os.cpu_count(),
         "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),  # before the run: not near 0 means that others were at work
@@ -31,6 +38,12 @@ def gather_facts(root: Path | None) -> dict[str, Any]:
         "threads_each": 1,
         "commit": commit_of(root),
     }
+
+
+def kernels_here() -> str:
+    """The instructions that the kernels compute with here, as they choose them: "AVX-512 VNNI"."""
+    name = variant_name()
+    return next((each.instructions for each in VARIANTS if each.name == name), "no compiled kernels")
 
 
 def cpu_model(cpuinfo: Path) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -108,22 +109,33 @@ class RunJournal:
     def _open(self, afresh: bool) -> None:
         text = self._file.read()
         whole = text[: text.rfind(b"\n") + 1]  # what follows the last line break was being written at a kill
-        lines = whole.splitlines()
-        if lines and not afresh:
-            header = _parse(self.path, 1, lines[0])
-            self.outdated = sorted(
-                name for name in {*header, *self._header} if header.get(name) != self._header.get(name)
-            )
+        lines = [] if afresh else [self._parse(number, line) for number, line in enumerate(whole.splitlines(), 1)]
+        if lines:
+            header, ours = lines[0], self._header
+            self.outdated = sorted(name for name in {*header, *ours} if header.get(name) != ours.get(name))
             if self.outdated:
                 self.path.with_name(self.path.name + ".old").write_bytes(whole)
-        if not lines or afresh or self.outdated:
+        if not lines or self.outdated:
             self._file.truncate(0)
             self._file.seek(0)
             self._write(json.dumps(self._header))
             return
-        self._cells = dict(_read_cell(self.path, number, line) for number, line in enumerate(lines[1:], 2))
+        self._cells = {line["key"]: KeptCell(line["measured"], line["seconds"]) for line in lines[1:]}
         self._file.truncate(len(whole))
         self._file.seek(len(whole))
+
+    def _parse(self, number: int, line: bytes) -> JsonObject:
+        """A line: the header is the first one, all others are cells."""
+        with suppress(ValueError):
+            match json.loads(line):
+                case {"key": str(), "measured": dict(), "seconds": int() | float()} as cell:
+                    return dict(cell)
+                case dict() as header if number == 1:
+                    return dict(header)
+        raise DataError(
+            f"Line {number} of the journal {self.path} is damaged.",
+            hint="Delete that line to measure its cell again, or start again with --afresh to measure all.",
+        )
 
     def _write(self, line: str) -> None:
         try:
@@ -149,31 +161,3 @@ def _lock(path: Path) -> IO[bytes]:
         ) from None
     file.seek(0)
     return file
-
-
-def _read_cell(path: Path, number: int, line: bytes) -> tuple[str, KeptCell]:
-    cell = _parse(path, number, line)
-    try:
-        key, measured, seconds = cell["key"], cell["measured"], float(cell["seconds"])
-    except (KeyError, TypeError, ValueError):
-        raise _damaged(path, number) from None
-    if not isinstance(key, str) or not isinstance(measured, dict):
-        raise _damaged(path, number)
-    return key, KeptCell(measured, seconds)
-
-
-def _parse(path: Path, number: int, line: bytes) -> JsonObject:
-    try:
-        parsed = json.loads(line)
-    except ValueError:
-        raise _damaged(path, number) from None
-    if not isinstance(parsed, dict):
-        raise _damaged(path, number)
-    return parsed
-
-
-def _damaged(path: Path, number: int) -> DataError:
-    return DataError(
-        f"Line {number} of the journal {path} is damaged.",
-        hint="Delete that line to measure its cell again, or start again with --afresh to measure all.",
-    )

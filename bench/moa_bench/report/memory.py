@@ -5,9 +5,10 @@ from pathlib import Path
 
 
 class MemoryKind(StrEnum):
-    """The figures of /proc/PID/status: all that is resident, and what is not a file's."""
+    """The figures of /proc/PID/status: all that is resident, the most that was, and what is not a file's."""
 
     RESIDENT = "VmRSS"
+    PEAK = "VmHWM"
     ANONYMOUS = "RssAnon"
 
 
@@ -19,3 +20,8 @@ def memory_mb(pid: int, kind: MemoryKind = MemoryKind.RESIDENT) -> float | None:
         return None
     line = next((line for line in lines if line.startswith(f"{kind}:")), None)
     return None if line is None else round(int(line.split()[1]) * 1024 / 1e6, 1)
+
+
+def forget_peak(pid: int) -> None:
+    """Lets the peak of a process begin at what is resident now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -89,9 +89,22 @@ def machine_line(result: Mapping[str, Any], how: str = "") -> str:
     machine = result["machine"]
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
     return (
-        f"Measured {machine['time'][:10]} on {machine['cpu']} ({machine['cores']} cores){how}; "
+        f"Measured {machine['time'][:10]} on {processor(machine)}{how}; "
         f"{result['target']}; {packages}; commit {machine['commit'] or 'unknown'}.\n"
     )
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """A machine in the facts of a result: its CPU, its cores, and the instructions that the kernels use of it."""
+    kernels = f", {machine['kernels']}" if "kernels" in machine else ""  # which older results do not say
+    return f"{machine['cpu']} ({machine['cores']} cores{kernels})"
+
+
+def energy_line(result: Mapping[str, Any]) -> str:
+    """What a table says of a column of joules."""
+    if result["machine"].get("counts_energy"):
+        return "Joules are those of the whole processor, server and device together (RAPL)."
+    return "Energy is not counted on this machine: it has no counters of the processor's joules (RAPL)."
 
 
 def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str) -> None:
@@ -99,7 +112,8 @@ def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: 
 
     Args:
         suite: names the file of results and the section of the page.
-        page: the page of docs/ that has the section; empty: there is none, and nothing is published.
+        page: the page of docs/ that has the section; empty: there is none, and nothing is published. A page without
+            the section, which a model that only its user measures has not, stays as it is.
     """
     if json_file is not None:
         if str(json_file) == "-":
@@ -113,7 +127,10 @@ def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: 
     if quick or root is None or not page:
         return
     write_text(root / "bench" / "results" / f"{suite}.json", to_json(result))
-    replace_section(root / "docs" / page, suite, tables)
+    if f"<!-- {suite} -->" in (root / "docs" / page).read_text("utf-8"):
+        replace_section(root / "docs" / page, suite, tables)
+    else:
+        click.echo(f"docs/{page} has no section {suite}: the tables are above only, the result in bench/results.")
 
 
 def _plain(value: object) -> Any:

@@ -38,3 +38,8 @@ def paired_ratio(values: Sequence[float], bases: Sequence[float]) -> Spread:
     if len(values) != len(bases):
         raise InternalError(f"{len(values)} measurements cannot be paired with {len(bases)}.")
     return Spread.of([value / base for value, base in zip(values, bases, strict=True)])
+
+
+def median_of(spread: Spread | None) -> str:
+    """The median with two digits; empty where there is none."""
+    return "" if spread is None else f"{spread.median:.2f}"

@@ -29,9 +29,8 @@ def suite_command(suite: Suite[Any]) -> click.Command:
 
         from moa_bench.runs.execute import duration, run_suite
 
-        if not inputs.is_sized:  # else it depends on the size
-            make_progress().note(f"This takes about {duration(suite.seconds(effort))}.")
-        run_suite(suite, effort, sized(inputs), quick=quick, json_file=json_file)
+        make_progress().note(f"This takes about {duration(suite.seconds(effort, inputs))}.")
+        run_suite(suite, effort, inputs, quick=quick, json_file=json_file)
 
     measure = options_of(type(suite.full))(measure)
     measure = options_of(SuiteInputs, suite.takes)(measure)
@@ -49,17 +48,6 @@ def refuse_shape(inputs: SuiteInputs) -> None:
         raise click.UsageError("--shape makes a model of its own: leave --model out.")
 
 
-def sized(inputs: SuiteInputs) -> SuiteInputs:
-    """With the model of the shape, made now or before, where one is wanted."""
-    if inputs.shape is None:
-        return inputs
-    from moa_shared.programs.progress import make_progress
-
-    from moa_bench.harness.random_model import random_model
-
-    return replace(inputs, model=str(random_model(inputs.shape, inputs.stored or "q4_k_m", make_progress())))
-
-
 @click.command()
 @click.argument("suites", nargs=-1, required=True, metavar="SUITE...")
 @click.option("--quick", is_flag=True, help="Shows that it works; publishes nothing in the checkout.")
@@ -73,7 +61,7 @@ def sized(inputs: SuiteInputs) -> SuiteInputs:
 )  # fmt: skip
 @click.option("--afresh", is_flag=True, help="Begin again instead of continuing a run that was stopped.")
 def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None, afresh: bool, **flags: Any) -> None:
-    """Run suites, one after the other: single, network, cut, capacity, scale, micro, hostile, codecs, memory, or all.
+    """Run suites in turn: single, network, cut, capacity, sizes, scale, micro, hostile, codecs, memory, or all.
 
     Started again after a kill or Ctrl-C, with the same options, it continues.
     """
@@ -98,11 +86,11 @@ def compare(a: Path, b: Path) -> None:
 
 @click.command()
 def report() -> None:
-    """Write the table of all results, with where and when each was measured, into docs/measurements/index.md."""
+    """Write what all sizes say together, and the table of all results, into docs/measurements/index.md."""
     from moa_shared.errors import ConfigError
 
     from moa_bench.report.report import checkout_root, replace_section
-    from moa_bench.runs.page import PAGE, SECTION, results_table
+    from moa_bench.runs.page import PAGE, sections_of
 
     root = checkout_root()
     if root is None:
@@ -110,5 +98,6 @@ def report() -> None:
             "Results and pages are in a checkout, and this is none.", hint="Clone moa; install it with make."
         )
     docs = root / "docs"
-    replace_section(docs / PAGE, SECTION, results_table(root / "bench" / "results", docs))
+    for section, text in sections_of(root / "bench" / "results", docs).items():
+        replace_section(docs / PAGE, section, text)
     click.echo(docs / PAGE)

@@ -8,7 +8,7 @@ from typing import Any
 from moa_shared.errors import DataError
 
 from moa_bench.report.report import table
-from moa_bench.runs.results import ResultOrigin, read_folder, read_result
+from moa_bench.report.results import ResultOrigin, read_folder, read_result
 
 DESCRIBING = ("suite", "name", "quick", "pinned", "machine", "effort", "links", "seeds")  # not measured
 

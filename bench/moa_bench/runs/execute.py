@@ -1,13 +1,14 @@
 """Runs a suite: what is recorded before it starts, and where its result, its tables and its pictures go."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from moa_bench.harness.cores import split_cores
+from moa_bench.harness.shapes import USUAL_FORMAT
 from moa_bench.report.facts import gather_facts
 from moa_bench.report.journal import Keep, measure_afresh
 from moa_bench.report.report import checkout_root, publish, to_json, write_text
@@ -38,10 +39,12 @@ def run_suite(
         head |= {"pinned": inputs.pin, "machine": gather_facts(root)}
     os.environ["OMP_NUM_THREADS"] = "1"
     server_cores, own_cores = split_cores(inputs.pin)
+    name = suite.name if suite.fixed else suite.name + inputs.suffix
+    inputs = sized(inputs)
 
     def complete(measured: Result) -> Result:
         level = {"level": inputs.level} if "level" in suite.takes else {}
-        return head | {"name": suite.name, "effort": effort} | level | measured
+        return head | {"name": name, "effort": effort} | level | measured
 
     def save(measured: Result) -> None:
         if json_file not in (None, STANDARD_OUTPUT):
@@ -55,6 +58,17 @@ def run_suite(
     for path in [] if pictures is None else suite.draw(result, pictures):
         click.echo(path)
     suite.check(result)
+
+
+def sized(inputs: SuiteInputs) -> SuiteInputs:
+    """With the model of the shape, made now or before, where one is wanted."""
+    if inputs.shape is None:
+        return inputs
+    from moa_shared.programs.progress import make_progress
+
+    from moa_bench.harness.random_model import random_model
+
+    return replace(inputs, model=str(random_model(inputs.shape, inputs.stored or USUAL_FORMAT, make_progress())))
 
 
 def journal_header(suite: Suite[Any], effort: Any, inputs: SuiteInputs, *, quick: bool) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def run_parts(name: str, parts: Sequence[Suite[Any]], request: RunRequest) -> No
         name: of the run's journal.
     """
     names = [part.name for part in parts]
-    estimates = {part.name: part.seconds(part.effort(quick=request.quick)) for part in parts}
+    estimates = {part.name: part.seconds(part.effort(quick=request.quick), request.inputs) for part in parts}
     note = make_progress().note
     note(f"This takes about {duration(sum(estimates.values()))}:")
     for part_name, seconds in estimates.items():
@@ -65,15 +65,15 @@ def run_parts(name: str, parts: Sequence[Suite[Any]], request: RunRequest) -> No
 
 def run_part(part: Suite[Any], request: RunRequest) -> dict[str, str]:
     """Measures what the part's journal has not, publishes, draws; then the journal goes."""
-    effort = part.effort(quick=request.quick)
-    header = journal_header(part, effort, request.inputs, quick=request.quick)
+    effort, inputs = part.effort(quick=request.quick), part.inputs(request.inputs)
+    header = journal_header(part, effort, inputs, quick=request.quick)
     journal = RunJournal(request.journals / f"{part.name}.jsonl", header, afresh=request.afresh)
     try:
-        tell_resumed(journal, part.name, part.seconds(effort))
+        tell_resumed(journal, part.name, part.seconds(effort, inputs))
         run_suite(
             part,
             effort,
-            request.inputs,
+            inputs,
             quick=request.quick,
             json_file=None if request.out is None else request.out / f"{part.name}.json",
             pictures=request.out,

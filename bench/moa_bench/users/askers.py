@@ -7,8 +7,7 @@ draft step of an oracle is a wait.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -17,22 +16,16 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Committed, Settled
 from moa_client.device.loading import Device
-from moa_client.device.new_drafters import drafter_states
-from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
-from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
-from moa_shared.drafting import GrowthShape, TextGuesser, draft_tree
-from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 from moa_bench.harness.answers import OWN_CONNECTION
-from moa_bench.harness.drafters import MeasuredDrafter
 from moa_bench.harness.split_client import SETTLE_EVERY_S, client_settings
 from moa_bench.users.figures import UserAnswer
 
@@ -60,26 +53,6 @@ class PlainAsker:
             raise error_from_rpc(error) from None
 
 
-class PendingByes:
-    """Goodbyes to a server that go on while a user asks the next question; over a long link each takes a round trip."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(self, goodbye: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(goodbye)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_end)
-
-    async def finish(self) -> None:
-        """Waits for those that are left."""
-        await asyncio.gather(*self._tasks)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or task.exception() is None:
-            self._tasks.discard(task)  # one that has failed is told at the end
-
-
 class EngineAsker:
     """Asks through a `ClientEngine`, in a new conversation each time.
 
@@ -103,11 +76,11 @@ class EngineAsker:
         self._vocab_size = vocab_size
         self._settings = settings
         self._drafting = drafting
-        self._byes = PendingByes()
+        self._byes: list[asyncio.Task[None]] = []  # they go on while a user asks the next question
         self._reading: UserAnswer | None = None
 
     async def close(self) -> None:
-        await self._byes.finish()
+        await asyncio.gather(*self._byes)
         await self._fleet.close()
 
     async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
@@ -119,7 +92,7 @@ class EngineAsker:
             await asyncio.shield(answering)
         finally:
             self._reading = None
-            self._byes.begin(_leave(engine, answering))
+            self._byes.append(asyncio.create_task(_leave(engine, answering)))
 
     async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: UserAnswer) -> None:
         async for event in engine.ask(prompt, self._settings):
@@ -138,23 +111,3 @@ async def _leave(engine: ClientEngine, answering: asyncio.Task[None]) -> None:
         engine.stop()
         await asyncio.wait((answering,))
     await engine.close()
-
-
-def device_maker(device: Device, drafter: MeasuredDrafter) -> Callable[[], Device]:
-    """Makes devices like this one, which was loaded with `drafter`, each with a drafter of its own."""
-    program = client_settings()
-    ngrams = ngrams_for(device.files.fingerprint)
-    states = drafter_states(drafter.checkpoint, device.files, program)
-    shape = TreeShape(program.depth, program.breadth, program.nodes)
-
-    def make() -> Device:
-        own = MoaDrafter(
-            states,
-            lambda state, sampling: draft_tree(state, shape, sampling)[0],
-            reads_memory=device.memory_width > 0,
-            shape=GrowthShape(breadth=program.breadth),
-            guesser=TextGuesser(ngrams) if program.copies else None,
-        )
-        return replace(device, drafter=own)
-
-    return make

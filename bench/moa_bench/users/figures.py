@@ -164,7 +164,7 @@ class UsersAt:
 
 
 def users_at(tokens_per_s: float, slowest: Sequence[tuple[int, float]]) -> UsersAt:
-    """The number of users up to which each gets `tokens_per_s`.
+    """The number of users up to which each gets `tokens_per_s`; between two numbers, by the time a token takes.
 
     Args:
         slowest: measured numbers of users, ascending, and the slowest user's rate; with fewer users than the first
@@ -175,7 +175,7 @@ def users_at(tokens_per_s: float, slowest: Sequence[tuple[int, float]]) -> Users
         if rate < tokens_per_s:
             if before is None:
                 return UsersAt(tokens_per_s, 0.0, at_least=False)
-            share = (before[1] - tokens_per_s) / (before[1] - rate)
+            share = (1 / tokens_per_s - 1 / before[1]) / (1 / rate - 1 / before[1])
             return UsersAt(tokens_per_s, round(before[0] + share * (users - before[0]), 1), at_least=False)
         before = users, rate
     return UsersAt(tokens_per_s, float(before[0]) if before else 0.0, at_least=True)

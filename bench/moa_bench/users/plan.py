@@ -14,7 +14,7 @@ from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.prompts import PASSAGE
 from moa_bench.harness.split_client import client_settings
 from moa_bench.harness.stage import Stage
-from moa_bench.users.askers import EngineAsker, PlainAsker, device_maker
+from moa_bench.users.askers import EngineAsker, PlainAsker
 from moa_bench.users.figures import UserAnswer, UsersCell, UserStats
 from moa_bench.users.questions import UsersEffort, make_questions
 from moa_bench.users.strategies import Strategy
@@ -32,12 +32,11 @@ class UsersPlan:
 
     def __init__(self, stage: Stage, effort: UsersEffort, addresses: Sequence[str]) -> None:
         passage = stage.tokenizer.encode(PASSAGE)
-        self._questions = make_questions(passage, effort.lengths, max(effort.users), effort.prompts, effort.seed)
+        self._questions = make_questions(passage, effort.prompt_tokens, max(effort.users), effort.prompts, effort.seed)
         self._effort = effort
         self._addresses = addresses
         self._vocab_size = stage.vocab_size
         self._device = stage.device
-        self._make_device = device_maker(stage.device, stage.drafter)
         self._settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
         self._texts: dict[tuple[int, int], list[int]] = {}
 
@@ -83,13 +82,10 @@ class UsersPlan:
             device_for: Callable[[int], Device] = partial(self._oracle_device, user, way.acceptance)
             tree = False
         else:
-            device_for, tree = self._own_device(), client_settings().mode == "tree"
+            device = self._device.for_another_conversation()
+            device_for, tree = lambda question: device, client_settings().mode == "tree"
         drafting = DraftingSettings("auto" if way.server_drafts else "device", tree=tree)
         return EngineAsker(address, device_for, self._vocab_size, self._settings, drafting)
-
-    def _own_device(self) -> Callable[[int], Device]:
-        device = self._make_device()
-        return lambda question: device
 
     def _oracle_device(self, user: int, acceptance: float, question: int) -> Device:
         text = (*self._questions[user][question], *self._texts[user, question])

@@ -16,29 +16,6 @@ GOLDEN = 0.6180339887498949  # multiples of it, less their whole part, fill 0 to
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
-    """Lengths of prompts, spread evenly on a logarithmic scale.
-
-    Args:
-        shortest, longest: in tokens.
-    """
-
-    shortest: int
-    longest: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.shortest <= self.longest:
-            raise ConfigError(
-                f"Prompts of {self.shortest} to {self.longest} tokens do not exist.",
-                hint="Give --prompt-tokens the shortest length, then the longest.",
-            )
-
-    def at(self, share: float) -> int:
-        """The length below which this share of the lengths is."""
-        return round(self.shortest * float((self.longest / self.shortest) ** share))
-
-
-@dataclass(frozen=True, slots=True)
 class UsersEffort:
     """What users of one server ask.
 
@@ -60,14 +37,23 @@ class UsersEffort:
     def __post_init__(self) -> None:
         if list(self.users) != sorted(set(self.users)):
             raise ConfigError(f"The numbers of users are {self.users}.", hint="Give each once, the smallest first.")
-        Lengths(*self.prompt_tokens)  # refuses those in the wrong order
+        shortest, longest = self.prompt_tokens
+        if shortest > longest:
+            raise ConfigError(
+                f"Prompts of {shortest} to {longest} tokens do not exist.",
+                hint="Give --prompt-tokens the shortest length, then the longest.",
+            )
 
-    @property
-    def lengths(self) -> Lengths:
-        return Lengths(*self.prompt_tokens)
+
+def length_at(share: float, lengths: tuple[int, int]) -> int:
+    """The length below which this share of prompts is: from shortest to longest, evenly on a logarithmic scale."""
+    shortest, longest = lengths
+    return round(shortest * float((longest / shortest) ** share))
 
 
-def make_questions(passage: Sequence[int], lengths: Lengths, users: int, each: int, seed: int) -> list[list[list[int]]]:
+def make_questions(
+    passage: Sequence[int], lengths: tuple[int, int], users: int, each: int, seed: int
+) -> list[list[list[int]]]:
     """Prompts [users][each] as token ids: pieces of a passage, repeated where it is too short.
 
     Each begins elsewhere, so that no two share a beginning for long.
@@ -77,7 +63,7 @@ def make_questions(passage: Sequence[int], lengths: Lengths, users: int, each: i
     for user in range(users):
         rng = random.Random(f"{seed}:{user}")
         shares = [(offset + GOLDEN * user + number / each) % 1.0 for number in range(each)]
-        questions.append([_piece(passage, rng.randrange(len(passage)), lengths.at(share)) for share in shares])
+        questions.append([_piece(passage, rng.randrange(len(passage)), length_at(share, lengths)) for share in shares])
     return questions
 
 

@@ -49,8 +49,7 @@ class OnlineDrafting:
             plain_ms=plain_ms,
             block_levels=block_levels,
         )
-        rule = self.window if settings.new_rule is None else settings.new_rule()
-        self.streamed = StreamedDrafting(conversation, rule, announces_nothing=not settings.run_ahead)
+        self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
         self._rounds = settings.rounds
         self._rest = DraftingRest(may_rest=settings.server_drafts)
         self._conversation = conversation

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from moa_client.drafting.standalone_rule import StandaloneRule
-
-if TYPE_CHECKING:
-    from moa_client.drafting.streamed import DraftRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +19,6 @@ class DraftingSettings:
         reconcile: standalone text is verified, or kept as it is.
         tree: drafts are trees.
         standalone: how the device writes without a server.
-        new_rule: of streamed drafts, where a measurement wants another one than the program's own.
     """
 
     drafting: Literal["auto", "server", "device", "off"] = "auto"
@@ -32,7 +27,6 @@ class DraftingSettings:
     reconcile: Literal["verify", "keep"] = "verify"
     tree: bool = False
     standalone: StandaloneRule = StandaloneRule()  # noqa: RUF009 (immutable)
-    new_rule: Callable[[], DraftRule] | None = None
 
     @property
     def server_runs_ahead(self) -> bool:

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import click
 
+from moa_bench.harness.shapes import READ_SHARE
 from moa_bench.options import option
 from moa_bench.report.report import ENGINE
 from moa_bench.suite import Suite, SuiteInputs
-from moa_bench.users.questions import UsersEffort
+from moa_bench.users.questions import UsersEffort, length_at
 from moa_bench.users.strategies import KINDS, Drafts, make_strategies
 
-LOADING_S = 60.0
+LOADING_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +20,18 @@ class CapacityEffort(UsersEffort):
 
     kinds: tuple[Drafts, ...] = option(KINDS, "Only this way besides plain serving (repeat).", "--way")
     acceptances: tuple[float, ...] = option(
-        (0.35, 0.5, 0.65, 0.8, 0.9), "Of an oracle: only this one (repeat).", "--acceptance", least=0, most=1
+        (0.6, 0.8), "Of an oracle: only this one (repeat).", "--acceptance", least=0, most=1
     )
     links: tuple[str, ...] = option(
         (), "Users take these in turn (repeat).", "--link", metavar="NAME", shown="loopback"
     )
 
 
-def estimate_s(effort: CapacityEffort) -> float:
+def estimate_s(effort: CapacityEffort, step_s: float) -> float:
     ways = len(make_strategies(effort.kinds, effort.acceptances))
-    return LOADING_S + max(effort.users) * effort.prompts + ways * len(effort.users) * (effort.seconds + 1.0)
+    tokens = length_at(0.5, effort.prompt_tokens) * READ_SHARE + effort.answer_tokens / 2
+    texts_s = max(effort.users) * effort.prompts * tokens * step_s
+    return LOADING_S + 100 * step_s + texts_s + ways * len(effort.users) * (effort.seconds + 1.0)
 
 
 def refuse(effort: CapacityEffort, inputs: SuiteInputs) -> None:

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.links import EmulatedLink, find_links, linked
+from moa_bench.harness.oracle import has_no_drafter
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.capacity import CapacityEffort
@@ -15,11 +16,11 @@ from moa_bench.users.strategies import KINDS, make_strategies
 
 def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
     links = find_links(effort.links) if effort.links else (EmulatedLink("loopback"),)
-    kinds = ("oracle",) if run.is_sized and effort.kinds == KINDS else effort.kinds
-    ways = make_strategies(kinds, effort.acceptances)
     progress = make_progress()
     with ExitStack() as stack:
         stage = stack.enter_context(staged(run.model, run.level, run.server_cores, run.own_cores))
+        has_oracles = has_no_drafter(stage.files, {}) and effort.kinds == KINDS
+        ways = make_strategies(("oracle",) if has_oracles else effort.kinds, effort.acceptances)
         addresses = [
             stack.enter_context(linked(link, stage.address, seed=effort.seed, cores=run.own_cores)).address
             for link in links
@@ -27,7 +28,7 @@ def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
         plan = UsersPlan(stage, effort, addresses)
         cells: list[UsersCell] = []
         result: Result = {
-            "name": "capacity-sized" if run.is_sized else "capacity-links" if effort.links else "capacity",
+            **({"name": "capacity-links"} if effort.links and not run.suffix else {}),
             "target": stage.files.target_id,
             "drafter": stage.drafter.description,
             "links": [link.name for link in links],

@@ -74,7 +74,7 @@ def _note(result: Mapping[str, Any]) -> str:
     think = f"{effort.think_seconds:g} s of thinking" if effort.think_seconds else "no thinking"
     others = sum(cell.other_texts for cell in result["cells"])
     return (
-        f"Prompts of {effort.lengths.shortest} to {effort.lengths.longest} tokens, answers of {effort.answer_tokens}, "
+        f"Prompts of {effort.prompt_tokens[0]} to {effort.prompt_tokens[1]} tokens, answers of {effort.answer_tokens}, "
         f"{think}, {result['level']}, links: {', '.join(result['links'])}. "
         f"All users ask for {effort.seconds:g} s in each row. "
         f"Drafts: chains of an oracle, {effort.draft_ms:g} ms a draft step; "

@@ -12,9 +12,8 @@ from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 
-from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.oracle import ROUNDS
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.split_client import SplitClient
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
@@ -27,7 +26,7 @@ class CodecCost:
 
     codec: str
     row_bytes: int  # of a memory row
-    down_a_token: float  # at the socket, over all answers, their prompts' memory included
+    down_a_token: float  # of messages, over all answers, their prompts' memory included
     tokens_a_verification: float  # mean over all answers
     tokens: int  # of all answers
 
@@ -35,16 +34,15 @@ class CodecCost:
 def measure(effort: CodecsEffort, run: SuiteRun) -> Result:
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     down, verdicts, got = Counter[Codec](), Counter[Codec](), Counter[Codec]()
-    with staged(run.model, run.level, run.server_cores, run.own_cores) as stage, counting(stage.address) as counter:
-        questions = [chat_tokens(stage.tokenizer, question) for question in QUESTIONS[: effort.prompts]]
+    with staged(run.model, run.level, run.server_cores, run.own_cores) as stage:
+        questions = [chat_tokens(stage.tokenizer, question) for question in questions_of()[: effort.prompts]]
         with make_progress().task("Answers", len(Codec) * len(questions)) as task:
             for question, codec in product(questions, Codec):
-                before = counter.read()
-                with closing(SplitClient(stage.runner, counter.address, stage.device, codec, mode=ROUNDS)) as client:
+                with closing(SplitClient(stage.runner, stage.address, stage.device, codec, mode=ROUNDS)) as client:
                     client.ask(question, settings)
                 verdicts[codec] += client.figures.verdicts - 1  # the first one has no draft
                 got[codec] += client.figures.tokens - 1
-                down[codec] += (counter.read() - before).down
+                down[codec] += client.figures.down_bytes
                 task.advance(1)
     rows = [
         CodecCost(

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 
+import click
+from moa_shared.protocol.levels import INT8
+
+from moa_bench.harness.questions import PACKAGED
 from moa_bench.options import option
 from moa_bench.report.report import LINK
-from moa_bench.suite import Suite
+from moa_bench.suite import Suite, SuiteInputs
 
-LOADING_S = 60.0
+LOADING_S = 20.0  # of two servers, one of which waits to take the other's place
 INCIDENT_S = 1.6  # with the wait before it
 
 
@@ -18,9 +22,21 @@ class CutEffort:
     cuts: int = option(100, "Cuts of the link.", least=0)
     kills: int = option(25, "Kills of the server.", least=0)
     resets: int = 20
-    prompts: int = 3
-    answer_tokens: int = 96
+    asked: int = option(20, "Questions, in turn.", least=1)
+    answer_tokens: int = option(96, "Of each answer.", "--tokens", least=2)
+    of_outage: int = 3  # answers that meet each recorded outage
     seed: int = 0
+
+
+def estimate_s(effort: CutEffort, step_s: float) -> float:
+    incidents = effort.cuts + effort.kills + effort.resets
+    texts_s = (300 + effort.asked * effort.answer_tokens) * step_s
+    return LOADING_S + texts_s + (INCIDENT_S + 12 * step_s) * incidents
+
+
+def refuse(effort: CutEffort, inputs: SuiteInputs) -> None:
+    if inputs.level != INT8 and inputs.questions != PACKAGED:
+        raise click.UsageError(f"Only at {INT8} no cut changes a near tie: leave --questions or --level out.")
 
 
 SUITE = Suite(
@@ -29,7 +45,8 @@ SUITE = Suite(
     "moa_bench.suites.cut",
     LINK,
     CutEffort(),
-    CutEffort(cuts=2, resets=1, kills=1, prompts=1, answer_tokens=32),
-    ("model", "level", "pin", "traces"),
-    lambda effort: LOADING_S + INCIDENT_S * (effort.cuts + effort.kills + effort.resets),
+    CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32),
+    ("model", "level", "pin", "questions", "traces", "shape", "stored"),
+    estimate_s,
+    refuse,
 )

@@ -12,25 +12,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.answers import PlainClient
-from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
 from moa_bench.harness.links import EmulatedLink, RunningLink, find_links, linked
 from moa_bench.harness.oracle import Script, with_oracle
-from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens
+from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens, questions_of
 from moa_bench.harness.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
-from moa_bench.harness.shown_text import Moment
+from moa_bench.harness.relay import relaying
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.cut import CutEffort
@@ -91,11 +91,12 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
     tokenizer = load_tokenizer(files)
-    prompts = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
+    asked = questions_of(run.questions) if run.level == INT8 else SURE_QUESTIONS
+    prompts = [chat_tokens(tokenizer, question) for question in asked[: effort.asked]]
     with on_cores(run.own_cores), make_runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         drafter = str(drafter_file(find_drafter(files), folder))
-        relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
+        relay = stack.enter_context(relaying("127.0.0.1:1"))  # until there is a server: a port where nothing listens
         server = MortalServer(
             lambda: running_server(run.model, level=run.level, drafter=drafter, cores=run.server_cores),
             relay.address,
@@ -110,12 +111,14 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
             playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
             return SplitClient(runner, address, playing, silence_s=SILENCE_S)
 
-        stretches = [(ride, each) for ride in rides for each in outages(recording_of(ride))]
+        stretches = [
+            (ride, each) for ride in rides for each in outages(recording_of(ride)) for _ in range(effort.of_outage)
+        ]
         plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
         stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
         incidents: list[Incident] = []
         answers = 0
-        with progress.task("Incidents", len(plan) + len(stretches) * len(prompts)) as task:
+        with progress.task("Incidents", len(plan) + len(stretches)) as task:
             whole = [stage.undisturbed(number) for number in range(len(prompts))]
             while plan:
                 left = len(plan)
@@ -123,7 +126,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
                 incidents += stage.disturbed(plan, number, whole[number])
                 answers += 1
                 task.advance(left - len(plan))
-            for (ride, outage), number in product(stretches, range(len(prompts))):
+            for number, (ride, outage) in zip(cycle(range(len(prompts))), stretches, strict=False):
                 if (incident := stage.ridden(ride, outage, number, whole[number], run.own_cores)) is not None:
                     incidents.append(incident)
                 answers += 1
@@ -138,19 +141,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
 
 
 Connect = Callable[[str, Script], SplitClient]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """How an answer went: what a reader saw, when verdicts came, and whether the text is the undisturbed one."""
-
-    moments: Sequence[Moment]
-    verdicts_s: Sequence[float]
-    tokens: int
-    whole: bool
-
-    def judge(self, struck: InjectedIncident) -> Incident | None:
-        return judge_incident(struck, self.moments, self.verdicts_s, answer_tokens=self.tokens, whole=self.whole)
+Judge = Callable[[InjectedIncident], Incident | None]
 
 
 class _Stage:
@@ -185,12 +176,12 @@ class _Stage:
         striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
         striking.start()
         try:
-            shown = self._ask(client, prompt, text)
+            judge = self._ask(client, prompt, text)
         finally:
             over.set()
             striking.join()
             client.close()
-        met = [shown.judge(one) for one in _since(client.began_s, struck)]
+        met = [judge(one) for one in _since(client.began_s, struck)]
         missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
         plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
         return [incident for incident in met if incident is not None]
@@ -204,17 +195,20 @@ class _Stage:
             begins_s = time.perf_counter() + BEFORE_S
             with closing(self._connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
                 time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
-                shown = self._ask(client, prompt, text)
+                judge = self._ask(client, prompt, text)
         [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
-        return shown.judge(struck)
+        return judge(struck)
 
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
         return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size)
 
-    def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> _Shown:
-        answer = client.ask(self._prompts[prompt], self._settings)
-        whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
-        return _Shown(client.screen.moments, client.screen.decided_s, len(answer.tokens), whole)
+    def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> Judge:
+        """An answer: what it shows of an incident."""
+        answer, screen = client.ask(self._prompts[prompt], self._settings), client.screen
+        whole = answer.tokens == tuple(text) and screen.fits(answer.tokens)
+        return lambda struck: judge_incident(
+            struck, screen.moments, screen.decided_s, answer_tokens=len(answer.tokens), whole=whole
+        )
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[InjectedIncident]) -> None:
         """Strikes until the answer or the plan is over; a wait that outlasts an answer continues in the next."""

@@ -44,8 +44,8 @@ def render(result: Mapping[str, Any]) -> str:
     kinds = dict.fromkeys(incident.kind for incident in incidents)
     rows = [IncidentRow(kind, [incident for incident in incidents if incident.kind is kind]) for kind in kinds]
     note = (
-        f"{result['answers']} answers of {effort.answer_tokens} tokens, greedy, {result['level']}, over "
-        f"{', and '.join([result['link'], *result['recordings']])}. Median (quartiles).\n"
+        f"{result['answers']} answers of {effort.answer_tokens} tokens to {effort.asked} questions, greedy, "
+        f"{result['level']}, over {', and '.join([result['link'], *result['recordings']])}. Median (quartiles).\n"
     )
     return "\n".join([facts_line(result), note, table_of(INCIDENTS, rows)])
 

@@ -16,8 +16,7 @@ from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import READ_BYTES, READING, make_array, step_bytes, time_reading
 from moa_bench.suites.engine.products import measure_products
-from moa_bench.suites.engine.sizes import measure_sizes
-from moa_bench.suites.engine.subjects import llama_subject, our_subjects, without_llama_cpp
+from moa_bench.suites.engine.subjects import llama_subject, our_subjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +50,21 @@ class MemoryLimit:
 
 
 def measure(effort: EngineEffort, run: SuiteRun) -> Result:
-    """Forwards of the model, or of models in real sizes, or products of the kernels, as the effort says."""
+    """Forwards of the model, or products of the kernels, as the effort says."""
     if effort.kernels:
         return measure_products(effort)
-    if effort.shapes:
-        return measure_sizes(effort, run)
     progress = make_progress()
     files = resolve(run.model, progress=progress)
-    subjects = our_subjects(run.model, cpu_flags())
+    subjects = our_subjects(run.model, cpu_flags(), is_sized=run.shape is not None)
     if run.llama_cpp is not None:
         subjects.append(llama_subject(run.llama_cpp, files))
     else:
-        without_llama_cpp(progress)
+        progress.note("llama.cpp is not measured: --llama-cpp names no folder with node-llama-cpp.")
     with running_workers(subjects, run.server_cores, progress) as workers:
         with on_cores(run.server_cores):
             result: Result = {"target": files.target_id} | _measure(workers, files, effort, progress)
         result["memory"] = {worker.subject.name: worker.resident_mb for worker in workers}
+        result["load_s"] = {worker.subject.name: round(worker.load_s, 2) for worker in workers}
         result["details"] = {worker.subject.name: worker.details for worker in workers}
     return result
 

@@ -5,11 +5,10 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from moa_kernels.library import VARIANT_VARIABLE
+from moa_kernels.library import VARIANT_VARIABLE, variant_name
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_shared.models.gguf.parts import is_gguf
-from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.targets import variants_here
@@ -21,19 +20,25 @@ WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
 SCRIPT = Path(__file__).with_name("llama_cpp.mjs")
 
 
-def our_subjects(model: str, cpu_flags: Collection[str]) -> list[WorkerCommand]:
-    """The kernels on every variant that this CPU runs, and torch on both of its levels."""
-    subjects = [our_subject(model, f"kernels, {name}", INT8, {VARIANT_VARIABLE: name}) for name in variants_here()]
-    subjects.append(our_subject(model, "torch bf16", "bf16", {}))
+def our_subjects(model: str, cpu_flags: Collection[str], *, is_sized: bool = False) -> list[WorkerCommand]:
+    """The kernels on every variant that this CPU runs, and torch on both of its levels.
+
+    Args:
+        is_sized: only the kernels in use: others would pack all weights once more, and torch unpack them.
+    """
+
+    def subject(name: str, level: str, environment: Mapping[str, str]) -> WorkerCommand:
+        worker = ("-P", "-m", "moa_bench.suites.engine.worker", "--model", model, "--level", level)
+        return WorkerCommand(name, (sys.executable, *worker), environment)
+
+    names = [variant_name()] if is_sized else variants_here()
+    subjects = [subject(f"kernels, {name}", INT8, {VARIANT_VARIABLE: name}) for name in names]
+    if is_sized:
+        return subjects
+    subjects.append(subject("torch bf16", "bf16", {}))
     if "amx_bf16" in cpu_flags:
-        subjects.append(our_subject(model, "torch bf16 without AMX", "bf16", WITHOUT_AMX))
-    return [*subjects, our_subject(model, "torch float32", "float32", {})]
-
-
-def our_subject(model: str, name: str, level: str, environment: Mapping[str, str]) -> WorkerCommand:
-    """The target on a level, in a process with these variables besides ours."""
-    worker = ("-P", "-m", "moa_bench.suites.engine.worker", "--model", model, "--level", level)
-    return WorkerCommand(name, (sys.executable, *worker), environment)
+        subjects.append(subject("torch bf16 without AMX", "bf16", WITHOUT_AMX))
+    return [*subjects, subject("torch float32", "float32", {})]
 
 
 def llama_subject(folder: Path, files: ModelFiles, script: Path = SCRIPT) -> WorkerCommand:
@@ -50,8 +55,3 @@ def llama_subject(folder: Path, files: ModelFiles, script: Path = SCRIPT) -> Wor
             f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint="Leave out --llama-cpp."
         )
     return WorkerCommand(LLAMA_CPP, (node, str(script), str(folder.resolve()), str(files.weights[0])), trees=False)
-
-
-def without_llama_cpp(progress: Progress) -> None:
-    """Says why llama.cpp is missing from the tables."""
-    progress.note("llama.cpp is not measured: --llama-cpp names no folder with node-llama-cpp.")

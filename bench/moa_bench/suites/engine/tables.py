@@ -1,6 +1,6 @@
 """Results of the engine suites as Markdown and as pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,6 @@ PRODUCTS: tuple[Column, ...] = (
     ("GB/s of weights", "{0.gb_s:1}"),
     ("of reading memory", lambda speed: f"{100 * speed.of_memory.median:.0f} %"),
 )
-SIZES: tuple[Column, ...] = (
-    ("model", "{0.model}"),
-    ("engine", "{0.engine}"),
-    ("file, MB", "{0.file_mb:.0f}"),
-    ("first start, s", "{0.first_s:.1f}"),
-    ("later, s", "{0.later_s:.1f}"),
-    ("resident, MB", "{0.resident_mb:.0f}"),
-    ("plain step, ms", "{0.step_ms.median:.1f}"),
-    ("over reading its bytes", "{0.to_reading.median:.2f}"),
-    ("8 rows over 1", lambda cost: f"{cost.tree_to_step.median:.2f}" if cost.tree_to_step else ""),
-    ("prompt, ms a token", "{0.prompt_ms.median:.2f}"),
-)
 TICKS = (10, 20, 50, 100, 200, 500, 1000)  # ms
 
 
@@ -42,17 +30,10 @@ def render(result: Mapping[str, Any]) -> str:
     if "products" in result:
         note = f"One core, the variant {result['variant']}, weights that no cache holds.\n"
         return "\n".join([machine_line(result), note, table_of(PRODUCTS, result["products"])])
-    if "sizes" in result:
-        note = (
-            f"Random weights in the shapes and mixtures of published files, one thread, after "
-            f"{result['effort'].context} tokens. A first start packs the weights, a later one maps them; both until "
-            "the engine can be asked.\n"
-        )
-        return "\n".join([facts_line(result), note, table_of(SIZES, result["sizes"])])
     parts = [facts_line(result)]
     for context in dict.fromkeys(cost.context for cost in result["forwards"]):
         parts += [f"### A forward after {context} tokens, ms\n", _forwards(result, context)]
-    parts += ["### Reading a prompt, ms a token\n", _prompts(result["prompts"], result["memory"])]
+    parts += ["### Reading a prompt, ms a token\n", _prompts(result)]
     parts += ["### The plain step over its limit\n", _limits(result)]
     return "\n".join(parts)
 
@@ -72,13 +53,15 @@ def _forwards(result: Mapping[str, Any], context: int) -> str:
     return table(["engine", *heads, "8 rows over 1", "16 over 1"], rows)
 
 
-def _prompts(costs: Sequence[Any], memory: Mapping[str, float]) -> str:
+def _prompts(result: Mapping[str, Any]) -> str:
+    costs, memory, load_s = result["prompts"], result["memory"], result["load_s"]
     contexts = list(dict.fromkeys(cost.context for cost in costs))
     rows = []
     for engine in dict.fromkeys(cost.engine for cost in costs):
         found = {cost.context: cost.ms_a_token for cost in costs if cost.engine == engine}
-        rows.append([engine, *(f"{found[context].median:.2f}" for context in contexts), f"{memory[engine]:.0f}"])
-    return table(["engine", *(f"{context} tokens" for context in contexts), "resident then, MB"], rows)
+        read = [f"{found[context].median:.2f}" for context in contexts]
+        rows.append([engine, *read, f"{memory[engine]:.0f}", f"{load_s[engine]:.1f}"])
+    return table(["engine", *(f"{context} tokens" for context in contexts), "resident then, MB", "start, s"], rows)
 
 
 def _limits(result: Mapping[str, Any]) -> str:

@@ -22,5 +22,5 @@ SUITE = Suite(
     MicroEffort(),
     MicroEffort(64, 2),
     ("model", "level", "pin"),
-    lambda effort: 45.0 + 4.0 * effort.repeats,
+    lambda effort: 10.0 + 1.5 * effort.repeats,
 )

@@ -1,11 +1,11 @@
 """The parts, one after the other: verification against the bare forward, and drafting as devices compute it."""
 
-from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models import WeightReader, load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.cores import on_cores
-from moa_bench.harness.drafters import find_drafter, load_decoder
-from moa_bench.harness.prompts import chat_tokens, question_of
+from moa_bench.harness.drafters import find_drafter
+from moa_bench.harness.prompts import PASSAGE
 from moa_bench.harness.targets import load_level
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.micro import MicroEffort
@@ -16,8 +16,8 @@ from moa_bench.suites.micro.verification import measure_verification
 def measure(effort: MicroEffort, run: SuiteRun) -> Result:
     progress = make_progress()
     files = resolve(run.model, progress=progress)
-    drafter, tokenizer = find_drafter(files), load_tokenizer(files)
-    prefix = chat_tokens(tokenizer, question_of(tokenizer, effort.prefix_tokens))
+    drafter = find_drafter(files)
+    prefix = load_tokenizer(files).encode(PASSAGE)[: effort.prefix_tokens]
     with on_cores(run.server_cores):
         execution = load_level(files, run.level, progress)
         target = execution.target
@@ -25,8 +25,8 @@ def measure(effort: MicroEffort, run: SuiteRun) -> Result:
         with progress.task("Verification"):
             verification = measure_verification(target, prefix, encode, effort.repeats)
         with progress.task("Drafting"):
-            decoder = load_decoder(files, drafter)
-            drafting = measure_drafting(target, decoder, effort.prefix_tokens, 5 * effort.repeats)
+            decoder = drafter.checkpoint.decoder(WeightReader(files))
+            drafting = measure_drafting(target, decoder, len(prefix), 5 * effort.repeats)
     return {
         "target": files.target_id,
         "drafter": drafter.description,

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+from moa_bench.harness.shapes import READ_SHARE, SLOW_STEP_S
+from moa_bench.options import option
 from moa_bench.report.report import PAYOFF
 from moa_bench.suite import Suite
 
-LOADING_S = 60.0
+LOADING_S = 15.0
+SHORT = 40, 120  # tokens of prompts
 APART_S = 2.0  # in which several users begin, one after the other: most of an answer of one of sixteen
 RUNS = 5  # of users in a round: the four ways, and plain serving again
 
@@ -17,14 +20,19 @@ class PayoffEffort:
     rtts_ms: tuple[float, ...] = (0.0, 100.0, 300.0)  # round trips of the users' links; 0: loopback
     users: tuple[int, ...] = (1, 4, 16)  # who ask at the same time
     rounds: int = 2  # of all ways in turn
-    seconds: float = 4.0  # for which they ask, in each way
-    answer_tokens: int = 64  # of each answer
+    seconds: float = option(4.0, "For which they ask, in each way.", least=1)
+    answer_tokens: int = option(64, "Of each answer.", "--tokens", least=2)
     seed: int = 0  # of prompts and links
+    acceptances: tuple[float, ...] = option(
+        (0.8,), "Of the oracle of a target without drafters (repeat).", "--acceptance", least=0, most=1
+    )
 
 
-def estimate_s(effort: PayoffEffort) -> float:
+def estimate_s(effort: PayoffEffort, step_s: float) -> float:
     of_all_users = sum(effort.seconds + 1.0 + (APART_S if users > 1 else 0.0) for users in effort.users)
-    return LOADING_S + len(effort.rtts_ms) * effort.rounds * RUNS * of_all_users
+    texts_s = 2 * max(effort.users) * step_s * (READ_SHARE * 80 + effort.answer_tokens / 2)
+    runs = RUNS if step_s < SLOW_STEP_S else 2 + len(effort.acceptances)
+    return LOADING_S + 100 * step_s + texts_s + len(effort.rtts_ms) * effort.rounds * runs * of_all_users
 
 
 SUITE = Suite(

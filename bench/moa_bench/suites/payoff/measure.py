@@ -9,16 +9,15 @@ from typing import Any
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.harness.links import EmulatedLink, linked
+from moa_bench.harness.oracle import has_no_drafter
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.payoff import APART_S, PayoffEffort
+from moa_bench.suites.payoff import APART_S, SHORT, PayoffEffort
 from moa_bench.users.plan import UsersPlan
 from moa_bench.users.questions import UsersEffort
-from moa_bench.users.strategies import AUTO_AT, Strategy
+from moa_bench.users.strategies import Strategy
 
 STRATEGIES = (Strategy("plain"), Strategy("server"), Strategy("shipped"), Strategy("everything"))
-SIZED = (Strategy("plain"), Strategy("oracle", AUTO_AT))  # no drafter has learnt random weights
-SHORT = 40, 120
 FIGURES = ("tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s")
 
 
@@ -27,12 +26,14 @@ def measure(effort: PayoffEffort, run: SuiteRun) -> Result:
     crowd = UsersEffort(
         effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, seed=effort.seed, apart_seconds=APART_S
     )
-    strategies = SIZED if run.is_sized else STRATEGIES
     cells = []
     with (
         staged(run.model, run.level, run.server_cores, run.own_cores) as stage,
         make_progress().task("Users", len(effort.rtts_ms) * len(effort.users)) as task,
     ):
+        has_oracles = has_no_drafter(stage.files, {})
+        oracles = (Strategy("plain"), *(Strategy("oracle", each) for each in effort.acceptances))
+        strategies = oracles if has_oracles else STRATEGIES
         for rtt_ms in effort.rtts_ms:
             link = EmulatedLink(f"RTT {rtt_ms:g} ms", rtt_ms / 2)
             with linked(link, stage.address, seed=effort.seed, cores=run.own_cores) as running:
@@ -43,9 +44,8 @@ def measure(effort: PayoffEffort, run: SuiteRun) -> Result:
                     cells.append(run.keep(f"{rtt_ms:g} {users}", measured) | {"rtt_ms": rtt_ms, "users": users})
                     task.advance(1)
     return {
-        "name": "payoff-sized" if run.is_sized else "payoff",
         "target": stage.files.target_id,
-        "drafter": f"an oracle, {crowd.draft_ms:g} ms a draft step" if run.is_sized else stage.drafter.description,
+        "drafter": f"an oracle, {crowd.draft_ms:g} ms a draft step" if has_oracles else stage.drafter.description,
         "cells": cells,
     }
 

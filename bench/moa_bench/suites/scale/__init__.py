@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from moa_bench.harness.shapes import ACCEPTANCES
 from moa_bench.report.report import SCALE
 from moa_bench.suite import Suite
-from moa_bench.suites.scale.published import OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class ScaleEffort:
     """How much is simulated."""
 
     worlds: int = 5  # how many of the cases
-    acceptances: tuple[float, ...] = (0.35, OURS.value, 0.9)  # of drafts, besides the paper's
+    acceptances: tuple[float, ...] = ACCEPTANCES  # of drafts, besides the paper's
     numbers: tuple[int, ...] = (1, 16, 64, 128, 384, 800)  # of users, besides those who fit
 
 

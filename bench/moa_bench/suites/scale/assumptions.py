@@ -1,20 +1,22 @@
-"""Every number that the scale suite takes in, with its unit and where it comes from. Pure."""
+"""Every number that the scale suite takes in: `assumptions.csv` has its value, its unit and where it comes from.
 
+A figure is published by a maker or a paper, measured here, derived from such, or assumed: nobody's.
+"""
+
+import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass
+from pathlib import Path
 
-Kind = Literal["published", "measured", "derived", "assumed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A number and where it comes from."""
-
-    value: float
-    unit: str
-    kind: Kind  # published by a maker or a paper; measured here; derived from such; assumed: nobody's figure
-    source: str  # where it is written, or why it is assumed
+TABLE = Path(__file__).with_suffix(".csv")
+OF_ALL = "all"
+CASES = (
+    ("Llama-3-8B", "A100 80 GB", 1, "phone"),
+    ("Llama-3-8B", "H100 80 GB", 1, "phone"),
+    ("Llama-3-8B", "H100 80 GB", 1, "laptop"),
+    ("Llama-3-70B", "A100 80 GB", 4, "laptop"),
+    ("Llama-3-70B", "H100 80 GB", 4, "phone"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,10 @@ class Gpu:
     """A GPU."""
 
     name: str
-    bandwidth: Assumption  # bytes a second
-    flops: Assumption  # bf16, dense, a second
-    memory: Assumption  # bytes
-    price: Assumption  # dollars an hour
+    bandwidth: float  # bytes a second
+    flops: float  # bf16, dense, a second
+    memory: float  # bytes
+    price: float  # dollars an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,12 @@ class TargetSize:
     """A target and its drafter."""
 
     name: str
-    weights: Assumption
-    kv: Assumption  # bytes a token
-    layers: Assumption  # each is two all-reduces with tensor parallelism
-    drafter: Assumption  # its weights
-    head: Assumption  # weights of the target's head, which the drafter reads too
-    memory_row: Assumption  # bytes that follow a token to a device
+    weights: float
+    kv: float  # bytes a token
+    layers: float  # each is two all-reduces with tensor parallelism
+    drafter: float  # its weights
+    head: float  # weights of the target's head, which the drafter reads too
+    memory_row: float  # bytes that follow a token to a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +48,29 @@ class DraftDevice:
     """What a user drafts on."""
 
     name: str
-    bandwidth: Assumption  # bytes a second
+    bandwidth: float  # bytes a second
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that a case assumes."""
+    """All that a case assumes, in the units of `assumptions.csv`."""
 
-    gpu: Gpu
     target: TargetSize
-    device: DraftDevice
+    gpu: Gpu
     gpus: int
-    acceptance: Assumption
-    context: Assumption
-    one_way_ms: Assumption
-    bandwidth_share: Assumption
-    flops_share: Assumption
-    memory_share: Assumption
-    launch_ms: Assumption
-    draft_launch_ms: Assumption
-    all_reduce_us: Assumption
-    device_share: Assumption
-    device_bytes: Assumption
-    device_launch_ms: Assumption
+    device: DraftDevice
+    acceptance: float
+    context: float
+    one_way_ms: float
+    bandwidth_share: float
+    flops_share: float
+    memory_share: float
+    launch_ms: float
+    draft_launch_ms: float
+    all_reduce_us: float
+    device_share: float
+    device_bytes: float
+    device_launch_ms: float
 
     @property
     def name(self) -> str:
@@ -76,17 +78,33 @@ class World:
         return f"{self.target.name}, {gpus}, {self.device.name}"
 
 
+def all_worlds() -> list[World]:
+    return [
+        World(
+            TargetSize(target, **_values(target)),
+            Gpu(gpu, **_values(gpu)),
+            gpus,
+            DraftDevice(device, **_values(device)),
+            **_values(OF_ALL),
+        )
+        for target, gpu, gpus, device in CASES
+    ]
+
+
 def rows(worlds: Sequence[World]) -> list[list[str]]:
-    """Each assumption once: of what, which, how much, what kind of figure, whence."""
-    found: dict[tuple[str, str, float], list[str]] = {}
-    for world in worlds:
-        for part in (world.gpu, world.target, world.device, world):
-            owner = "all" if part is world else part.name
-            for field in fields(part):
-                each = getattr(part, field.name)
-                if isinstance(each, Assumption):
-                    label = field.name.replace("_", " ")
-                    value = f"{each.value:,.4g}" if each.value < 1e5 else f"{each.value:.4g}"
-                    line = [owner, label, f"{value} {each.unit}", each.kind, each.source]
-                    found[owner, label, each.value] = line
-    return sorted(found.values(), key=lambda row: row[0] == "all")
+    """Each assumption of these cases: of what, which, how much, what kind of figure, whence."""
+    parts = {part.name for world in worlds for part in (world.gpu, world.target, world.device)} | {OF_ALL}
+    return [
+        [each["of"], each["what"], f"{each['value']} {each['unit']}", each["kind"], each["source"]]
+        for each in _table()
+        if each["of"] in parts
+    ]
+
+
+def _table() -> list[dict[str, str]]:
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _values(of: str) -> dict[str, float]:
+    return {each["what"].replace(" ", "_"): float(each["value"]) for each in _table() if each["of"] == of}

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
+from moa_bench.users import figures
+
 Way = Literal["plain", "co-located", "synchronous", "streamed", "auto"]
+Limit = Literal["speed", "memory", "simulated"]
 WAYS: tuple[Way, ...] = get_args(Way)
 NAMES: dict[Way, str] = {
     "plain": "plain serving",
@@ -31,43 +36,23 @@ class Found:
 
     rate: float
     users: float  # on all GPUs
-    limit: Literal["speed", "memory", "simulated"]  # what keeps more from it; memory: that of keys and values
+    limit: Limit  # what keeps more from it; memory: that of keys and values
 
 
 def users_at(rate: float, measured: Sequence[Load], most: float = float("inf")) -> Found:
-    """The number of users up to which each gets `rate`, between two simulated ones by their milliseconds a token.
+    """The number of users up to which each gets `rate`.
 
     Args:
         measured: by number of users, ascending.
         most: that fit.
     """
-    users, before = 0.0, None
-    for load in measured:
-        if load.rate < rate:
-            if before is not None:
-                slow, fast, aim = 1 / load.rate, 1 / before.rate, 1 / rate
-                users = before.users + (aim - fast) / (slow - fast) * (load.users - before.users)
-            return Found(rate, round(min(users, most), 1), "speed" if users < most else "memory")
-        users, before = float(load.users), load
-    return Found(rate, min(users, most), "memory" if users >= most else "simulated")
+    found = figures.users_at(rate, [(load.users, load.rate) for load in measured])
+    limit: Limit = "memory" if found.users >= most else "simulated" if found.at_least else "speed"
+    return Found(rate, min(found.users, most), limit)
 
 
 def rate_at(users: float, measured: Sequence[Load]) -> Load:
     """What each of so many users gets, between two simulated numbers; outside them: of the nearest one."""
-    before = measured[0]
-    for load in measured:
-        if load.users >= users:
-            if load.users == before.users:
-                return load
-            share = (users - before.users) / (load.users - before.users)
-            values = (
-                1 / ((1 - share) / first + share / second)
-                for first, second in (
-                    (before.rate, load.rate),
-                    (before.up_kbit_s, load.up_kbit_s),
-                    (before.down_kbit_s, load.down_kbit_s),
-                )
-            )
-            return Load(round(users), *values)
-        before = load
-    return before
+    numbers = [load.users for load in measured]
+    columns = zip(*((load.rate, load.up_kbit_s, load.down_kbit_s) for load in measured), strict=True)
+    return Load(round(users), *(1 / float(np.interp(users, numbers, 1 / np.array(each))) for each in columns))

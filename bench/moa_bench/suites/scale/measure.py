@@ -8,10 +8,9 @@ from moa_shared.programs.progress import make_progress
 
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.scale import ScaleEffort
-from moa_bench.suites.scale.assumptions import World, rows
+from moa_bench.suites.scale.assumptions import World, all_worlds, rows
 from moa_bench.suites.scale.figures import WAYS
-from moa_bench.suites.scale.published import PAPER, all_worlds
-from moa_bench.suites.scale.users import best_length, device_draft_ms, fit, gpu_costs, loads
+from moa_bench.suites.scale.users import device_draft_ms, fit, gpu_costs, loads
 
 SLOWEST = 10.0  # tokens a second: no table asks for less
 
@@ -19,7 +18,7 @@ SLOWEST = 10.0  # tokens a second: no table asks for less
 def measure(effort: ScaleEffort, run: SuiteRun) -> Result:
     """Simulates all; each world is a cell."""
     worlds = all_worlds()[: effort.worlds]
-    acceptances = tuple(sorted({PAPER.value, *effort.acceptances}))
+    acceptances = tuple(sorted({worlds[0].acceptance, *effort.acceptances}))
     found = []
     with make_progress().task("Simulated", len(worlds)) as task:
         for world in worlds:
@@ -35,19 +34,11 @@ def _world(world: World, acceptances: tuple[float, ...], effort: ScaleEffort) ->
         most = fit(world, way)
         numbers = sorted({*effort.numbers, max(1, most)})
         for acceptance in (None,) if way == "plain" else acceptances:
-            value = acceptance or world.acceptance.value
-            case = replace(world, acceptance=replace(world.acceptance, value=value))
+            case = replace(world, acceptance=acceptance or world.acceptance)
             served = loads(case, way, numbers, slowest=SLOWEST)
-            ways.append(
-                {
-                    "way": way,
-                    "acceptance": acceptance,
-                    "fit": most,
-                    "loads": [asdict(load) for load in served],
-                    "lengths": [best_length(case, load.users, colocated=True) for load in served],
-                }
-            )
+            found = {"acceptance": acceptance, "fit": most, "loads": [asdict(load) for load in served]}
+            ways.append({"way": way} | found)
     return {
-        "name": world.name, "gpus": world.gpus, "price": world.gpu.price.value, "paper": world.acceptance.value,
+        "name": world.name, "gpus": world.gpus, "price": world.gpu.price, "paper": world.acceptance,
         "costs": asdict(gpu_costs(world)), "device_draft_ms": device_draft_ms(world), "ways": ways,
     }  # fmt: skip

@@ -65,8 +65,8 @@ def _users(found: Found, gpus: int) -> str:
     return f"{users:.0f}{sign}" if users else "not one"
 
 
-def ratios(world: Mapping[str, Any], rate: float, way: str, over: str) -> list[tuple[float, float, float]]:
-    """By acceptance: users of a way over those of another at one speed, memory left aside; and 1 + g t_d / t_v."""
+def ratios(world: Mapping[str, Any], rate: float, way: str, over: str) -> list[tuple[float, float]]:
+    """By acceptance: users of a way over those of another at one speed, memory left aside."""
     found = []
     for each in world["ways"]:
         if each["way"] != way:
@@ -75,24 +75,14 @@ def ratios(world: Mapping[str, Any], rate: float, way: str, over: str) -> list[t
         other = next(one for one in world["ways"] if one["way"] == over and one["acceptance"] in (None, acceptance))
         users, others = users_at(rate, loads_of(each)), users_at(rate, loads_of(other))
         if users.users and others.users and "simulated" not in (users.limit, others.limit):
-            found.append((acceptance, users.users / others.users, _form(world, other, others.users)))
+            found.append((acceptance, users.users / others.users))
     return sorted(found)
 
 
-def _form(world: Mapping[str, Any], other: Mapping[str, Any], users: float) -> float:
-    costs = world["costs"]
-    nearest = min(range(len(other["loads"])), key=lambda place: abs(other["loads"][place]["users"] - users))
-    drafted = other["lengths"][nearest]
-    draft_ms = costs["drafter_ms"] + costs["drafter_row_ms"] * (users - 1)
-    reading_ms = costs["weights_ms"] + costs["context_ms"] * users
-    verify_ms = costs["launch_ms"] + max(reading_ms, costs["row_ms"] * users * (1 + drafted))
-    return float(1 + drafted * draft_ms / verify_ms)  # arXiv 2606.25091
-
-
-def reached_at(points: Sequence[tuple[float, float, float]], aim: float = AIM) -> float | None:
+def reached_at(points: Sequence[tuple[float, float]], aim: float = AIM) -> float | None:
     """The least acceptance at which a ratio is reached, between two simulated ones; None: at none of them."""
     before: tuple[float, float] | None = None
-    for acceptance, ratio, _ in points:
+    for acceptance, ratio in points:
         if ratio >= aim:
             if before is None:
                 return acceptance
@@ -105,7 +95,7 @@ def _aim(worlds: Sequence[Mapping[str, Any]]) -> str:
     head = ["case", "tokens/s"]
     for way in ("streamed", "auto"):
         head += [f"{NAMES[way]}: most over plain's", f"{AIM} times from acceptance"]
-    head += ["streamed over co-located, at the highest acceptance", "1 + g t_d / t_v"]
+    head.append("streamed over co-located, at the highest acceptance")
     lines = []
     for world in worlds:
         for rate in RATES:
@@ -113,10 +103,10 @@ def _aim(worlds: Sequence[Mapping[str, Any]]) -> str:
             for way in ("streamed", "auto"):
                 points = ratios(world, rate, way, "plain")
                 reached = reached_at(points)
-                line.append(f"{max(ratio for _, ratio, _ in points):.2f}" if points else "")
+                line.append(f"{max(ratio for _, ratio in points):.2f}" if points else "")
                 line.append(f"{reached:.2f}" if reached is not None else "at none" if points else "")
             over = ratios(world, rate, "streamed", "co-located")
-            lines.append([*line, *((f"{over[-1][1]:.2f}", f"{over[-1][2]:.2f}") if over else ("", ""))])
+            lines.append([*line, f"{over[-1][1]:.2f}" if over else ""])
     return f"Where {AIM} times the users of plain serving are reached at equal speed, memory left aside.\n\n" + table(
         head, lines
     )
@@ -129,14 +119,13 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
             colour, rate = f"C{number}", _rate(world)
             label = f"{world['name']}: {rate:g} tokens/s"
             streamed, auto = ratios(world, rate, "streamed", "plain"), ratios(world, rate, "auto", "plain")
-            plain.plot([a for a, _, _ in streamed], [r for _, r, _ in streamed], "-o", color=colour, label=label)
-            plain.plot([a for a, _, _ in auto], [r for _, r, _ in auto], "--", color=colour)
-            points = ratios(world, rate, "streamed", "co-located")
-            colocated.plot([a for a, _, _ in points], [r for _, r, _ in points], "-o", color=colour)
-            colocated.plot([a for a, _, _ in points], [form for _, _, form in points], ":", color=colour)
+            over = ratios(world, rate, "streamed", "co-located")
+            lines = ((plain, streamed, "-o", label), (plain, auto, "--", None), (colocated, over, "-o", None))
+            for panel, points, style, name in lines:
+                panel.plot([a for a, _ in points], [r for _, r in points], style, color=colour, label=name)
         plain.axhline(AIM, color="grey", linewidth=1)
         plain.set(title="over plain serving (dashed: ours, auto)", ylabel="times the users at equal speed")
-        colocated.set(title="devices' drafts over co-located (dotted: 1 + g t_d / t_v)")
+        colocated.set(title="devices' drafts over co-located")
         for panel in (plain, colocated):
             panel.set(xlabel="acceptance of a draft token")
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)

@@ -18,32 +18,32 @@ BYTES, FLOPS = 2, 2  # of a weight in bf16; of a weight for each row
 def gpu_costs(world: World) -> GpuCosts:
     """A forward: the longer of reading and computing, spread over the GPUs, and what comes on top."""
     gpu, target = world.gpu, world.target
-    bytes_a_ms = gpu.bandwidth.value * world.bandwidth_share.value * world.gpus / 1e3
-    flops_a_ms = gpu.flops.value * world.flops_share.value * world.gpus / 1e3
-    drafter = target.drafter.value + target.head.value
-    reduced_ms = 2 * target.layers.value * world.all_reduce_us.value / 1e3 if world.gpus > 1 else 0.0
+    bytes_a_ms = gpu.bandwidth * world.bandwidth_share * world.gpus / 1e3
+    flops_a_ms = gpu.flops * world.flops_share * world.gpus / 1e3
+    drafter = target.drafter + target.head
+    reduced_ms = 2 * target.layers * world.all_reduce_us / 1e3 if world.gpus > 1 else 0.0
     return GpuCosts(
-        weights_ms=target.weights.value * BYTES / bytes_a_ms,
-        context_ms=target.kv.value * world.context.value / bytes_a_ms,
-        row_ms=target.weights.value * FLOPS / flops_a_ms,
-        launch_ms=world.launch_ms.value + reduced_ms,
-        drafter_ms=world.draft_launch_ms.value + drafter * BYTES / bytes_a_ms,
+        weights_ms=target.weights * BYTES / bytes_a_ms,
+        context_ms=target.kv * world.context / bytes_a_ms,
+        row_ms=target.weights * FLOPS / flops_a_ms,
+        launch_ms=world.launch_ms + reduced_ms,
+        drafter_ms=world.draft_launch_ms + drafter * BYTES / bytes_a_ms,
         drafter_row_ms=drafter * FLOPS / flops_a_ms,
     )
 
 
 def device_draft_ms(world: World) -> float:
     """A draft step of a device: it reads the drafter and the head."""
-    nbytes = (world.target.drafter.value + world.target.head.value) * world.device_bytes.value
-    return world.device_launch_ms.value + 1e3 * nbytes / (world.device.bandwidth.value * world.device_share.value)
+    nbytes = (world.target.drafter + world.target.head) * world.device_bytes
+    return world.device_launch_ms + 1e3 * nbytes / (world.device.bandwidth * world.device_share)
 
 
-def users_that_fit(world: World, *, drafter: bool) -> int:
-    """Whose keys and values the GPUs hold together, beside the target, and its drafter if that is there."""
+def fit(world: World, way: Way) -> int:
+    """Users whose keys and values the GPUs hold together, beside the target, and its drafter if that is there."""
     target = world.target
-    weights = target.weights.value + (target.drafter.value if drafter else 0.0)  # the head is the target's
-    room = world.gpu.memory.value * world.memory_share.value * world.gpus - weights * BYTES
-    return max(0, int(room // (target.kv.value * world.context.value)))
+    drafter = target.drafter if way in ("co-located", "auto") else 0.0  # the head is the target's
+    room = world.gpu.memory * world.memory_share * world.gpus - (target.weights + drafter) * BYTES
+    return max(0, int(room // (target.kv * world.context)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ def serve(world: World, way: Way, users: int, *, seed: int = 0) -> Load:
     costs = Represented(gpu_costs(world), users / few)
     served = serve_crowd(few, crowd_way, costs, seed=seed, knows_costs=True)
     rate = fmean(served.rates)
-    memory = world.target.memory_row.value * rate if crowd_way.devices_draft else 0.0
+    memory = world.target.memory_row * rate if crowd_way.devices_draft else 0.0
     return Load(users, rate, served.up_bytes_a_s * 8 / 1e3, (served.down_bytes_a_s + memory) * 8 / 1e3)
 
 
 def make_way(world: World, way: Way, users: int) -> CrowdWay:
     """The way with its best length of drafts for so many users."""
-    acceptance, one_way_ms = world.acceptance.value, world.one_way_ms.value
+    acceptance, one_way_ms = world.acceptance, world.one_way_ms
     draft_ms = device_draft_ms(world)
     if way == "plain":
         return CrowdWay(one_way_ms=one_way_ms)
@@ -86,27 +86,17 @@ def make_way(world: World, way: Way, users: int) -> CrowdWay:
     return CrowdWay(acceptance, draft_ms=draft_ms, one_way_ms=one_way_ms, rounds=rounds, auto=way == "auto")
 
 
-def expected_tokens(acceptance: float, drafted: int) -> float:
-    """Mean tokens of a verification of a chain, the bonus token included."""
-    return sum(acceptance**place for place in range(drafted + 1))
-
-
 def best_length(world: World, users: int, *, colocated: bool) -> int:
     """The length of drafts that arithmetic finds fastest where each waits for its own draft; at least 1."""
-    costs, acceptance = gpu_costs(world), world.acceptance.value
-    away_ms = 0.0 if colocated else 2 * world.one_way_ms.value
+    costs, acceptance = gpu_costs(world), world.acceptance
+    away_ms = 0.0 if colocated else 2 * world.one_way_ms
     step_ms = costs.own_draft_ms(users) if colocated else device_draft_ms(world)
 
     def rate(length: int) -> float:
         took_ms = away_ms + length * step_ms + costs.forward_ms(users * length, users)
-        return expected_tokens(acceptance, length) / took_ms
+        return sum(acceptance**place for place in range(length + 1)) / took_ms  # its mean tokens, the bonus included
 
     return max(range(1, LONGEST_DRAFT + 1), key=rate)
-
-
-def fit(world: World, way: Way) -> int:
-    """Users whose keys and values fit."""
-    return users_that_fit(world, drafter=way in ("co-located", "auto"))
 
 
 def loads(world: World, way: Way, numbers: Sequence[int], *, slowest: float = 0.0) -> list[Load]:

@@ -1,28 +1,26 @@
-"""`moa-bench simulate`: what each schedule is worth in the event simulation."""
+"""`moa-bench simulate`: the event simulation next to what `split` measured with oracles."""
 
 from dataclasses import dataclass
 
-from moa_bench.report.report import PARTS
+from moa_bench.report.report import SCALE
 from moa_bench.suite import Suite
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateEffort:
-    """How many tokens an answer has, how many answers there are of each kind, and over which links."""
+    """How much is simulated."""
 
-    tokens: int = 600
-    seeds: int = 5
-    links: tuple[str, ...] = ("RTT 0", "5G", "4G", "RTT 150 ms", "RTT 300 ms")
+    seeds: int = 8  # of the link's delays; an oracle's luck is the measured one's
 
 
 SUITE = Suite(
     "simulate",
-    "Streamed drafts, rounds and waiting over all links, in the event simulation; no model, no network.",
+    "The event simulation, checked against what `split --shape` measured; no model, no network.",
     "moa_bench.suites.simulate",
-    PARTS,
+    SCALE,
     SimulateEffort(),
-    SimulateEffort(60, 1),
+    SimulateEffort(1),
     (),
-    lambda effort: 0.04 * effort.tokens * effort.seeds,
+    lambda effort: 4.0 * effort.seeds,
     is_computed=True,
 )

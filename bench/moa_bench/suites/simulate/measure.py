@@ -1,71 +1,98 @@
-"""What each schedule is worth over each link, by acceptance."""
+"""Each answer that an oracle's drafts sped up, simulated with the same luck, step, row and link."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from statistics import mean
+from statistics import fmean, median
+from typing import Any
 
 from moa_client.drafting.settings import DraftingSettings
 
-from moa_bench.harness.links import find_links
-from moa_bench.simulation.answer import SimulatedAnswer, simulate
+from moa_bench.harness.links import LINKS
+from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, Script
+from moa_bench.report.report import checkout_root
+from moa_bench.report.results import ResultOrigin, read_folder
+from moa_bench.simulation.answer import simulate
 from moa_bench.simulation.server import Costs
 from moa_bench.simulation.user import SimulatedLink
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.simulate import SimulateEffort
+from moa_bench.suites.split.figures import PLAIN, STREAMED, SYNCHRONOUS
 
-ACCEPTANCES = (0.0, 0.35, 0.5, 0.65, 0.8, 0.9)
-LONGEST_ROUND = 20
-STREAMED = DraftingSettings("device")
-WAITING = DraftingSettings("device", run_ahead=False)
-ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
-MEMORY_BYTES = 260  # that follow each token down in int4
+WAYS = {STREAMED: DraftingSettings("device"), SYNCHRONOUS: ROUNDS}
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedCell:
-    """One link at one acceptance; speeds over that of a server that streams by itself."""
+class Comparison:
+    """A way over a link: tokens a second after the first, over plain streaming's."""
 
+    result: str  # that measured it
+    commit: str | None
     link: str
-    acceptance: float
-    streamed: float  # drafts streamed to a server that never waits
-    up_bytes: float  # of those drafts for each token
-    drafted: float  # nodes for each token
-    waiting: float  # drafts streamed to a server that takes no step without one
-    rounds: float  # synchronous rounds at their best length
-    round_length: int
+    way: str
+    measured: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """Measured over simulated, less one."""
+        return self.measured / self.simulated - 1
 
 
 def measure(effort: SimulateEffort, run: SuiteRun) -> Result:
-    costs = Costs()
-    cells = [
-        _cell(link.name, SimulatedLink(link.conditions, MEMORY_BYTES), acceptance, costs, effort)
-        for link in find_links(effort.links)
-        for acceptance in ACCEPTANCES
-    ]
-    return {"costs": costs, "cells": cells}
+    """Compares the checkout's results; none, where no oracle was measured yet."""
+    root = checkout_root()
+    results = {} if root is None else read_folder(root / "bench" / "results")
+    measured = {name: each for name, each in results.items() if each.get("has_oracles")}
+    return {"rows": [row for name, each in measured.items() for row in comparisons(name, each, effort)]}
 
 
-def _cell(name: str, link: SimulatedLink, acceptance: float, costs: Costs, effort: SimulateEffort) -> SimulatedCell:
-    tokens, seeds = effort.tokens, range(effort.seeds)
-    run = partial(simulate, acceptance, link, tokens=tokens, costs=costs)
-    plain = 1e3 / costs.plain_ms
+def comparisons(name: str, result: Mapping[str, Any], effort: SimulateEffort) -> Iterator[Comparison]:
+    """A row for each link that stays the same and each way in which chains were drafted."""
+    links = {link.name: link for link in LINKS}
+    for link in (name for name in result["links"] if name in links):
+        rounds = [each for each in result["rounds"] if each["link"] == link]
+        simulated_link = SimulatedLink(links[link].conditions)
+        for method in dict.fromkeys(method for each in rounds for method in each["answers"]):
+            drafter, _, way = method.rpartition(": ")
+            if way not in WAYS or "trees" in drafter:
+                continue
+            acceptance = float(drafter.partition(", ")[2])
+            pairs = [_pair(each, method, acceptance, simulated_link, result, effort) for each in rounds]
+            measured, simulated = (round(median(side), 3) for side in zip(*pairs, strict=True))
+            commit = ResultOrigin.of(result).commit
+            yield Comparison(name, commit, link, f"{drafter}: {way}", measured, simulated)
 
-    def speed(outcomes: Sequence[SimulatedAnswer]) -> float:
-        return round(mean(outcome.tokens_per_s for outcome in outcomes) / plain, 3)
 
-    streamed = [run(seed=seed, drafting=STREAMED) for seed in seeds]
-    waiting = [run(seed=seed, drafting=WAITING) for seed in seeds]
-    rounds_of = partial(run, drafting=ROUNDS)
-    length = max(range(1, LONGEST_ROUND + 1), key=lambda length: rounds_of(seed=0, round_length=length).tokens_per_s)
-    rounds = [rounds_of(seed=seed, round_length=length) for seed in seeds]
-    return SimulatedCell(
-        name,
-        acceptance,
-        speed(streamed),
-        round(mean(outcome.up_bytes_a_token for outcome in streamed), 1),
-        round(mean(outcome.drafted_nodes for outcome in streamed) / tokens, 2),
-        speed(waiting),
-        speed(rounds),
-        length,
+def _pair(
+    each: Mapping[str, Any],
+    method: str,
+    acceptance: float,
+    link: SimulatedLink,
+    result: Mapping[str, Any],
+    effort: SimulateEffort,
+) -> tuple[float, float]:
+    """How many times plain streaming's speed one answer had, measured and simulated."""
+    [answer], plain = each["answers"][method], each["answers"][PLAIN]
+    measured = _rate(answer) / fmean(_rate(one) for one in plain)
+    step_ms, row_ms = result["costs"]["step_ms"], result["costs"]["row_ms"]
+    costs = Costs(plain_ms=step_ms, verify_ms=step_ms, node_ms=row_ms, draft_ms=DRAFT_MS)
+    script = Script((), acceptance, 0, 1)
+    of_answer = partial(
+        simulate,
+        lambda number: script.right_at(each["prompt_tokens"] + number),
+        link,
+        tokens=answer["tokens"],
+        costs=costs,
     )
+    drafting, chain = WAYS[method.rpartition(": ")[2]], result["effort"]["chain"]
+    speeds = [
+        of_answer(seed=seed, drafting=drafting, round_length=chain).tokens_per_s / of_answer(seed=seed).tokens_per_s
+        for seed in range(effort.seeds)
+    ]
+    return measured, fmean(speeds)
+
+
+def _rate(answer: Mapping[str, Any]) -> float:
+    """Tokens a second after the first."""
+    return (int(answer["tokens"]) - 1) / (float(answer["seconds"]) - float(answer["first_ms"]) / 1e3)

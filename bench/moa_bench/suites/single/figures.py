@@ -9,7 +9,8 @@ from moa_bench.report.spread import Spread, paired_ratio
 
 # What results and tables call the methods that they treat by themselves.
 LLAMA_CPP = "llama.cpp"
-LLAMA_LOOKUP = "llama.cpp, its look-up"
+TRANSFORMERS = "transformers, bfloat16"
+LOOKUP_MODE, DRAFT_MODE = ", its look-up", ", a draft model"  # of either
 SERVER = "moa-server, plain, streamed over loopback"
 PLAIN = "plain"
 ALL = "all"
@@ -33,6 +34,8 @@ class MethodFigures:
     nodes: float | None  # of such a forward
     other_texts: int  # answers that are not plain serving's; they are in no speed-up of an exact method
     common: float  # share of the tokens before the first other one
+    cpu_ms: float  # of a processor, for each token, the prompt's reading included
+    joules: float | None  # a token; None: not counted
 
 
 def figures_of(rounds: Sequence[Round], own_text: Sequence[str]) -> list[MethodFigures]:
@@ -66,14 +69,16 @@ def _figures(method: str, category: str, rounds: Sequence[Round], *, own_text: b
         method,
         category,
         len(members),
-        Spread.of([1e3 / _steady_ms([answer]) for answer in answers]),
+        Spread.of([1e3 / steady_ms([answer]) for answer in answers]),
         Spread.of([answer["first_ms"] for answer in answers]),
-        _ratio(pairs, method, _steady_ms),
+        _ratio(pairs, method, steady_ms),
         _ratio(pairs, method, _whole_ms),
         round(sum(answer["tokens"] - 1 for answer in forwards) / steps, 3) if steps else None,
         round(sum(answer["nodes"] for answer in forwards) / steps, 2) if steps else None,
         sum(not answer["same"] for answer in answers),
         round(sum(answer["common"] for answer in answers) / tokens, 4),
+        round(1e3 * sum(answer["cpu_s"] for answer in answers) / tokens, 2),
+        None if any(answer["joules"] is None for answer in answers) else sum(a["joules"] for a in answers) / tokens,
     )
 
 
@@ -91,14 +96,14 @@ def plain_over(rounds: Sequence[Round], method: str, base: str = PLAIN, *, whole
     Args:
         whole: over the whole answer, not after the first token.
     """
-    ms = _whole_ms if whole else _steady_ms
+    ms = _whole_ms if whole else steady_ms
     both = [each for each in rounds if not each["short"] and {method, base} <= each["answers"].keys()]
     if not both:
         return None
     return paired_ratio([ms(each["answers"][method]) for each in both], [ms(each["answers"][base]) for each in both])
 
 
-def _steady_ms(answers: Sequence[Mapping[str, Any]]) -> float:
+def steady_ms(answers: Sequence[Mapping[str, Any]]) -> float:
     """Milliseconds a token after the first, the mean of several answers; of one that came in one piece, of each."""
     return fmean(
         float(answer["steady_ms"]) / max(1, answer["tokens"] - 1) or float(answer["first_ms"]) / answer["tokens"]

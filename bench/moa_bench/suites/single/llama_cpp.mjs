@@ -1,26 +1,30 @@
 // llama.cpp as a peer of `moa-bench single`: answers token by token on one thread, through node-llama-cpp.
-// Arguments: the folder in which npm has installed node-llama-cpp; the GGUF file. A line of JSON in, a line out: {"ask":
-// prompt tokens, "count": new ones, "mode": "plain" or "lookup"} to {"tokens", "arrivals_ms"}. Each token's text is
-// written to standard error as it comes, as a server writes it to a stream; an end of text does not end an answer.
+// Arguments: the folder in which npm has installed node-llama-cpp; the GGUF file; that of a draft model, if there is one.
+// A line of JSON in, a line out: {"ask": prompt tokens, "count": new ones, "mode": "plain", "lookup" or "draft"} to
+// {"tokens", "arrivals_ms"}. Each token's text is written to standard error as it comes, as a server writes it to a
+// stream; an end of text does not end an answer.
 import path from "node:path";
 import { performance } from "node:perf_hooks";
 import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const CONTEXT = 4096;
-const [folder, file] = process.argv.slice(2);
+const [folder, file, smaller] = process.argv.slice(2);
 const entry = path.join(folder, "node_modules", "node-llama-cpp", "dist", "index.js");
-const { getLlama, InputLookupTokenPredictor } = await import(pathToFileURL(entry).href);
+const { getLlama, DraftSequenceTokenPredictor, InputLookupTokenPredictor } = await import(pathToFileURL(entry).href);
 const llama = await getLlama({ gpu: false, build: "never", maxThreads: 1, logLevel: "error" });
 const model = await llama.loadModel({ modelPath: file });
 const predictor = new InputLookupTokenPredictor({
     patternLength: { min: 1, max: 3 }, predictionLength: { min: 1, max: 10 },
 });
-const modes = {};
-for (const [mode, options] of [["plain", {}], ["lookup", { tokenPredictor: predictor }]]) {
-    const context = await model.createContext({ contextSize: CONTEXT, batchSize: 512, threads: 1 });
-    modes[mode] = context.getSequence(options);
+const sizes = { contextSize: CONTEXT, batchSize: 512, threads: 1 };
+const options = { plain: {}, lookup: { tokenPredictor: predictor } };
+if (smaller !== undefined) {
+    const drafting = await (await llama.loadModel({ modelPath: smaller })).createContext(sizes);
+    options.draft = { tokenPredictor: new DraftSequenceTokenPredictor(drafting.getSequence()) };  // with its own defaults
 }
+const modes = {};
+for (const mode of Object.keys(options)) modes[mode] = (await model.createContext(sizes)).getSequence(options[mode]);
 
 async function answer(prompt, count, mode) {
     const sequence = modes[mode];
@@ -38,7 +42,7 @@ async function answer(prompt, count, mode) {
 }
 
 const { release } = llama.llamaCppRelease;
-console.log(JSON.stringify({ details: `llama.cpp ${release}, 1 thread` }));
+console.log(JSON.stringify({ details: `llama.cpp ${release}, 1 thread`, modes: Object.keys(modes) }));
 for await (const line of readline.createInterface({ input: process.stdin })) {
     const { ask, count, mode } = JSON.parse(line);
     const { tokens, arrivals_ms } = await answer(ask, count, mode);

@@ -1,15 +1,18 @@
 """A round of all methods for each question."""
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from moa_shared.drafter.companion.loading import find_companion, load_companion
 from moa_shared.errors import DataError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.cores import on_cores
+from moa_bench.harness.oracle import has_no_drafter
 from moa_bench.harness.prompts import chat_tokens
 from moa_bench.harness.questions import BenchQuestion, read_all
 from moa_bench.suite import Result, SuiteRun
@@ -18,10 +21,12 @@ from moa_bench.suites.single.figures import SERVER
 from moa_bench.suites.single.methods import (
     SERVED,
     AskLocally,
+    Oracles,
     load_drafters,
     load_engine,
     methods_of,
     missing_drafters,
+    split_companions,
 )
 from moa_bench.suites.single.peers import find_peers, running_peers, streaming_server
 from moa_bench.suites.single.rounds import Ask, MethodAnswer, ask_round
@@ -36,16 +41,32 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
     tokenizer = load_tokenizer(files)
     asked = read_all(run.questions)
     prompts = {question.text: chat_tokens(tokenizer, question.text) for question in asked}
-    chosen = choose(asked, prompts, effort.questions, effort.longest_prompt)
-    given = load_drafters(files, run.drafters)
-    missing = dict.fromkeys(missing_drafters(given), "no checkpoint is given (--drafter)")
-    found, absent = find_peers(files, run.llama_cpp)
+    chosen = choose(asked, prompts, effort.asked, effort.longest_prompt)
+    checkpoints, models = split_companions(run.drafters)
+    given = load_drafters(files, checkpoints)
+    companions = {name: find_companion(model, progress=progress) for name, model in models.items()}
+    has_oracles = has_no_drafter(files, run.drafters)
+    missing = {} if has_oracles else dict.fromkeys(missing_drafters(given), "no checkpoint is given (--drafter)")
+    found, absent = find_peers(files, run.llama_cpp, next(iter(companions.values()), None), is_sized=bool(run.shape))
     with ExitStack() as stack:
         stack.enter_context(on_cores(run.server_cores))
-        local = methods_of(load_engine(files, run.level, progress), files, given, effort)
+        engine = load_engine(files, run.level, progress)
+        if has_oracles:
+            local = Oracles(engine, effort).methods()
+        else:
+            loaded = {name: load_companion(each, files, progress=progress) for name, each in companions.items()}
+            local = methods_of(engine, files, given, effort, loaded)
         exact: dict[str, Ask] = {name: partial(ask_locally, ask) for name, ask in local.items()}
-        exact[SERVER] = stack.enter_context(streaming_server(run.model, run.level, run.server_cores, run.own_cores))
-        others, details = stack.enter_context(running_peers(found, run.server_cores, progress))
+        exact[SERVER], server = stack.enter_context(
+            streaming_server(run.model, run.level, run.server_cores, run.own_cores)
+        )
+        others, workers = stack.enter_context(running_peers(found, run.server_cores, progress))
+        used = {SERVER: server.cpu_s} | {name: workers[name].cpu_s for name in others}
+
+        def cpu_s(method: str) -> float:
+            """Processor time of the process that answers in this way, so far."""
+            return used.get(method, time.process_time)()
+
         _warm_up(exact, others, prompts[chosen[0].text])
         rounds = []
         with progress.task("Questions", len(chosen)) as task:
@@ -55,6 +76,7 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
                     exact,
                     others,
                     prompts[question.text],
+                    cpu_s,
                     most=effort.answer_tokens,
                     least=effort.shortest_answer,
                     turn=number,
@@ -68,7 +90,7 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
         "peers": [SERVER, *others],
         "own_text": list(others),
         "served": next((name for name in local if name.endswith(f": {SERVED}")), ""),
-        "details": details,
+        "details": {worker.subject.name: worker.details for worker in workers.values()},
         "missing": missing | absent,
     }
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.planning.schedule import HasSession, Schedule
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
 from moa_server.loading import check_drafter, memory_source, with_drafters
@@ -16,6 +18,7 @@ from moa_server.verifier import Target
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape
@@ -24,6 +27,7 @@ from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
+from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
 from moa_bench.harness.targets import load_level
 from moa_bench.suites.single import SingleEffort
 from moa_bench.suites.single.drafts import CopiedChain, DrafterDrafts
@@ -31,6 +35,9 @@ from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.local_server import FixedServer, GrowingServer, LocalAnswer, SessionRules
 
 LOOKUP = "prompt look-up"
+COMPANION = "companion:"  # before a model in place of a checkpoint, as `moa-train evaluate` takes it
+# Of a plain step that a draft step takes: one layer of 32, and a head of 32,000 tokens, as EAGLE-3's for an 8B.
+DRAFT_SHARE = 0.05
 CHAIN, TREE, SERVED = "chain", "tree", "as served"
 PAPER = ("EAGLE-2", "independent", *(f"MoA, N = {count}" for count in (0, 1, 3, 6, 12)))  # the paper's drafters
 
@@ -79,17 +86,24 @@ def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngin
 
 
 def methods_of(
-    engine: LocalEngine, files: ModelFiles, drafters: Mapping[str, Checkpoint], effort: SingleEffort
+    engine: LocalEngine,
+    files: ModelFiles,
+    drafters: Mapping[str, Checkpoint],
+    effort: SingleEffort,
+    companions: Mapping[str, Companion] | None = None,
 ) -> dict[str, AskLocally]:
     """All methods by name, plain serving first.
 
     Args:
-        drafters: by the names that tables give them.
+        drafters, companions: by the names that tables give them.
     """
     methods = {PLAIN: engine.served([], drafts=False), LOOKUP: engine.copying(effort.copies)}
     tree = TreeShape(effort.depth, effort.breadth, effort.nodes)
     ngrams = ngrams_for(files.fingerprint)
     reader = WeightReader(files)
+    for name, companion in (companions or {}).items():
+        methods[f"{name}: {CHAIN}"] = engine.drafting(companion.new_state, effort.chain, None)
+        methods[f"{name}: {TREE}"] = engine.drafting(companion.new_state, tree, None)
     for name, checkpoint in drafters.items():
         source, states = memory_source(checkpoint, engine.target), checkpoint.states(reader)
         methods[f"{name}: {CHAIN}"] = engine.drafting(states, effort.chain, source)
@@ -98,6 +112,47 @@ def methods_of(
             sources = with_drafters([source], [checkpoint], files, ngrams, load_first=False)
             methods[f"{name}: {SERVED}"] = engine.served(sources, drafts=True)
     return methods
+
+
+class Oracles:
+    """Oracles that replay what plain serving wrote last: of a question that it answers before them.
+
+    Args:
+        engine: which answers plainly, and verifies.
+    """
+
+    def __init__(self, engine: LocalEngine, effort: SingleEffort) -> None:
+        self._engine, self._effort = engine, effort
+        self._plain = engine.served([], drafts=False)
+        self._text: tuple[int, ...] = ()
+
+    def methods(self) -> dict[str, AskLocally]:
+        """Plain serving, and oracles of each acceptance: a chain, and as served; of the best, trees too."""
+        effort, engine = self._effort, self._engine
+        found: dict[str, AskLocally] = {PLAIN: self._ask, LOOKUP: engine.copying(effort.copies)}
+        for acceptance in effort.acceptances:
+            new = partial(self._new, acceptance, 0.0)
+            found[f"oracle, {acceptance:g}: {CHAIN}"] = engine.drafting(new, effort.chain, None)
+            found[f"oracle, {acceptance:g}: {SERVED}"] = engine.served([_blind_source(new)], drafts=True)
+            if acceptance == max(effort.acceptances) and 0 < acceptance < 1:
+                twice, tree = partial(self._new, acceptance, SECOND_GUESS), TreeShape(effort.depth, 2, effort.nodes)
+                found[f"oracle, {acceptance:g}, trees: {TREE}"] = engine.drafting(twice, tree, None)
+                found[f"oracle, {acceptance:g}, trees: {SERVED}"] = engine.served([_blind_source(twice)], drafts=True)
+        return found
+
+    def _ask(self, prompt: Sequence[int], settings: AnswerSettings) -> LocalAnswer:
+        answer = self._plain(prompt, settings)
+        self._text = (*prompt, *answer.tokens)
+        return answer
+
+    def _new(self, acceptance: float, second: float) -> OracleDrafter:
+        script = Script(self._text, acceptance, 0, self._engine.target.vocab_size, second)
+        return OracleDrafter(script, DRAFT_SHARE * self._engine.step_ms)
+
+
+def _blind_source(new: Callable[[], ConversationDrafter]) -> MemorySource:
+    """Rows that say nothing, for a drafter that needs none."""
+    return MemorySource(lambda rows: np.zeros((len(rows), 1), np.float32), 1, None, drafter=OwnDrafter(new, 1))
 
 
 def drafter_name(checkpoint: Checkpoint) -> str:
@@ -109,6 +164,13 @@ def missing_drafters(drafters: Mapping[str, Checkpoint]) -> list[str]:
     """Drafters of the paper of which no checkpoint is given."""
     given = {drafter_name(checkpoint) for checkpoint in drafters.values()}
     return [name for name in PAPER if name not in given]
+
+
+def split_companions(named: Mapping[str, Path]) -> tuple[dict[str, Path], dict[str, str]]:
+    """Checkpoints, and of those named `companion:MODEL` the models."""
+    companions = {name: str(path) for name, path in named.items() if str(path).startswith(COMPANION)}
+    checkpoints = {name: path for name, path in named.items() if name not in companions}
+    return checkpoints, {name: path.removeprefix(COMPANION) for name, path in companions.items()}
 
 
 def load_drafters(files: ModelFiles, named: Mapping[str, Path]) -> dict[str, Checkpoint]:

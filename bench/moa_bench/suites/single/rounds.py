@@ -3,14 +3,18 @@
 A round is JSON from here on. Pure but for what the methods do.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from moa_bench.harness.answers import TimedAnswer, common_tokens
+from moa_bench.report.energy import EnergyMeter
 from moa_bench.report.interleave import rotated, without_collector
 from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.local_server import LocalAnswer
+
+METER = EnergyMeter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class MethodAnswer:
     steady_ms: float  # from there to the last
     forwards: int | None = None  # after the first token; None: the method does not say
     nodes: int | None = None  # verified in them
+    cpu_s: float = 0.0  # of the process that answered, its reading of the prompt included
+    joules: float | None = None  # of the whole processor meanwhile; None: nothing counts them
 
     @classmethod
     def local(cls, answer: LocalAnswer) -> "MethodAnswer":
@@ -41,6 +47,7 @@ def ask_round(
     exact: Mapping[str, Ask],
     others: Mapping[str, Ask],
     prompt: Sequence[int],
+    cpu_s: Callable[[str], float] = lambda method: time.process_time(),
     *,
     most: int,
     least: int,
@@ -51,22 +58,28 @@ def ask_round(
     Args:
         exact: methods that promise plain serving's text, among them PLAIN.
         others: those with a text of their own, which are given the number of tokens of plain serving's.
+        cpu_s: processor time of the process that answers in a way, so far.
         most: tokens of an answer; `least`: of one whose question is asked of all.
         turn: which of the methods begins after plain serving.
 
     Returns:
         {"prompt_tokens", "tokens", "short", "answers": {method: [what each answer took]}}.
     """
+
+    def ask(name: str, count: int) -> MethodAnswer:
+        before_s, energy = cpu_s(name), METER.read()
+        answer = {**exact, **others}[name](prompt, count)
+        return replace(answer, cpu_s=cpu_s(name) - before_s, joules=METER.joules_since(energy))
+
     with without_collector():
-        first = exact[PLAIN](prompt, most)
+        first = ask(PLAIN, most)
         count = len(first.tokens)
         short = count < max(2, least)
         taken = {PLAIN: [_cell(first, first.tokens)]}
         if not short:
             for name in rotated([name for name in (*exact, *others) if name != PLAIN], turn):
-                answer = exact[name](prompt, most) if name in exact else others[name](prompt, count)
-                taken[name] = [_cell(answer, first.tokens)]
-            taken[PLAIN].append(_cell(exact[PLAIN](prompt, most), first.tokens))
+                taken[name] = [_cell(ask(name, most if name in exact else count), first.tokens)]
+            taken[PLAIN].append(_cell(ask(PLAIN, most), first.tokens))
     return {"prompt_tokens": len(prompt), "tokens": count, "short": short, "answers": taken}
 
 

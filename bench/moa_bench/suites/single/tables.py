@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from moa_bench.report.pictures import picture, title_of
-from moa_bench.report.report import Column, facts_line, table, table_of
-from moa_bench.report.spread import Spread
+from moa_bench.report.report import Column, energy_line, facts_line, table, table_of
+from moa_bench.report.spread import Spread, median_of
 from moa_bench.suites.single.figures import ALL, LLAMA_CPP, PLAIN, SERVER, MethodFigures, figures_of, plain_over
 
 LEAST_OVER_LLAMA_CPP = 1.5  # the aim: plain serving over llama.cpp's
@@ -14,11 +14,14 @@ METHODS: tuple[Column, ...] = (
     ("method", "{0.method}"),
     ("tokens/s", "{0.tokens_per_s.median:.1f}"),
     ("speed-up", lambda each: "changes the text" if each.speed_up is None else f"{each.speed_up:2}"),
-    ("whole answers", lambda each: _median(each.whole_speed_up)),
+    ("whole answers", lambda each: median_of(each.whole_speed_up)),
     ("tokens a forward", lambda each: "" if each.acceptance is None else f"{each.acceptance:.2f}"),
     ("nodes", lambda each: "" if each.nodes is None else f"{each.nodes:.1f}"),
     ("first token, ms", "{0.first_ms.median:.0f}"),
+    ("CPU, ms a token", "{0.cpu_ms:.1f}"),
+    ("joules a token", lambda each: "" if each.joules is None else f"{each.joules:.2f}"),
 )
+PEER_FIGURES = "{0.tokens_per_s.median:.1f}", "{0.first_ms.median:.0f}", "{0.cpu_ms:.1f}"
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -36,7 +39,7 @@ def render(result: Mapping[str, Any]) -> str:
             table_of(METHODS, [each for each in ours if each.category == ALL]),
             _verdicts(figures, peers),
             "### Speed-up by category\n",
-            _by_category(drafting, lambda each: _median(each.speed_up)),
+            _by_category(drafting, lambda each: median_of(each.speed_up)),
             "### Tokens a forward by category\n",
             _by_category(with_forwards, lambda each: f"{each.acceptance:.2f}"),
             "### What a user would run instead\n",
@@ -46,10 +49,6 @@ def render(result: Mapping[str, Any]) -> str:
     )
 
 
-def _median(spread: Spread | None) -> str:
-    return "" if spread is None else f"{spread.median:.2f}"
-
-
 def _what(result: Mapping[str, Any], count: int, short: int) -> str:
     effort = result["effort"]
     text = (
@@ -57,7 +56,8 @@ def _what(result: Mapping[str, Any], count: int, short: int) -> str:
         f"{result['level']}; answers of {effort.shortest_answer} to {effort.answer_tokens} tokens. Chains of "
         f"{effort.chain} ({effort.copies} for prompt look-up), trees of {effort.nodes} nodes, and drafts as "
         "served: grown while they pay, with copies and n-grams. Speed-up: tokens a second after the first token, over "
-        "plain serving's mean before and after, on the same question: median (quartiles)."
+        "plain serving's mean before and after, on the same question: median (quartiles). CPU and joules: of whole "
+        f"answers. {energy_line(result)}"
     )
     return text + (f" {short} questions had shorter answers and are left out." if short else "")
 
@@ -102,9 +102,9 @@ def _peers(result: Mapping[str, Any], figures: Sequence[MethodFigures]) -> str:
         ratios = ["" if name == base else _ratio(plain_over(rounds, name, base)) for base in bases]
         ratios.append("" if name == PLAIN else _ratio(plain_over(rounds, name, whole=True)))
         text = f"own text; same for {100 * found.common:.0f} %" if name in own_text else "plain serving's"
-        rows.append([name, f"{found.tokens_per_s.median:.1f}", f"{found.first_ms.median:.0f}", *ratios, text])
+        rows.append([name, *(form.format(found) for form in PEER_FIGURES), *ratios, text])
     over = [f"moa over it: {base}" for base in bases]
-    head = ["", "tokens/s", "first token, ms", *over, "plain, whole answers", "text"]
+    head = ["", "tokens/s", "first token, ms", "CPU, ms a token", *over, "plain, whole answers", "text"]
     note = (
         "Equally many tokens after the same prompt tokens, one thread on the same core; tokens a second after the "
         "first token. Other arithmetic writes another text: only speeds are compared. A ratio above 1 means that moa "
@@ -138,7 +138,7 @@ def _missing(missing: Mapping[str, str]) -> str:
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    path = folder / "single.png"
+    path = folder / f"{result['name']}.png"
     figures = figures_of(result["rounds"], result["own_text"])
     found = [each for each in figures if each.category == ALL and each.method != PLAIN]
     bars = {each.method: each.speed_up for each in found if each.speed_up is not None}

@@ -4,38 +4,43 @@ from dataclasses import dataclass
 
 import click
 
+from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE
 from moa_bench.options import option
 from moa_bench.report.report import SPLIT
 from moa_bench.suite import Suite, SuiteInputs
 
-LOADING_S = 60.0
-ANSWER_S = 2.5  # of 64 tokens, on average over links and methods
-ANSWERS = 10  # to a question: plain streaming twice, the server's drafts, everything on, and three of each drafter
+LOADING_S = 15.0
+ANSWERS = 8  # to a question: plain streaming twice, the server's drafts, everything on, and two of each drafter
+PROMPT_TOKENS = 70  # of a question, on average
+OVERHEAD_S = 0.7  # of an answer: its connection and its round trips
 
 
 @dataclass(frozen=True, slots=True)
 class SplitEffort:
     """How much to measure."""
 
-    questions: int = 2  # asked over each link, of all methods
-    answer_tokens: int = 64  # of an answer, whatever the target chooses
+    asked: int = option(20, "Questions over each link, of all methods.", least=1)
+    answer_tokens: int = option(64, "Of each answer, whatever the target chooses.", "--tokens", least=2)
     longest_prompt: int = 600  # questions with more tokens are not asked
     chain: int = 5  # nodes of a chain that is sent whole
-    links: tuple[str, ...] = option(
-        ("RTT 0", "wired", "5G", "4G", "RTT 100 ms", "RTT 300 ms"), "Only this link (repeat).", "--link", metavar="NAME"
-    )
+    links: tuple[str, ...] = option(("5G", "4G", "RTT 150 ms"), "Only this link (repeat).", "--link", metavar="NAME")
     acceptances: tuple[float, ...] = option(
-        (0.8,), "Of the oracle that drafts with --shape (repeat).", "--acceptance", least=0, most=1
+        ACCEPTANCES,
+        "Of the oracle of a target without drafters (repeat).",
+        "--acceptance",
+        least=0,
+        most=1,
     )
 
 
-def estimate_s(effort: SplitEffort) -> float:
-    return LOADING_S + len(effort.links) * effort.questions * ANSWERS * ANSWER_S * effort.answer_tokens / 64
+def estimate_s(effort: SplitEffort, step_s: float) -> float:
+    answer_s = OVERHEAD_S + step_s * (READ_SHARE * min(PROMPT_TOKENS, effort.longest_prompt / 2) + effort.answer_tokens)
+    return LOADING_S + 200 * step_s + len(effort.links) * effort.asked * ANSWERS * answer_s
 
 
 def refuse(effort: SplitEffort, inputs: SuiteInputs) -> None:
-    if inputs.shape is None and effort.acceptances != SplitEffort().acceptances:
-        raise click.UsageError("--acceptance needs --shape.")
+    if not inputs.suffix and effort.acceptances != ACCEPTANCES:
+        raise click.UsageError("--acceptance needs --shape, or another --model.")
     if inputs.shape is not None and inputs.drafters:
         raise click.UsageError("No drafter has learnt random weights: leave --drafter out with --shape.")
 

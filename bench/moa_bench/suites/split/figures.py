@@ -10,8 +10,8 @@ from moa_bench.report.spread import Spread
 PLAIN = "plain streaming"
 CO_LOCATED = "co-located: the server drafts"
 ALL = "moa: everything on"
-SYNCHRONOUS, AHEAD, STREAMED = "synchronous rounds", "one round ahead", "streamed"
-ORACLES = "split-sized"  # the result in which oracles draft
+TREE_NODES = 8  # of an oracle's tree that is sent whole: more rows cost a core more than they bring
+SYNCHRONOUS, STREAMED = "synchronous rounds", "streamed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,25 +8,24 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, Protocol
 
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
+from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.answers import AnswerClient, PlainClient
+from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.links import EmulatedLink, RunningLink, linked
-from moa_bench.harness.oracle import Script, with_oracle
+from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, SECOND_GUESS, Script, with_oracle
 from moa_bench.harness.recorded import recording_of, served_from
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.suites.split import SplitEffort
-from moa_bench.suites.split.figures import AHEAD, ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS
-from moa_bench.suites.split.round_ahead import RoundAhead
+from moa_bench.suites.split.figures import ALL, CO_LOCATED, PLAIN, STREAMED, SYNCHRONOUS, TREE_NODES
 
-DRAFT_MS = 5.0  # of an oracle's draft step: of a device somewhat slower than one core here
+TREE = TreeShape(5, 2, TREE_NODES)  # of an oracle that guesses twice
 Holding = Literal["", "chain", "tree", "auto"]
 
 
@@ -39,44 +38,44 @@ class Method:
     mode: DraftingSettings | None  # how to draft; None: plain streaming
     device: Holding = ""  # what the client holds of that drafter, or its own choice
     acceptance: float | None = None  # of an oracle in the drafter's place
+    guesses: Literal["chain", "tree"] = "chain"  # of the oracle
 
 
-def methods_of(drafters: Sequence[str], chain: int) -> list[Method]:
+def methods_of(drafters: Sequence[str]) -> list[Method]:
     """All methods, plain streaming first.
 
     Args:
         drafters: the first one's server answers plainly, drafts itself, and serves what the program does by itself.
-        chain: nodes of a chain that is sent whole.
     """
     first = drafters[0]
     return [
         Method(PLAIN, first, None),
         Method(CO_LOCATED, first, DraftingSettings(drafting="server"), "tree"),
-        *(method for name in drafters for method in _three_ways(name, name, chain, "tree")),
+        *(method for name in drafters for method in _both_ways(name, name)),
         Method(ALL, first, DraftingSettings(tree=True), "auto"),
     ]
 
 
-def oracle_methods(server: str, acceptances: Sequence[float], chain: int) -> list[Method]:
-    """Plain streaming, and all ways to use an oracle of each acceptance, which drafts chains."""
-    ways = (_three_ways(oracle_name(each), server, chain, "chain", each) for each in acceptances)
-    return [Method(PLAIN, server, None), *(method for of_oracle in ways for method in of_oracle)]
+def oracle_methods(server: str, acceptances: Sequence[float]) -> list[Method]:
+    """Plain streaming, streamed chains of an oracle of each acceptance, and of the best one rounds, and trees."""
+    streamed = DraftingSettings(drafting="device")
+    chains = [Method(f"oracle, {each:g}: {STREAMED}", server, streamed, "chain", each) for each in acceptances]
+    best = max(acceptances)
+    others = [Method(f"oracle, {best:g}: {SYNCHRONOUS}", server, ROUNDS, "chain", best)]
+    if 0 < best < 1:
+        name, growing = f"oracle, {best:g}, trees", replace(streamed, tree=True)
+        others += [
+            Method(f"{name}: {SYNCHRONOUS}", server, ROUNDS, "chain", best, "tree"),
+            Method(f"{name}: {STREAMED}", server, growing, "chain", best, "tree"),
+        ]
+    return [Method(PLAIN, server, None), *chains, *others]
 
 
-def oracle_name(acceptance: float) -> str:
-    return f"oracle, {acceptance:g}"
-
-
-def _three_ways(
-    name: str, drafter: str, chain: int, shape: Literal["chain", "tree"], acceptance: float | None = None
-) -> list[Method]:
-    streamed = DraftingSettings(drafting="device", tree=shape == "tree")
-    rounds = replace(streamed, rounds=True, run_ahead=False)
-    ahead = replace(streamed, tree=False, run_ahead=False, new_rule=partial(RoundAhead, chain))
+def _both_ways(name: str, drafter: str) -> list[Method]:
+    streamed = DraftingSettings(drafting="device", tree=True)
     return [
-        Method(f"{name}: {SYNCHRONOUS}", drafter, rounds, shape, acceptance),
-        Method(f"{name}: {AHEAD}", drafter, ahead, "chain", acceptance),
-        Method(f"{name}: {STREAMED}", drafter, streamed, shape, acceptance),
+        Method(f"{name}: {SYNCHRONOUS}", drafter, replace(ROUNDS, tree=True), "tree"),
+        Method(f"{name}: {STREAMED}", drafter, streamed, "tree"),
     ]
 
 
@@ -118,7 +117,7 @@ class Devices:
     @contextmanager
     def client(
         self, method: Method, prompt: Sequence[int], reach: Callable[[str], AbstractContextManager[RunningLink]]
-    ) -> Iterator[AnswerClient]:
+    ) -> Iterator[SplitClient | PlainClient]:
         """A new client of this way to answer.
 
         Args:
@@ -128,14 +127,16 @@ class Devices:
         with reach(method.drafter) as link, closing(self._connected(method, link.address, prompt)) as client:
             yield client
 
-    def _connected(self, method: Method, address: str, prompt: Sequence[int]) -> AnswerClient:
+    def _connected(self, method: Method, address: str, prompt: Sequence[int]) -> SplitClient | PlainClient:
         if method.mode is None:
             return PlainClient(address)
         device = self._held[method.drafter, method.device]
         if method.acceptance is not None:
             vocab_size = int(device.files.config["vocab_size"])
-            script = Script((*prompt, *self._text(method, tuple(prompt))), method.acceptance, 0, vocab_size)
-            device = with_oracle(device, script, DRAFT_MS, self._effort.chain)
+            text = (*prompt, *self._text(method, tuple(prompt)))
+            tree, second = (TREE, SECOND_GUESS) if method.guesses == "tree" else (None, 0.0)
+            script = Script(text, method.acceptance, 0, vocab_size, second)
+            device = with_oracle(device, script, DRAFT_MS, self._effort.chain, tree)
         return SplitClient(self._runner, address, device, mode=method.mode)
 
     def _text(self, method: Method, prompt: tuple[int, ...]) -> tuple[int, ...]:

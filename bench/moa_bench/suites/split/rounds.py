@@ -13,12 +13,14 @@ from typing import Any
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.answers import AnswerClient, TimedAnswer, common_tokens
+from moa_bench.harness.answers import PlainClient, TimedAnswer, common_tokens
 from moa_bench.harness.split_client import SplitClient
+from moa_bench.report.energy import EnergyMeter
 from moa_bench.report.interleave import rotated
 from moa_bench.suites.split.figures import PLAIN
 
-Connect = Callable[[], AbstractContextManager[AnswerClient]]
+Connect = Callable[[], AbstractContextManager[SplitClient | PlainClient]]
+METER = EnergyMeter()
 
 
 def ask_round(
@@ -64,19 +66,22 @@ def _ask(
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """One answer over a connection that is open already: what it took, and its tokens."""
     with connect() as client:
-        client.ask(prompt, AnswerSettings(max_tokens=1))  # opens what opens at the first call
-        server_s, own_s = server_cpu_s(), time.process_time()
+        client.ask(prompt[:1], AnswerSettings(max_tokens=1))  # opens what opens at the first call
+        server_s, own_s, energy = server_cpu_s(), time.process_time(), METER.read()
         answer = client.ask(prompt, settings)
+        joules = METER.joules_since(energy)
         own_s, server_s = time.process_time() - own_s, server_cpu_s() - server_s
     figures = client.figures if isinstance(client, SplitClient) else None
+    counted = client.figures if isinstance(client, SplitClient) else client
     took = {
         "tokens": len(answer.tokens),
         "first_ms": round(answer.first_ms, 3),
         "seconds": round(answer.arrivals_s[-1], 5),
         "gaps_ms": gaps_ms(answer),
         "forwards": len(answer.tokens) if figures is None else figures.verdicts,
-        "up": None if figures is None else figures.up_bytes,
-        "down": None if figures is None else figures.down_bytes,
+        "up": counted.up_bytes,
+        "down": counted.down_bytes,
+        "joules": joules,
         "server_cpu_s": round(server_s, 4),
         "own_cpu_s": round(own_s, 4),
         "common": common_tokens(answer.tokens, reference),

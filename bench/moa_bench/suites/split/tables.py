@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from moa_bench.report.pictures import picture, title_of
-from moa_bench.report.report import Column, facts_line, table_of
-from moa_bench.report.spread import Spread
+from moa_bench.report.report import Column, energy_line, facts_line, table_of
+from moa_bench.report.spread import Spread, median_of
 from moa_bench.suites.split.figures import (
-    AHEAD,
     ALL,
     CO_LOCATED,
-    ORACLES,
     PLAIN,
     STREAMED,
     SYNCHRONOUS,
+    TREE_NODES,
     LinkFigures,
     figures_of,
     over,
@@ -35,19 +34,20 @@ COLUMNS: tuple[Column, ...] = (
         "worst",
         lambda row: f"{min(row.figures.over_plain):.2f}" if row.method != PLAIN and row.figures.over_plain else "",
     ),
-    ("over EAGLE-2's rounds", lambda row: "" if row.over_eagle is None else f"{row.over_eagle.median:.2f}"),
+    ("over EAGLE-2's rounds", lambda row: median_of(row.over_eagle)),
     ("first token", lambda row: "1" if row.method == PLAIN else _ratio(row.figures.first_over_plain)),
     ("tokens a forward", lambda row: f"{100.0 / row.forwards:.2f}"),
     ("forwards a 100 tokens", "{0.forwards:.0f}"),
     ("gap, ms: median", lambda row: row.gap(50)),
     ("95 %", lambda row: row.gap(95)),
     ("99 %", lambda row: row.gap(99)),
-    ("up a token", lambda row: _bytes(row.figures.a_token("up"))),
-    ("down a token", lambda row: _bytes(row.figures.a_token("down"))),
-    ("server's CPU, ms a token", lambda row: f"{row.figures.a_token('server_cpu_s', 1e3):.1f}"),
-    ("device's", lambda row: f"{row.figures.a_token('own_cpu_s', 1e3):.1f}"),
+    ("up a token", lambda row: _a_token(row, "up")),
+    ("down a token", lambda row: _a_token(row, "down")),
+    ("server's CPU, ms a token", lambda row: _a_token(row, "server_cpu_s", 1, 1e3)),
+    ("device's", lambda row: _a_token(row, "own_cpu_s", 1, 1e3)),
+    ("joules a token", lambda row: _a_token(row, "joules", 2)),
 )
-MARKERS = {SYNCHRONOUS: "o", AHEAD: "s", STREAMED: "^"}  # a drafter is a colour, a way to use it a marker
+MARKERS = {SYNCHRONOUS: "o", STREAMED: "^"}  # a drafter is a colour, a way to use it a marker
 OWN_LOOKS: Mapping[str, dict[str, Any]] = {
     CO_LOCATED: {"color": "black", "marker": "x"},
     ALL: {"color": "crimson", "marker": "D", "linewidth": 3},
@@ -81,13 +81,13 @@ def render(result: Mapping[str, Any]) -> str:
 
 def _what(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
-    chain = f"chains of {effort.chain}"
-    sent, streamed = (chain, "chains that grow") if result["name"] == ORACLES else ("a tree", "trees that grow")
+    chains = f"chains of {effort.chain}, or trees of {TREE_NODES}", "chains that grow, or trees"
+    sent, streamed = chains if result["has_oracles"] else ("a tree", "trees that grow")
     text = (
-        f"{effort.questions} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
-        f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; one round "
-        f"ahead sends {chain}, and drafts the next one meanwhile; streamed drafts are {streamed}. Ratios of tokens a "
-        "second over the whole answer: median (quartiles)."
+        f"{effort.asked} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
+        f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; streamed "
+        f"drafts are {streamed}. Ratios of tokens a second over the whole answer: median (quartiles). Bytes are those "
+        f"of messages. {energy_line(result)}"
     )
     drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
     return f"{text}\n\nDrafters: {drafters}."
@@ -109,8 +109,10 @@ def _ratio(values: Sequence[float]) -> str:
     return f"{Spread.of(values):2}" if values else "another text"
 
 
-def _bytes(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"
+def _a_token(row: MethodRow, field: str, digits: int = 0, scale: float = 1.0) -> str:
+    """The sum of a field for each token; empty where nothing counts it."""
+    value = row.figures.a_token(field, scale)
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def remarks(rounds: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.drafters import NAMED, MeasuredDrafter, untrained_drafter
+from moa_bench.harness.drafters import NAMED, UNTRAINED_VOCAB, MeasuredDrafter, untrained_drafter
 from moa_shared.drafter import Checkpoint, DrafterConfig
 from moa_shared.models import ModelFiles
 
@@ -36,11 +36,9 @@ def test_a_drafter_is_described_by_its_kind(config: DrafterConfig, said: str) ->
     assert MeasuredDrafter(Checkpoint(config, {}, ""), NAMED).description == said
 
 
-@pytest.mark.parametrize(("family", "theta"), [("gemma 3", 9000.0), ("olmo 3", 500.0), ("mistral", 10000.0)])
-def test_an_untrained_drafter_turns_as_the_layers_that_see_everything(
-    family: str, theta: float, tmp_path: Path
-) -> None:
-    config = tiny_dense(family).config
-    config.save_pretrained(tmp_path)
-    made = untrained_drafter(ModelFiles("tiny", tmp_path, config.to_dict(), (), "", ""), 0)
-    assert made.checkpoint.config.rope_parameters["rope_theta"] == theta
+def test_an_untrained_drafter_is_of_the_target_and_has_a_small_head(tmp_path: Path) -> None:
+    config = tiny_dense("gemma 3").config
+    files = ModelFiles("tiny", tmp_path, config.to_dict(), (), "abc", "")
+    made = untrained_drafter(files).checkpoint.config
+    assert (made.target_fingerprint, made.hidden_size) == ("abc", config.hidden_size)
+    assert made.draft_vocab == min(UNTRAINED_VOCAB, config.vocab_size)

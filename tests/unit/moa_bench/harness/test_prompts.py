@@ -1,12 +1,11 @@
-"""Prompts of a wanted length."""
+"""Questions as prompts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from moa_bench.harness.prompts import QUESTIONS, chat_tokens, question_of, questions_of
-from moa_shared.errors import DataError
+from moa_bench.harness.prompts import SURE_QUESTIONS, chat_tokens, questions_of
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
@@ -16,19 +15,15 @@ def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
     return load_tokenizer(default_model_files)
 
 
-@pytest.mark.parametrize("length", [50, 256, 500])
-def test_a_question_has_the_length_asked_for(tokenizer: Tokenizer, length: int) -> None:
-    assert abs(len(chat_tokens(tokenizer, question_of(tokenizer, length))) - length) <= length // 20
-
-
-@pytest.mark.parametrize("length", [5, 5000])
-def test_a_length_that_cannot_be_had_is_refused(tokenizer: Tokenizer, length: int) -> None:
-    with pytest.raises(DataError, match=f"nearest to {length} tokens has"):
-        question_of(tokenizer, length)
+def test_a_model_without_a_chat_template_is_asked_in_plain_text(tokenizer: Tokenizer) -> None:
+    question = SURE_QUESTIONS[0]
+    assert tokenizer.decode(chat_tokens(tokenizer, question)).endswith("<|im_start|>assistant\n")
+    bare = Tokenizer(tokenizer._backend)
+    assert bare.decode(chat_tokens(bare, question)) == f"{question}\n"
 
 
 def test_questions_are_all_different() -> None:
-    assert len(set(QUESTIONS)) == len(QUESTIONS)
+    assert len(set(questions_of())) == len(questions_of()) == 120
 
 
 def test_questions_of_a_folder_take_turns(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from moa_bench.report.facts import commit_of, cpu_model, gather_facts
+from moa_kernels.variants import VARIANTS
 
 
 def test_the_processor_is_read_from_proc(tmp_path: Path) -> None:
@@ -44,4 +45,5 @@ def test_all_facts_are_there() -> None:
     facts = gather_facts(None)
     assert facts["cores"] >= facts["cores_allowed"] >= 1
     assert facts["packages"]["numpy"]
+    assert facts["kernels"] in {*(each.instructions for each in VARIANTS), "no compiled kernels"}
     assert facts["commit"] is None

@@ -12,8 +12,13 @@ from moa_bench.report.report import (
     ENGINE,
     LINK,
     PARTS,
+    PAYOFF,
+    SCALE,
     SECURITY,
+    SINGLE,
+    SPLIT,
     checkout_root,
+    energy_line,
     facts_line,
     publish,
     replace_section,
@@ -27,6 +32,7 @@ from moa_shared.errors import ConfigError, DataError, NotFoundError
 
 from tests.support.messages import raises
 
+SIZES = ("gemma3-270m", "1b", "3b", "8b")
 PAGE = "# Page\n\nbefore\n\n<!-- micro -->\nold\n<!-- /micro -->\n\nafter\n"
 
 
@@ -81,8 +87,12 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "suites"),
     [
-        (PARTS, ["micro", "simulate", "soak"]),
-        (LINK, ["codecs", "cut", "texts"]),
+        (PARTS, ["micro", "soak"]),
+        (SCALE, ["simulate", "scale"]),
+        (LINK, ["codecs", "cut", "texts", *(f"cut-{size}" for size in SIZES)]),
+        (SPLIT, ["split", *(f"split-{size}" for size in SIZES)]),
+        (SINGLE, ["single", *(f"single-{size}" for size in SIZES)]),
+        (PAYOFF, ["payoff", *(f"payoff-{size}" for size in SIZES)]),
         (
             ENGINE,
             [
@@ -91,6 +101,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
                 "invariance-float32",
                 "engine",
                 "quality",
+                *(f"capacity-{size}" for size in SIZES),
                 "products-avx512",
                 "products-avx2",
             ],
@@ -119,3 +130,21 @@ def test_figures_of_a_server_and_a_client_say_what_they_depend_on(facts: dict[st
         "Measured 2026-01-02 on A CPU (2 cores), one thread each, server and client pinned to a core each; A target; "
         "numpy 2; commit abc.\n"
     )
+
+
+def test_the_kind_of_cpu_is_named_where_a_result_says_it(facts: dict[str, Any]) -> None:
+    facts["machine"] |= {"kernels": "AVX-512 VNNI"}
+    assert "on A CPU (2 cores, AVX-512 VNNI), one thread each" in facts_line(facts)
+    assert energy_line(facts).startswith("Energy is not counted on this machine")
+
+
+def test_a_page_without_the_section_of_a_result_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("moa_bench.report.report.checkout_root", lambda: tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text(PAGE)
+    publish("micro-mine", {"a": 1}, "| table |", quick=False, json_file=None, page="page.md")
+    assert (tmp_path / "docs" / "page.md").read_text() == PAGE
+    assert json.loads((tmp_path / "bench" / "results" / "micro-mine.json").read_text()) == {"a": 1}
+    assert "page.md has no section micro-mine" in capsys.readouterr().out

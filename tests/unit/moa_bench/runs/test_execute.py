@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_bench.runs.execute import run_suite
-from moa_bench.runs.registry import SUITES
+from moa_bench.runs.registry import CHAPTERS, SUITES
 from moa_bench.suite import Result, Suite, SuiteInputs, SuiteRun
 from moa_shared.errors import ConfigError, DataError
 
@@ -92,6 +92,26 @@ def test_a_whole_result_goes_to_its_file_its_section_and_its_picture(checkout: P
     assert (checkout / "docs" / "img" / "tiny.png").is_file()
 
 
+@pytest.mark.parametrize(
+    ("inputs", "suffix"),
+    [
+        (SuiteInputs(), ""),
+        (SuiteInputs(shape="8b"), "-8b"),
+        (SuiteInputs(shape="1b", stored="q8_0"), "-1b-q8_0"),
+        (SuiteInputs(model="gemma3-270m"), "-gemma3-270m"),
+        (SuiteInputs(model="some/where/My Model_Q4.gguf"), "-my-model-q4"),
+    ],
+)
+def test_another_target_has_results_of_its_own(inputs: SuiteInputs, suffix: str) -> None:
+    assert inputs.suffix == suffix
+
+
+def test_a_part_of_a_size_measures_it_whatever_model_is_named() -> None:
+    (part,) = [part for chapter in CHAPTERS for part in chapter.parts if part.name == "split-8b"]
+    assert part.inputs(SuiteInputs(model="mine")).shape == "8b"
+    assert part.seconds(part.full) > 60 * part.inputs(SuiteInputs()).step_s * part.full.asked
+
+
 @pytest.mark.usefixtures("modules")
 def test_a_quick_result_leaves_the_checkout_alone(checkout: Path) -> None:
     before = (checkout / "docs" / "engine.md").read_text()
@@ -135,13 +155,14 @@ def test_every_suite_has_its_modules_and_needs_longer_than_its_quick_form(suite:
         __import__(f"{suite.package}.{module}")
         assert callable(getattr(sys.modules[f"{suite.package}.{module}"], function))
     assert set(suite.takes) <= set(vars(SuiteInputs()))
+    inputs = SuiteInputs(llama_cpp=Path("node"))
+    suite.refuse(suite.full, inputs)
     if suite.quick is not None:
+        suite.refuse(suite.quick, inputs)
         assert suite.seconds(suite.quick) <= suite.seconds(suite.full)
 
 
 def test_all_of_it_is_measured_within_two_hours() -> None:
-    from moa_bench.runs.registry import CHAPTERS
-
     parts = [part for chapter in CHAPTERS for part in chapter.parts]
     assert sum(part.seconds(part.full) for part in parts) < 7200
     assert sum(part.seconds(part.effort(quick=True)) for part in parts) < 1800

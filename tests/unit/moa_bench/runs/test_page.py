@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from inline_snapshot import snapshot
 from moa_bench.report.report import checkout_root, with_section
-from moa_bench.runs.page import PAGE, SECTION, results_table
+from moa_bench.report.results import read_folder
+from moa_bench.runs.page import (
+    MAP,
+    ORACLE,
+    PAGE,
+    SECTION,
+    TARGETS,
+    map_table,
+    results_table,
+    sections_of,
+    targets_table,
+)
 from moa_bench.runs.registry import Chapter, choose_parts
 from moa_bench.suite import Suite
+from moa_bench.suites.single.figures import LLAMA_CPP, PLAIN, SERVER
+from moa_bench.suites.split.figures import PLAIN as STREAMING
 from moa_shared.errors import ConfigError, DataError
 
 from tests.support.messages import raises
@@ -38,7 +52,7 @@ def test_each_result_is_listed_under_the_heading_of_its_page(tmp_path: Path) -> 
     (docs / "security.md").write_text("## Hostile\n<!-- three -->\n<!-- /three -->\n")
     write(results, "one", machine=MACHINE)
     write(results, "three")
-    assert results_table(results, docs) == snapshot("""\
+    assert results_table(read_folder(results), docs) == snapshot("""\
 | result | measured | machine | commit |
 | --- | ---: | ---: | ---: |
 | [one](parts.md#moa-bench-one-what-and-why) | 2026-11-22 | AMD (2 cores) | abc |
@@ -48,17 +62,43 @@ def test_each_result_is_listed_under_the_heading_of_its_page(tmp_path: Path) -> 
 
 def test_no_results_are_refused(tmp_path: Path) -> None:
     with raises(DataError, snapshot("There are no results in TMP/results. Measure first: moa-bench run all.")):
-        results_table(tmp_path / "results", tmp_path)
+        sections_of(tmp_path / "results", tmp_path)
 
 
 def test_the_table_of_the_checkout_is_fresh_and_has_every_result() -> None:
     """Where it is not: `moa-bench report`."""
     root = checkout_root()
     assert root is not None
-    written = results_table(root / "bench" / "results", root / "docs")
+    sections = sections_of(root / "bench" / "results", root / "docs")
     page = root / "docs" / PAGE
-    assert with_section(page, SECTION, written) == page.read_text("utf-8")
-    assert all(f"[{path.stem}](" in written for path in (root / "bench" / "results").glob("*.json"))
+    for name, written in sections.items():
+        assert with_section(page, name, written) == page.read_text("utf-8")
+    assert list(sections) == [TARGETS, MAP, SECTION]
+    assert all(f"[{path.stem}](" in sections[SECTION] for path in (root / "bench" / "results").glob("*.json"))
+
+
+def test_all_sizes_are_told_together() -> None:
+    def answers(**ms: float) -> dict[str, Any]:
+        return {
+            name: [{"tokens": 11, "first_ms": 100.0, "steady_ms": each}] for name, each in ms.items()
+        }  # fmt: skip
+
+    single = {"target": "one", "machine": MACHINE, "commit": "abc", "rounds": [
+        {"short": False, "answers": answers(**{PLAIN: 100.0, SERVER: 110.0, LLAMA_CPP: 165.0})},
+    ]}  # fmt: skip
+    answer = {"tokens": 10, "first_ms": 100.0, "same": True}
+    split = {"target": "one", "rounds": [
+        {"link": "5G", "answers": {
+            STREAMING: [answer | {"seconds": 2.0}] * 2, ORACLE: [answer | {"seconds": 1.0}],
+        }},
+    ]}  # fmt: skip
+    way = [{"tokens_per_s": 50.0, "other_texts": 0}]
+    payoff = {"target": "one", "cells": [
+        {"rtt_ms": 100.0, "users": 4, "rounds": [{"plain": way, "drafts": [way[0] | {"tokens_per_s": 60.0}]}]},
+    ]}  # fmt: skip
+    results: dict[str, dict[str, Any]] = {"single-1b": single, "split-1b": split, "payoff-1b": payoff}
+    assert targets_table(results).splitlines()[2] == "| one | 100.0 | 1.50 | 1.26 | 2.00 |  | AMD (2 cores) | abc |"
+    assert map_table(results).splitlines()[2] == "| one | 4 | drafts 1.20 |"
 
 
 def test_chapters_are_chosen_by_name_in_their_order() -> None:

@@ -92,7 +92,7 @@ def test_jains_index_is_1_for_equals_and_1_over_n_for_one_who_has_all(rates: lis
     ("rate", "expected"),
     [
         (5.0, UsersAt(5.0, 16.0, at_least=True)),
-        (15.0, UsersAt(15.0, 10.0, at_least=False)),  # between 4 users at 20 and 16 at 10
+        (15.0, UsersAt(15.0, 8.0, at_least=False)),  # between 4 users at 20 and 16 at 10: 50, 66.7 and 100 ms a token
         (40.0, UsersAt(40.0, 1.0, at_least=False)),
         (50.0, UsersAt(50.0, 0.0, at_least=False)),
     ],

@@ -4,8 +4,8 @@ Sessions are at different places of their texts: each begins when another has en
 of its cache. Rows are compared as far as the forward gives them: logits, the state of one layer, keys and values.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -56,16 +56,16 @@ def draw_part(text: Sequence[int], start: int, room: int, vocab_size: int, rando
 
 
 def read_batches(
-    target: Target, references: Sequence[Reference], tally: Callable[[str], Tally], random: Random
+    target: Target, references: Sequence[Reference], tallies: defaultdict[str, Tally], random: Random
 ) -> None:
     """Reads all texts, up to 16 at a time; each forward takes some part of a random number of them.
 
     Args:
         references: whose states are all of one layer: others could not share a forward.
-        tally: of a kind, by its name.
+        tallies: by the names of SIZES.
     """
     waiting = deque(random.sample(references, len(references)))
-    by_size = [(most, tally(name)) for most, name in SIZES]
+    by_size = [(most, tallies[name]) for most, name in SIZES]
     open_sessions: list[Rereading] = []
     while waiting or open_sessions:
         while waiting and len(open_sessions) < MOST_SESSIONS:

@@ -1,9 +1,9 @@
 """Reads texts in every way that a server reads them, and compares the bits."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -55,7 +55,7 @@ def compare(
     Yields:
         After each group how many texts are done, and what was counted so far, by kind.
     """
-    tallies: dict[str, Tally] = {}
+    tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for first in range(0, len(planned), GROUP):
         group = planned[first : first + GROUP]
         _compare_group(subject, group, first, tallies, advance)
@@ -66,37 +66,32 @@ def _compare_group(
     subject: ComparedTarget,
     planned: Sequence[PlannedText],
     first: int,
-    tallies: dict[str, Tally],
+    tallies: defaultdict[str, Tally],
     advance: Callable[[int], object],
 ) -> None:
     target, vocab_size = subject.target, subject.target.vocab_size
     random = Random(first)
-    tally = partial(_tally, tallies)
     state_layer = random.randint(0, target.layer_count)
     references = []
     for number, text in enumerate(planned, first):
         reference = read_alone(target, text, number, state_layer)
         references.append(reference)
-        read(target, reference, tally("chains of 2 to 62"), chains(random))
-        read(target, reference, tally("prompts in chunks of 1 to 400"), chunks(random))
-        read(target, reference, tally("trees of 8 to 62"), trees(random, vocab_size))
-        forks, resumes = tally("trees of wrong branches, all nodes"), tally("after a lost cache")
+        read(target, reference, tallies["chains of 2 to 62"], chains(random))
+        read(target, reference, tallies["prompts in chunks of 1 to 400"], chunks(random))
+        read(target, reference, tallies["trees of 8 to 62"], trees(random, vocab_size))
+        forks, resumes = tallies["trees of wrong branches, all nodes"], tallies["after a lost cache"]
         read_resumed(target, reference, forks, resumes, random)
         if subject.threads:
             count = subject.threads[number % len(subject.threads)]
             use_threads(subject.level, count)
-            read(target, reference, tally(f"{count} threads"), mixed(random, vocab_size))
+            read(target, reference, tallies[f"{count} threads"], mixed(random, vocab_size))
             use_threads(subject.level, 1)
         if subject.others:
             name = list(subject.others)[number % len(subject.others)]
             with on_variant(name):
-                read(subject.others[name], reference, tally(f"kernels {name}"), mixed(random, vocab_size))
+                read(subject.others[name], reference, tallies[f"kernels {name}"], mixed(random, vocab_size))
         advance(text.positions)
-    read_batches(target, references, tally, random)
-
-
-def _tally(tallies: dict[str, Tally], kind: str) -> Tally:
-    return tallies.setdefault(kind, Tally())
+    read_batches(target, references, tallies, random)
 
 
 def measure(effort: InvarianceEffort, run: SuiteRun) -> Result:

@@ -17,7 +17,7 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.levels import INT8
 
-from moa_bench.harness.prompts import PASSAGE, QUESTIONS
+from moa_bench.harness.prompts import PASSAGE, questions_of
 from moa_bench.harness.targets import load_level
 from moa_bench.harness.workers import WorkerProcess, running_workers
 from moa_bench.suite import Result, SuiteRun
@@ -29,6 +29,7 @@ SCRIPT = Path(__file__).with_name("same_text.mjs")
 TOKENS = 32  # of each continuation
 TEXT_TOKENS = 2000  # whose perplexity is compared, at most
 NEAR_TIE_NATS = 0.1  # two choices that are closer than this change places by rounding
+_QUESTIONS = 12
 _FIRST_WORDS = 9  # of a sentence of the passage, as a prompt
 
 Numbers = npt.NDArray[np.float64]
@@ -74,7 +75,7 @@ def prompts() -> list[str]:
     """The bench's questions, beginnings of sentences, and half and all of a passage."""
     sentences = PASSAGE.replace("\n", " ").strip().split(". ")
     beginnings = [" ".join(sentence.split()[:_FIRST_WORDS]) for sentence in sentences]
-    return [*QUESTIONS, *beginnings, PASSAGE[: len(PASSAGE) // 2], PASSAGE]
+    return [*questions_of()[:_QUESTIONS], *beginnings, PASSAGE[: len(PASSAGE) // 2], PASSAGE]
 
 
 def compare(

@@ -19,8 +19,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import DataError
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.child import running_server
+from moa_bench.harness.relay import relaying
 from moa_bench.report.memory import MemoryKind, memory_mb
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.hostile.soak import SoakEffort
@@ -100,25 +100,21 @@ async def soak_server(address: str, process: int, sessions: int, batch: int) -> 
 
 
 async def _use(gate: asyncio.Semaphore, address: str, number: int, leave: Leave) -> int:
-    async with gate:
-        return await _until_admitted(address, number, leave)
-
-
-async def _until_admitted(address: str, number: int, leave: Leave) -> int:
     """One session; how often it was refused before."""
-    for attempt in range(REFUSALS):
-        user = User(address, random.Random(number))
-        try:
-            await user.open()
-            if leave is not None:
-                await user.ask()
-                await leave(user)
-        except NoRoom:
-            await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
-        else:
-            return attempt
-        finally:
-            await user.close()
+    async with gate:
+        for attempt in range(REFUSALS):
+            user = User(address, random.Random(number))
+            try:
+                await user.open()
+                if leave is not None:
+                    await user.ask()
+                    await leave(user)
+            except NoRoom:
+                await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
+            else:
+                return attempt
+            finally:
+                await user.close()
     raise DataError(f"The server had no room for a session {REFUSALS} times.")
 
 
@@ -128,7 +124,7 @@ class User:
     def __init__(self, address: str, chance: random.Random) -> None:
         self._stack = contextlib.ExitStack()
         self._chance = chance
-        self._server = Victim(self._stack.enter_context(counting(address)).address)  # what can be cut
+        self._server = Victim(self._stack.enter_context(relaying(address)).address)  # what can be cut
         self._call: Any = None
         self.token = b""
 
@@ -166,8 +162,6 @@ class User:
                 raise NoRoom from None
             raise
         if frame is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
-            if await self._call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise NoRoom
             raise DataError("The server ended a session that was in use.")
         return pb.ServerFrame.FromString(frame)
 

@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 
 from moa_bench.harness.links import RunningLink
-from moa_bench.suites.cut.texts.measure import _difference, answer_settings, cutting
+from moa_bench.suites.cut.texts.measure import answer_settings, cutting
 from moa_bench.suites.cut.texts.tables import render
-from moa_shared.sampling.settings import Sampling
 
 
 def test_answers_are_greedy_and_sampled_in_turn_with_their_own_seeds() -> None:
@@ -14,11 +13,6 @@ def test_answers_are_greedy_and_sampled_in_turn_with_their_own_seeds() -> None:
     assert [each.sampling.greedy for each in settings] == [True, False, True, False]
     assert [each.sampling.seed for each in settings] == [0, 1, 2, 3]
     assert {each.max_tokens for each in settings} == {20}
-
-
-def test_a_difference_says_how_far_both_texts_agree() -> None:
-    assert _difference(3, Sampling(seed=5), (1, 2, 3), (1, 2, 4, 5)).agreed == 2
-    assert _difference(3, Sampling(seed=5), (1, 2), (1, 2, 4)).agreed == 2
 
 
 class CountedLink(RunningLink):
@@ -36,14 +30,14 @@ STRUCK: list[float] = []
 
 def test_a_link_is_struck_until_the_block_ends_and_loopback_never() -> None:
     STRUCK.clear()
-    with cutting(CountedLink("a:1", Path("control"))) as incidents:
+    with cutting(CountedLink("a:1", Path("control"))) as struck:
         while not STRUCK:
             time.sleep(0.01)
     done = len(STRUCK)
-    assert incidents.cuts + incidents.resets == done > 0
-    with cutting(CountedLink("a:1", None)) as incidents:
+    assert struck.total() == done > 0
+    with cutting(CountedLink("a:1", None)) as struck:
         pass
-    assert incidents.cuts == incidents.resets == 0
+    assert not struck
     assert len(STRUCK) == done
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from moa_bench.report.spread import Spread
-from moa_bench.suites.engine import EngineEffort
 from moa_bench.suites.engine.limit import StepBytes
 from moa_bench.suites.engine.measure import EngineCost, MemoryLimit, PromptCost
 from moa_bench.suites.engine.products import ProductSpeed
 from moa_bench.suites.engine.quality import tables as quality_tables
 from moa_bench.suites.engine.quality.measure import LevelQuality
-from moa_bench.suites.engine.sizes import SizedCost
 from moa_bench.suites.engine.tables import draw, render
 
 
@@ -29,6 +26,7 @@ MEASURED: dict[str, Any] = {
     ],
     "prompts": [PromptCost("kernels, avx2", 128, just(1.2))],
     "memory": {"kernels, avx2": 241.3},
+    "load_s": {"kernels, avx2": 0.84},
     "limits": [MemoryLimit(128, 100.0, just(12.0), just(8.0))],
 }
 
@@ -39,13 +37,13 @@ def test_forwards_become_a_table_a_context(facts: dict[str, Any]) -> None:
     assert "| kernels, avx2 | 10.0 | 14.0 | 1.40 |  |" in text
     assert "| llama.cpp | 22.0 |  |  |  |" in text
     assert "| memory limit | 8.0 |  |  |  |" in text
-    assert "| kernels, avx2 | 1.20 | 241 |" in text
+    assert "| kernels, avx2 | 1.20 | 241 | 0.8 |" in text
     assert "| llama.cpp | 128 | 22.0 (22.0 to 22.0) | 8.0 (8.0 to 8.0) | 2.75 |" in text
 
 
 def test_a_picture_is_drawn(facts: dict[str, Any], tmp_path: Path) -> None:
     assert draw(facts | MEASURED, tmp_path / "img")[0].read_bytes().startswith(b"\x89PNG")
-    assert draw(facts | {"sizes": []}, tmp_path) == []
+    assert draw(facts | {"products": []}, tmp_path) == []
 
 
 def test_quality_becomes_a_table(facts: dict[str, Any]) -> None:
@@ -58,16 +56,6 @@ def test_products_become_a_table(facts: dict[str, Any]) -> None:
     speeds = [ProductSpeed("q4_k", 4.62, 8, just(92.0), just(0.51), just(6.0), just(0.3))]
     text = render(facts | {"variant": "avx2", "products": speeds})
     assert "| q4_k | 4.62 | 8 | 92 (92 to 92) | 51 % | 6.0 (6.0 to 6.0) | 30 % |" in text
-
-
-def test_sizes_become_a_row_each(facts: dict[str, Any]) -> None:
-    ours = SizedCost(
-        "1b, q4_k_m", "kernels, avx2", 803.8, 800.1, 12.3, 0.8, 900.4, just(61.0), just(1.1), just(2.2), just(20.0)
-    )
-    other = replace(ours, engine="llama.cpp", tree_to_step=None)
-    text = render(facts | {"sizes": [ours, other], "effort": EngineEffort()})
-    assert "| 1b, q4_k_m | kernels, avx2 | 804 | 12.3 | 0.8 | 900 | 61.0 | 1.10 | 2.20 | 20.00 |" in text
-    assert "| 1b, q4_k_m | llama.cpp | 804 | 12.3 | 0.8 | 900 | 61.0 | 1.10 |  | 20.00 |" in text
 
 
 def test_a_longer_context_reads_more() -> None:

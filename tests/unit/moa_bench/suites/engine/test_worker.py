@@ -90,3 +90,8 @@ def test_only_a_gguf_file_goes_to_llama_cpp(tmp_path: Path, monkeypatch: pytest.
 def test_torch_without_amx_is_measured_where_there_is_amx(flags: tuple[str, ...], count: int) -> None:
     torches = [subject for subject in our_subjects("default", flags) if subject.name.startswith("torch")]
     assert len(torches) == count
+
+
+def test_only_the_kernels_in_use_measure_a_large_model() -> None:
+    (subject,) = our_subjects("default", ("amx_bf16",), is_sized=True)
+    assert subject.name.startswith("kernels, ")

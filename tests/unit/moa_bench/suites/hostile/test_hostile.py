@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from moa_bench.suites.hostile import ATTACKS as COUNTED
 from moa_bench.suites.hostile import HostileEffort, tables
 from moa_bench.suites.hostile.attack_result import AttackResult, Gaps
 from moa_bench.suites.hostile.attacks import ATTACKS
-from moa_bench.suites.hostile.measure import measure
-from moa_bench.suites.hostile.observed import gaps_of, resident_mb, watching_memory
+from moa_bench.suites.hostile.measure import gaps_of, measure
 from moa_shared.errors import ConfigError
 
 STEADY = Gaps(50.0, 60.0, 4, exact=True)
@@ -51,15 +49,6 @@ def test_the_table_tells_a_failure(facts: dict[str, Any]) -> None:
     assert "1 of 2 attacks stayed within the limits" in text
     assert "| beats | 50 | 50 | +0 % | 60 | 50 | +0.0 | +0.0 | yes |" in text
     assert "| The server is full. |" in text
-
-
-def test_memory_is_watched() -> None:
-    sizes = iter([10.0, 30.0])
-    with watching_memory(lambda: next(sizes, 20.0)) as peak:
-        while peak.mb < 30.0:
-            pass
-    assert peak.mb == 30.0
-    assert resident_mb(os.getpid()) > 1.0
 
 
 def test_unknown_attacks_are_refused() -> None:

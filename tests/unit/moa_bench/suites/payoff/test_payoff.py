@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from inline_snapshot import snapshot
-from moa_bench.suites.payoff.measure import SIZED, STRATEGIES, measure_cell
+from moa_bench.suites.payoff.measure import STRATEGIES, measure_cell
 from moa_bench.suites.payoff.tables import best, draw, ratios, told
 from moa_bench.users.figures import UsersCell, UserStats
 from moa_bench.users.plan import UsersPlan
@@ -55,7 +55,9 @@ def test_a_loss_with_everything_on_is_told() -> None:
 def test_nothing_is_told_of_what_was_not_measured() -> None:
     speeds = {"plain": [50.0, 50.0], "oracle": [60.0]}
     with asyncio.Runner() as runner:
-        found = measure_cell(runner, cast("UsersPlan", FakePlan(speeds)), 4, 1, SIZED)
+        found = measure_cell(
+            runner, cast("UsersPlan", FakePlan(speeds)), 4, 1, (Strategy("plain"), Strategy("oracle", 0.8))
+        )
     assert best(found) == ("devices' drafts, acceptance 0.8", 1.2)
     assert told([found | {"rtt_ms": 50.0, "users": 4}]) == ""
 

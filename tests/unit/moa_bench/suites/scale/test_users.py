@@ -6,17 +6,16 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from moa_bench.suites.scale.assumptions import World
+from moa_bench.suites.scale.assumptions import World, all_worlds
 from moa_bench.suites.scale.crowd import CrowdWay, serve_crowd
 from moa_bench.suites.scale.figures import Load, rate_at, users_at
-from moa_bench.suites.scale.published import all_worlds
-from moa_bench.suites.scale.users import SIMULATED, Represented, gpu_costs, serve, users_that_fit
+from moa_bench.suites.scale.users import SIMULATED, Represented, fit, gpu_costs, serve
 
 WORLD = all_worlds()[0]
 
 
 def _accepting(acceptance: float, world: World = WORLD) -> World:
-    return replace(world, acceptance=replace(world.acceptance, value=acceptance))
+    return replace(world, acceptance=acceptance)
 
 
 @pytest.mark.parametrize("users", [1, 8, 200])
@@ -44,9 +43,9 @@ def test_ours_is_never_much_slower_than_plain() -> None:
 
 
 def test_memory_holds_only_so_many() -> None:
-    half = replace(WORLD, context=replace(WORLD.context, value=2.0 * WORLD.context.value))
-    assert users_that_fit(half, drafter=False) == users_that_fit(WORLD, drafter=False) // 2
-    assert users_that_fit(WORLD, drafter=True) < users_that_fit(WORLD, drafter=False)
+    half = replace(WORLD, context=2.0 * WORLD.context)
+    assert fit(half, "plain") == fit(WORLD, "plain") // 2
+    assert fit(WORLD, "auto") < fit(WORLD, "plain")
 
 
 def test_users_at_a_speed_are_interpolated_by_milliseconds_a_token() -> None:

@@ -14,7 +14,7 @@ def took(
 ) -> dict[str, Any]:
     return {
         "tokens": tokens, "first_ms": 100.0, "steady_ms": steady_ms, "forwards": forwards, "nodes": nodes,
-        "common": tokens if same else 2, "same": same,
+        "common": tokens if same else 2, "same": same, "cpu_s": 0.11, "joules": None,
     }  # fmt: skip
 
 
@@ -38,6 +38,7 @@ def test_a_speed_up_is_to_the_mean_of_plain_serving_before_and_after() -> None:
     assert found.whole_speed_up is not None
     assert found.whole_speed_up.median == pytest.approx((220 / 160 + 1.0) / 2, abs=1e-4)
     assert (found.acceptance, found.nodes) == (2.0, 2.0)
+    assert (found.cpu_ms, found.joules) == (10.0, None)
     assert found.tokens_per_s.median == pytest.approx((1e3 / 6 + 1e3 / 12) / 2, abs=1e-3)
     of_category = find(figures_of(rounds, []), "tree", "qa")
     assert of_category.speed_up is not None

@@ -11,7 +11,14 @@ from inline_snapshot import snapshot
 from moa_bench.suites.single import SingleEffort
 from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.measure import ask_locally
-from moa_bench.suites.single.methods import load_drafters, load_engine, methods_of, missing_drafters
+from moa_bench.suites.single.methods import (
+    Oracles,
+    load_drafters,
+    load_engine,
+    methods_of,
+    missing_drafters,
+    split_companions,
+)
 from moa_bench.suites.single.rounds import ask_round
 from moa_shared.drafter import load_checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
@@ -81,3 +88,28 @@ def test_a_drafter_for_another_target_is_refused(files: ModelFiles, tmp_path: Pa
         ),
     ):
         load_drafters(files, {"mine": other})
+
+
+def test_oracles_replay_what_plain_serving_wrote(files: ModelFiles) -> None:
+    effort = SingleEffort(chain=3, depth=3, nodes=5, acceptances=(0.5, 0.9))
+    methods = Oracles(load_engine(files, "int8", SilentProgress()), effort).methods()
+    assert [name for name in methods if "oracle" in name] == [
+        "oracle, 0.5: chain",
+        "oracle, 0.5: as served",
+        "oracle, 0.9: chain",
+        "oracle, 0.9: as served",
+        "oracle, 0.9, trees: tree",
+        "oracle, 0.9, trees: as served",
+    ]
+    exact = {name: partial(ask_locally, ask) for name, ask in methods.items()}
+    for prompt in (PROMPT, PROMPT[:4]):
+        found = ask_round(exact, {}, prompt, most=24, least=2)["answers"]
+        assert all(answer["same"] for each in found.values() for answer in each)
+        forwards = {name: answer["forwards"] for name, (answer, *_) in found.items()}
+        assert forwards["oracle, 0.9: chain"] < forwards["oracle, 0.5: chain"] < forwards[PLAIN]
+        assert forwards["oracle, 0.9, trees: tree"] < forwards[PLAIN]
+
+
+def test_companions_are_told_from_checkpoints() -> None:
+    named = {"mine": Path("a.safetensors"), "small": Path("companion:folder/small.gguf")}
+    assert split_companions(named) == ({"mine": Path("a.safetensors")}, {"small": "folder/small.gguf"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.suites.single.figures import LLAMA_CPP
+from moa_bench.suites.single.figures import LLAMA_CPP, TRANSFORMERS
 from moa_bench.suites.single.peers import ask_peer, find_peers
 from moa_bench.suites.single.rounds import MethodAnswer
 from moa_shared.errors import ConfigError, DataError
@@ -38,24 +38,42 @@ def test_a_peer_is_given_the_prompt_and_the_number_of_tokens() -> None:
         ask_peer(ask, "plain", [1, 2], 4)
 
 
-def test_without_a_folder_llama_cpp_is_missing(tmp_path: Path) -> None:
+def test_what_is_not_there_is_missing_with_its_reason(tmp_path: Path) -> None:
     files = resolve(str(save_tiny_model(tmp_path / "model")), tmp_path / "cache")
-    assert find_peers(files, None) == ([], {LLAMA_CPP: "--llama-cpp names no folder with node-llama-cpp"})
+    assert find_peers(files, None, None, is_sized=True) == (
+        [],
+        {
+            LLAMA_CPP: "--llama-cpp names no folder with node-llama-cpp",
+            TRANSFORMERS: "it unpacks the weights into bfloat16, which takes more than three times their memory",
+        },
+    )
 
 
-def test_llama_cpp_reads_gguf_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which npm could have installed node-llama-cpp."""
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
-    files = resolve(str(save_tiny_model(tmp_path / "model")), tmp_path / "cache")
+    return tmp_path
+
+
+def test_llama_cpp_reads_gguf_files_alone(folder: Path) -> None:
+    files = resolve(str(save_tiny_model(folder / "model")), folder / "cache")
     with pytest.raises(ConfigError, match="model is not a GGUF file"):
-        find_peers(files, tmp_path)
+        find_peers(files, folder, None, is_sized=True)
 
 
-def test_llama_cpp_is_given_the_file(write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
-    files = resolve(str(write_gguf()), tmp_path / "cache")
-    (peer,), missing = find_peers(files, tmp_path)
-    assert (peer.command[0], Path(peer.command[1]).name, peer.command[2:], missing) == (
-        "/bin/node", "llama_cpp.mjs", (str(tmp_path), str(files.weights[0])), {},
+def test_peers_are_given_the_file_and_that_of_a_draft_model(
+    write_gguf: GgufWriter, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moa_bench.suites.single.peers.find_spec", lambda name: name)
+    files = resolve(str(write_gguf()), folder / "cache")
+    path = str(files.weights[0])
+    (llama, transformers), missing = find_peers(files, folder, files, is_sized=False)
+    assert (llama.command[0], Path(llama.command[1]).name, llama.command[2:], missing) == (
+        "/bin/node", "llama_cpp.mjs", (str(folder), path, path), {},
     )  # fmt: skip
+    assert transformers.command[-4:] == ("--model", path, "--assistant", path)
+    (llama, transformers), missing = find_peers(files, folder, None, is_sized=False)
+    assert llama.command[2:] == (str(folder), path)
+    assert list(missing) == ["llama.cpp, a draft model", "transformers, bfloat16, a draft model"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from moa_bench.harness.answers import TimedAnswer
+from moa_bench.report.energy import EnergyMeter
 from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.local_server import LocalAnswer, LocalStep
 from moa_bench.suites.single.rounds import Ask, MethodAnswer, ask_round
@@ -24,16 +26,22 @@ def scripted(name: str, tokens: Sequence[int], asked: list[tuple[str, int]]) -> 
     return ask
 
 
+@pytest.fixture(autouse=True)
+def no_energy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("moa_bench.suites.single.rounds.METER", EnergyMeter(tmp_path))
+
+
 def test_plain_serving_is_first_and_last_and_others_write_as_many_tokens() -> None:
     asked: list[tuple[str, int]] = []
     exact = {name: scripted(name, TEXT, asked) for name in (PLAIN, "tree")}
     others = {"theirs": scripted("theirs", (5, 6, 9, 8), asked)}
-    found = ask_round(exact, others, [1, 2], most=16, least=2, turn=1)
+    found = ask_round(exact, others, [1, 2], lambda method: 0.5 * len(asked), most=16, least=2, turn=1)
     assert asked == [(PLAIN, 16), ("theirs", 4), ("tree", 16), (PLAIN, 16)]
     assert (found["prompt_tokens"], found["tokens"], found["short"]) == (2, 4, False)
     assert [len(found["answers"][name]) for name in (PLAIN, "tree", "theirs")] == [2, 1, 1]
     assert found["answers"]["tree"][0] == {
-        "tokens": 4, "first_ms": 10.0, "steady_ms": 20.0, "forwards": 3, "nodes": 6, "common": 4, "same": True
+        "tokens": 4, "first_ms": 10.0, "steady_ms": 20.0, "forwards": 3, "nodes": 6, "cpu_s": 0.5, "joules": None,
+        "common": 4, "same": True,
     }  # fmt: skip
     assert (found["answers"]["theirs"][0]["common"], found["answers"]["theirs"][0]["same"]) == (2, False)
     assert gc.isenabled()

@@ -23,6 +23,7 @@ def result(facts: dict[str, Any], llama_ms: float = 240.0, *, same: bool = True)
         LLAMA_CPP: took(llama_ms, forwards=None, nodes=None, same=False),
     }
     return facts | {
+        "name": "single",
         "level": "int8",
         "effort": SingleEffort(),
         "rounds": [round_of("qa", answers), round_of("code", answers), round_of("sum", {}, short=True)],
@@ -38,8 +39,8 @@ def test_methods_beside_plain_serving_with_what_is_lost(facts: dict[str, Any]) -
     text = render(result(facts))
     assert "2 questions, each asked of all methods in turn on the same core, greedy, on the level int8;" in text
     assert "1 questions had shorter answers and are left out." in text
-    assert "| MoA, N = 3: as served | 125.0 | 1.50 (1.50 to 1.50) | 1.22 | 2.00 | 2.0 | 100 |" in text
-    assert "| MoA, N = 3: tree | 41.7 | 0.50 (0.50 to 0.50) | 0.65 | 2.50 | 20.0 | 100 |" in text
+    assert "| MoA, N = 3: as served | 125.0 | 1.50 (1.50 to 1.50) | 1.22 | 2.00 | 2.0 | 100 | 10.0 |  |" in text
+    assert "| MoA, N = 3: tree | 41.7 | 0.50 (0.50 to 0.50) | 0.65 | 2.50 | 20.0 | 100 | 10.0 |  |" in text
     assert "Token by token, all answers are plain serving's." in text
     assert "Slower than plain serving: MoA, N = 3: tree. There the drafts" in text
     assert "| method | all (2) | qa (1) | code (1) |" in text
@@ -48,7 +49,7 @@ def test_methods_beside_plain_serving_with_what_is_lost(facts: dict[str, Any]) -
 
 def test_peers_with_the_ratio_to_each_of_ours(facts: dict[str, Any]) -> None:
     text = render(result(facts))
-    row = "| llama.cpp | 41.7 | 100 | 2.00 (2.00 to 2.00) | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) | 1.55 (1.55 to 1.55) | own text; same for 18 % |"
+    row = "| llama.cpp | 41.7 | 100 | 10.0 | 2.00 (2.00 to 2.00) | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) | 1.55 (1.55 to 1.55) | own text; same for 18 % |"
     assert row in text
     assert "- llama.cpp: llama.cpp v1, 1 thread" in text
     assert f"That {SERVER} is at least 1.5 times as fast as llama.cpp holds after the first token (2.00), and " in text

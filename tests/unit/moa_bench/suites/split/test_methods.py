@@ -15,14 +15,16 @@ from moa_bench.suites.split.figures import PLAIN
 from moa_bench.suites.split.methods import Devices, oracle_methods
 
 
-def test_each_acceptance_is_used_in_all_ways() -> None:
-    made = oracle_methods("any", (0.5, 0.9), 5)
+def test_oracles_stream_at_each_acceptance_and_the_best_one_drafts_in_all_ways() -> None:
+    made = oracle_methods("any", (0.5, 0.9))
     assert [(method.name, method.acceptance) for method in made] == [
         (PLAIN, None),
-        *((f"oracle, {each}: {way}", each) for each in (0.5, 0.9) for way in (
-            "synchronous rounds", "one round ahead", "streamed",
-        )),
-    ]  # fmt: skip
+        ("oracle, 0.5: streamed", 0.5),
+        ("oracle, 0.9: streamed", 0.9),
+        ("oracle, 0.9: synchronous rounds", 0.9),
+        ("oracle, 0.9, trees: synchronous rounds", 0.9),
+        ("oracle, 0.9, trees: streamed", 0.9),
+    ]
 
 
 class Written:
@@ -59,7 +61,7 @@ def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         methods,
         "with_oracle",
-        lambda device, script, draft_ms, chain: SimpleNamespace(
+        lambda device, script, draft_ms, chain, tree: SimpleNamespace(
             drafter=SimpleNamespace(new_state=lambda: OracleDrafter(script, draft_ms))
         ),
     )
@@ -67,7 +69,7 @@ def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -
     def reach(name: str) -> AbstractContextManager[RunningLink]:
         return nullcontext(cast("RunningLink", SimpleNamespace(address=name)))
 
-    plain, *others = oracle_methods("any", (1.0,), 5)
+    plain, *others = oracle_methods("any", (1.0,))
     servers: Any = {"any": SimpleNamespace(address="127.0.0.1:1")}
     with asyncio.Runner() as runner:
         devices = Devices(runner, "default", [plain, *others], {"any": "default"}, servers, SplitEffort())

@@ -9,6 +9,8 @@ from moa_bench.suites.engine.invariance.texts import LONG_TOKENS, LONGEST_PROMPT
 class WordTokenizer:
     """A token a word."""
 
+    chat_template = "one"
+
     def apply_chat_template(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         return f"user: {messages[0]['content']} assistant:"
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from moa_shared.errors import DataError, NotFoundError
 
+from moa_bench.report.report import processor
+
 
 @dataclass(frozen=True, slots=True)
 class ResultOrigin:
@@ -22,7 +24,7 @@ class ResultOrigin:
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> "ResultOrigin":
         machine = result.get("machine") or {}
-        cpu = f"{machine['cpu']} ({machine['cores']} cores)" if "cpu" in machine else None
+        cpu = processor(machine) if "cpu" in machine else None
         time = str(machine["time"])[:10] if "time" in machine else None
         return cls(machine.get("commit"), cpu, result.get("level"), result.get("target"), time)
 

@@ -1,4 +1,4 @@
-"""The counting proxy, over real sockets on loopback."""
+"""The relay, over real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from moa_bench.harness.byte_counter import SocketBytes, counting
+from moa_bench.harness.relay import relaying
 
 from tests.unit.moa_bench.conftest import dial
 
@@ -38,14 +38,13 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 300_000])
-def test_bytes_pass_and_are_counted_each_way(size: int) -> None:
+def test_bytes_pass_both_ways(size: int) -> None:
     payload = bytes(index % 251 for index in range(size))
-    with doubling_server() as upstream, counting(upstream) as counter, dial(counter.address) as connection:
+    with doubling_server() as upstream, relaying(upstream) as relay, dial(relay.address) as connection:
         sender = threading.Thread(target=connection.sendall, args=(payload,))
         sender.start()
         got = receive(connection, 2 * size)
         sender.join(5)
-        assert counter.read() == SocketBytes(size, 2 * size)
         assert sorted(got) == sorted(payload * 2)
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""  # the end passes too, both ways
@@ -54,11 +53,31 @@ def test_bytes_pass_and_are_counted_each_way(size: int) -> None:
 def test_a_dead_upstream_closes_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = f"127.0.0.1:{listener.getsockname()[1]}"
-    with counting(dead) as counter:
-        with dial(counter.address) as connection:
+    with relaying(dead) as relay, dial(relay.address) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_new_connections_reach_another_server_and_open_ones_stay() -> None:
+    with (
+        doubling_server() as first,
+        doubling_server() as second,
+        relaying(first) as relay,
+        dial(relay.address) as before,
+    ):
+        before.sendall(b"a")
+        assert receive(before, 2) == b"aa"
+        relay.redirect(second)
+        with dial(relay.address) as after:
+            after.sendall(b"c")
+            before.sendall(b"b")
+            assert receive(after, 2) + receive(before, 2) == b"ccbb"
+
+
+def test_its_end_ends_what_is_open() -> None:
+    with doubling_server() as upstream:
+        with relaying(upstream) as relay:
+            connection = dial(relay.address)
+            connection.sendall(b"a")
+            assert receive(connection, 2) == b"aa"
+        with connection:
             assert connection.recv(1) == b""
-        assert counter.read() == SocketBytes(0, 0)
-
-
-def test_counts_are_subtracted() -> None:
-    assert SocketBytes(5, 9) - SocketBytes(2, 3) == SocketBytes(3, 6)
