@@ -45,7 +45,7 @@ SUITE = Suite(
     "moa_bench.suites.cut",
     LINK,
     CutEffort(),
-    CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32),
+    CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32, of_outage=1),
     ("model", "level", "pin", "questions", "traces", "shape", "stored"),
     estimate_s,
     refuse,
