@@ -60,8 +60,7 @@ def step_s(target: str) -> float:
     return STEPS_MS.get(target, 10) / 1e3
 
 
-# Of oracles that draft for such models: what published drafters reach, a token. EAGLE-3's is the same along a whole
-# chain (arXiv 2503.01840, figure 7).
+# Of oracles that draft for such models, a token: about what published drafters reach.
 ACCEPTANCES = (0.6, 0.7, 0.8)
 USUAL_FORMAT = "q4_k_m"
 FORMATS = {

@@ -33,3 +33,6 @@ class EnergyMeter:
         for zone, first, now in zip(self._zones, before, self.read(), strict=True):
             used += now - first + (int((zone / "max_energy_range_uj").read_text()) if now < first else 0)
         return round(used / 1e6, 4)
+
+
+METER = EnergyMeter()  # of this machine

@@ -11,7 +11,7 @@ from typing import Any
 from moa_kernels.library import variant_name
 from moa_kernels.variants import VARIANTS
 
-from moa_bench.report.energy import EnergyMeter
+from moa_bench.report.energy import METER
 
 _PACKAGES = ("torch", "transformers", "grpcio", "numpy")
 # Paths of a checkout, as git takes them: all but those that change no figure.
@@ -28,7 +28,7 @@ def gather_facts(root: Path | None) -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu_model(Path("/proc/cpuinfo")),
         "kernels": kernels_here(),
-        "counts_energy": EnergyMeter().counts,
+        "counts_energy": METER.counts,
         "cores": os.cpu_count(),
         "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),  # before the run: not near 0 means that others were at work

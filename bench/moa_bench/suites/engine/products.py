@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 from moa_kernels import FORMATS, Linear, Tiles, pack, peak, set_threads, tile_bytes, variant_name
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.report.interleave import collect_interleaved
@@ -95,11 +96,11 @@ def random_tiles(kind: str, nbytes: int) -> Tiles:
 def _time(linear: Linear, rows: np.ndarray) -> float:
     began = time.perf_counter()
     linear(rows)
-    return 1e3 * (time.perf_counter() - began)
+    return ms_since(began)
 
 
 def _time_peak() -> float:
     """Products a millisecond."""
     began = time.perf_counter()
     count = peak(PEAK_ROUNDS)
-    return count / (1e3 * (time.perf_counter() - began))
+    return count / ms_since(began)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 from moa_server.verifier import Target
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.targets import load_level
@@ -42,14 +43,14 @@ class Worker:
         self._context = tokens
         began = time.perf_counter()
         self._target.prefill(self._cache, some_tokens(tokens, self._target.vocab_size))
-        return 1e3 * (time.perf_counter() - began)
+        return ms_since(began)
 
     def forward(self, rows: int) -> float:
         """Milliseconds of a forward with the logits of all rows."""
         tokens = some_tokens(rows, self._target.vocab_size)
         began = time.perf_counter()
         self._target.forward(self._cache, tokens, binary_tree(rows))
-        taken = 1e3 * (time.perf_counter() - began)
+        taken = ms_since(began)
         self._cache.crop(self._context)
         return taken
 

@@ -14,6 +14,7 @@ from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import DataError
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
@@ -75,14 +76,14 @@ class InProcessServer:
             if reading_ms and taken is not None:
                 steps.append(taken)
             elif taken is not None:
-                reading_ms = 1e3 * (time.perf_counter() - began)
+                reading_ms = ms_since(began)
         return LocalAnswer(tuple(session.tokens[length:]), reading_ms, tuple(steps))
 
     def _verify(self, session: Session, tensors: SessionTensors, plan: StepPlan) -> tuple[Verification | None, float]:
         """Runs a forward; what it decided, and its milliseconds."""
         began = time.perf_counter()
         [outcome] = self.stepper.verify_all([Work(tensors, plan)])
-        forward_ms = 1e3 * (time.perf_counter() - began)
+        forward_ms = ms_since(began)
         if isinstance(outcome, Exception):
             raise outcome
         if isinstance(outcome, Verification):
@@ -167,7 +168,7 @@ class FixedServer(InProcessServer):
             plan = _planned(session)
             if plan.chooses and (picked := plan.pick(tree)) is not None:
                 plan = picked
-            drafting_ms = 1e3 * (time.perf_counter() - began)
+            drafting_ms = ms_since(began)
             decided, forward_ms = self._verify(session, tensors, plan)
             return None if decided is None else LocalStep(len(decided.taken), len(tree), forward_ms, drafting_ms)
 

@@ -9,12 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from moa_bench.harness.answers import TimedAnswer, common_tokens
-from moa_bench.report.energy import EnergyMeter
+from moa_bench.report.energy import METER
 from moa_bench.report.interleave import rotated, without_collector
 from moa_bench.suites.single.figures import PLAIN
 from moa_bench.suites.single.local_server import LocalAnswer
-
-METER = EnergyMeter()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import click
+from moa_shared.programs.elapsed import ms_since
 
 from moa_bench.report.memory import memory_mb
 
@@ -27,7 +28,7 @@ class Arrivals:
 
     def put(self, tokens: Any) -> None:
         if self._has_prompt:
-            self.ms += [1e3 * (time.perf_counter() - self._began)] * int(tokens.numel())
+            self.ms += [ms_since(self._began)] * int(tokens.numel())
         self._has_prompt = True
 
     def end(self) -> None:

@@ -15,12 +15,11 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.answers import PlainClient, TimedAnswer, common_tokens
 from moa_bench.harness.split_client import SplitClient
-from moa_bench.report.energy import EnergyMeter
+from moa_bench.report.energy import METER
 from moa_bench.report.interleave import rotated
 from moa_bench.suites.split.figures import PLAIN
 
 Connect = Callable[[], AbstractContextManager[SplitClient | PlainClient]]
-METER = EnergyMeter()
 
 
 def ask_round(
