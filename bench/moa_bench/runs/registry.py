@@ -41,16 +41,16 @@ SUITES: tuple[Suite[Any], ...] = (
 )
 # Less of some than their commands measure, so that all of a run takes two hours.
 AT_ACCEPTANCE = replace(CAPACITY, full=replace(CAPACITY.full, seconds=10.0, acceptances=(0.8,)))
-FEW_TEXTS = replace(TEXTS, full=replace(TEXTS.full, answers=30))
+FEW_TEXTS = replace(TEXTS, full=replace(TEXTS.full, answers=20))
 
 
 def _sized(target: str) -> Iterator[Suite[Any]]:
     """The parts of a run that measure a target of another size than the default one: the slower, the less of it."""
     is_slow, is_slowest = (step_s(target) >= least for least in (0.05, 0.15))
-    asked, tokens = (2, 24) if is_slowest else (3, 32) if is_slow else (4, 48)
+    asked, tokens = (2, 24) if is_slowest else (2, 32) if is_slow else (3, 48)
     seconds = 12.0 if is_slowest else 8.0
     single = replace(SINGLE.full, asked=1 if is_slow else 2, answer_tokens=tokens, longest_prompt=120)
-    split = replace(SPLIT.full, asked=asked, answer_tokens=tokens, longest_prompt=120, links=("5G", "4G"))
+    split = replace(SPLIT.full, asked=asked, answer_tokens=48, longest_prompt=120, links=("5G", "4G"))
     payoff = replace(PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=seconds, answer_tokens=tokens)
     capacity = replace(
         CAPACITY.full, users=(1, 4, 8), seconds=seconds, prompts=1, answer_tokens=tokens, prompt_tokens=(40, 120),
