@@ -46,7 +46,7 @@ INLINE const uint8_t *unit_of(int kind, const amx_block_t *b, int g) {
 
 // A group's codes as bytes, in the order that the tile instruction takes; Q8_0 lies so already.
 INLINE void prepare_amx_group(int kind, const amx_block_t *b, int g) {
-    const uint8_t *planes = unit_of(kind, b, g) + g % unit_groups(kind) * group_bytes(kind);
+    const uint8_t *planes = unit_of(kind, b, g) + planes_at(kind, g % unit_groups(kind));
     prefetch(b->weights + (size_t)g * bytes_a_group(kind) + PREFETCH, bytes_a_group(kind));
     if (kind != MOA_Q8_0)
         UNROLL for (int k = 0; k < 8; k++) _mm512_store_si512(b->bytes + 512 * g + 64 * k, fours(kind, planes, k));
@@ -73,7 +73,7 @@ INLINE void add_amx_group(int kind, int rows, const amx_block_t *b, int g, const
     const activations_t *a = b->activations;
     const int at = g * a->rows + b->row, bias = kind == MOA_Q8_0 ? 0 : bias_of(kind);
     const uint8_t *unit = unit_of(kind, b, g);
-    const uint8_t *subs = unit + subs_at(kind) + 16 * FORMATS[kind].sub * (g % unit_groups(kind));
+    const uint8_t *subs = unit + subs_at(kind, g % unit_groups(kind));
     factors_t f = group_factors(kind, unit_factors(kind, unit, 0), subs);
     UNROLL for (int r = 0; r < rows; r++) {
         __m512i sum = _mm512_load_si512(dots + MOA_LANES * r);

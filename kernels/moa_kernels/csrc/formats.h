@@ -46,11 +46,20 @@ _Alignas(16) static const int8_t TABLES[3][16] = {
 
 static inline int unit_groups(int kind) { return FORMATS[kind].values / MOA_GROUP; }
 static inline int group_bytes(int kind) { return 64 * (FORMATS[kind].low + FORMATS[kind].high); }
-static inline int scales_at(int kind) { return unit_groups(kind) * group_bytes(kind); }  // in a unit; minima: 32 behind
-static inline int subs_at(int kind) {
-    return scales_at(kind) + (FORMATS[kind].exponent ? 16 : 32) + (FORMATS[kind].minima ? 32 : 0);
+static inline int run_groups(int kind) { return FORMATS[kind].sub ? 4 / FORMATS[kind].sub : 1; }  // whose integers fill a line
+static inline int scale_bytes(int kind) { return (FORMATS[kind].exponent ? 16 : 32) + (FORMATS[kind].minima ? 32 : 0); }
+static inline int unit_bytes(int kind) {
+    return scale_bytes(kind) + unit_groups(kind) * (group_bytes(kind) + 16 * FORMATS[kind].sub);
 }
-static inline int unit_bytes(int kind) { return subs_at(kind) + 16 * FORMATS[kind].sub * unit_groups(kind); }
+static inline int scales_at(int kind) { return FORMATS[kind].sub ? 0 : group_bytes(kind); }  // in a unit; minima: 32 behind
+static inline int planes_at(int kind, int g) {
+    int run = run_groups(kind), first = FORMATS[kind].sub ? scale_bytes(kind) : 0;
+    return first + g * group_bytes(kind) + g / run * 16 * FORMATS[kind].sub * run;
+}
+static inline int subs_at(int kind, int g) {
+    int run = run_groups(kind), first = g / run * run;
+    return planes_at(kind, first) + run * group_bytes(kind) + 16 * FORMATS[kind].sub * (g - first);
+}
 static inline int bytes_a_group(int kind) { return unit_bytes(kind) / unit_groups(kind); }
 static inline size_t tile_bytes(int kind, int inputs) {
     if (kind == MOA_FLOAT32) return (size_t)inputs * MOA_LANES * sizeof(float);

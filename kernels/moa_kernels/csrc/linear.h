@@ -4,8 +4,9 @@
 #pragma once
 
 #define BATCH_ROWS 64          // 36 kB of codes for 576 inputs
-#define PREFETCH 3072  // bytes ahead: about what the memory delivers while it takes to fetch a line
-
+#define PREFETCH 4096          // bytes ahead, into the first cache: about what memory delivers while it takes to fetch a line
+#define PREFETCH_FAR 8192      // into the second cache, which has room for more lines that are under way
+#define PREFETCH_NEAR 1024     // from there into the first
 #define ROWS_OVER 16         // AMX reads whole blocks of rows; what it makes of the rows behind the last is dropped
 
 // Rows of activations in int8, in batches, and within a batch group by group: what a block of rows needs lies together.
@@ -60,6 +61,15 @@ static void quantise_row(int inputs, const float *x, const activations_t *to, in
 INLINE void prefetch(const uint8_t *p, int bytes) {
     for (int line = 0; line < bytes; line += 64) __builtin_prefetch(p + line);
 }
+INLINE void prefetch_far(const uint8_t *p, int bytes) {
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(p + line, 0, 2);
+}
+
+// Whether computing takes long enough for lines to pass through the second cache. Where memory is waited for all the
+// time, that costs a quarter; elsewhere it gains up to a third (docs/engine.md).
+INLINE int has_time(int kind, int rows) {
+    return FORMATS[kind].high || rows * MOA_GROUP * MOA_LANES > 5 * bytes_a_group(kind) / 2;
+}
 
 // The rows' results of a part of a tile, of which `outputs` are wanted.
 INLINE void store_rows(int rows, const pvec *sums, const float *bias, int outputs, float *y, long stride) {
@@ -111,19 +121,25 @@ INLINE pvec add_group(int kind, pvec dots, factors_t f, const uint8_t *subs, con
 }
 
 // Some parts of a tile, from output `lane` on, for up to ROWS_MOST rows: a whole row's groups, so that the sums stay in
-// registers. With each group `step` more bytes of what comes next are fetched, from `ahead` on.
+// registers. Where that is one of several passes over the tile, each fetches its share of the next tile, from `ahead` on;
+// where it is the only one, what comes a little behind `ahead`.
 INLINE void quantised_parts(int kind, int rows, int inputs, const uint8_t *tile, int lane, const activations_t *a, int row,
-                            const uint8_t *ahead, int step, pvec sums[][PARTS]) {
+                            const uint8_t *ahead, int passes, pvec sums[][PARTS]) {
+    const int step = bytes_a_group(kind) / passes;
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int p = 0; p < PARTS; p++) sums[r][p] = p_set(0.f);
     for (int unit = 0; unit < inputs / FORMATS[kind].values; unit++, tile += unit_bytes(kind)) {
         factors_t of_unit[PARTS];
         UNROLL for (int p = 0; p < PARTS; p++) of_unit[p] = unit_factors(kind, tile, lane + PART_LANES * p);
         for (int g = 0; g < unit_groups(kind); g++, row += a->rows, ahead += step) {
-            const uint8_t *planes = tile + g * group_bytes(kind) + 4 * lane;
-            const uint8_t *subs = tile + subs_at(kind) + 16 * FORMATS[kind].sub * g + lane;
+            const uint8_t *planes = tile + planes_at(kind, g) + 4 * lane;
+            const uint8_t *subs = tile + subs_at(kind, g) + lane;
             pvec dots[ROWS_MOST][PARTS];
-            prefetch(ahead, step);
+            if (passes > 1) prefetch_far(ahead, step);
+            else if (has_time(kind, rows)) {
+                prefetch_far(ahead + PREFETCH_FAR, bytes_a_group(kind));
+                prefetch(ahead + PREFETCH_NEAR, bytes_a_group(kind));
+            } else prefetch(ahead + PREFETCH, bytes_a_group(kind));
             dot_group(kind, rows, planes, subs, a->codes + (size_t)row * MOA_GROUP, a->totals + 2 * row, dots);
             UNROLL for (int p = 0; p < PARTS; p++, subs += PART_LANES) {
                 factors_t f = group_factors(kind, of_unit[p], subs);
@@ -163,8 +179,7 @@ typedef struct {
     int offset, first, stop;
 } tile_range_t;
 
-// Rows of a tile, in one of `blocks` blocks. Memory delivers while all of them compute: each pass over the tile fetches its
-// share of the next tile, and where there is one pass only, what comes a little later.
+// Rows of a tile, in one of `blocks` blocks. Memory delivers while all of them compute.
 INLINE void one_block(const product_t *p, int kind, int rows, const tile_range_t *range, int tile, int row, int block,
                       int blocks) {
     const moa_linear_t *l = p->linear;
@@ -177,8 +192,8 @@ INLINE void one_block(const product_t *p, int kind, int rows, const tile_range_t
             float_parts(rows, l->inputs, (const float *)weights + lane, p->x + (size_t)row * l->inputs, sums);
         else {
             int pass = block * (MOA_LANES / lanes) + lane / lanes;
-            const uint8_t *ahead = weights + (passes == 1 ? PREFETCH : bytes + pass * (bytes / passes));
-            quantised_parts(kind, rows, l->inputs, weights, lane, p->codes, row, ahead, bytes_a_group(kind) / passes, sums);
+            const uint8_t *ahead = passes == 1 ? weights : weights + bytes + pass * (bytes / passes);
+            quantised_parts(kind, rows, l->inputs, weights, lane, p->codes, row, ahead, passes, sums);
         }
         UNROLL for (int n = 0; n < PARTS; n++) {
             int output = tile * MOA_LANES + lane + PART_LANES * n, at = range->offset + output;

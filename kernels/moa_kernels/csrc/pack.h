@@ -139,8 +139,8 @@ INLINE int pack_row(int kind, int inputs, const uint8_t *blocks, int lane, uint8
         file_block_t b;
         read_block(kind, blocks, &b);
         for (int g = 0; g < unit_groups(kind); g++) {
-            put_group(kind, b.codes + MOA_GROUP * g, lane, tile + g * group_bytes(kind));
-            for (int i = 0; i < f->sub; i++) tile[subs_at(kind) + 16 * (f->sub * g + i) + lane] = b.subs[f->sub * g + i];
+            put_group(kind, b.codes + MOA_GROUP * g, lane, tile + planes_at(kind, g));
+            for (int i = 0; i < f->sub; i++) tile[subs_at(kind, g) + 16 * i + lane] = b.subs[f->sub * g + i];
         }
         if (f->exponent) tile[scales_at(kind) + lane] = b.exponent;
         else memcpy(tile + scales_at(kind) + 2 * lane, &b.scale, 2);
