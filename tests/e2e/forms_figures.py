@@ -2,6 +2,7 @@
 
     python -m tests.e2e.forms_figures            # the figures of docs/measurements/parts.md
     python -m tests.e2e.forms_figures --answers 12 --calls 4 --rounds 1
+    python -m tests.e2e.forms_figures --answers 0 --calls 0 --rounds 0 --cut-answers 500
 
 It starts a server of its own. What is timed fills its tokens: a list without end, and free text that goes on after its
 end; free and formed answers, and those with drafts, take turns.
@@ -14,13 +15,18 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from random import Random
+from threading import Timer
 
 import click
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import running_server
 from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_bench.harness.prompts import chat_tokens, questions_of
+from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.report.interleave import collect_interleaved
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_client.tools.forced import forced_grammar
@@ -30,6 +36,7 @@ from moa_client.tools.template_input import ChatMessage, template_input
 from moa_client.tools.tool import Tool
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.settings import Sampling
@@ -50,6 +57,8 @@ FORMS = (
     Constraint(ConstraintKind.CHOICE, json.dumps(["warm and dry", "warm and wet", "cold and dry", "cold and wet"])),
 )
 TOOL = Tool("get_weather", "Weather of a city.", RECORD)
+CUT_S = 0.3
+LATEST_CUT_S = 0.25  # after the question: most answers have not ended by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +77,36 @@ def wrong_answers(client: PlainClient, tokenizer: Tokenizer, count: int) -> tupl
     """How many answers are not of their form, and how many are others with drafts."""
     invalid = differing = 0
     for number in range(count):
-        form, place = FORMS[number % len(FORMS)], PLACES[number % len(PLACES)]
-        prompt = chat_tokens(tokenizer, f"What is the weather in {place} now?")
-        sampling = Sampling(0.0 if number % 4 == 0 else 1.0, seed=number, constraint=form)
-        settings = AnswerSettings(sampling, max_tokens=200)
+        prompt, settings, form = _question(tokenizer, number)
         plain, drafted = (client.ask(prompt, settings, server_drafts=drafts).tokens for drafts in (False, True))
         invalid += not _is_of(form, tokenizer.shown(plain))
         differing += plain != drafted
     return invalid, differing
+
+
+def cut_answers(
+    plain: PlainClient, client: SplitClient, link: RunningLink, tokenizer: Tokenizer, count: int
+) -> tuple[int, int]:
+    """How many answers of a client whose link is cut are others than plain ones, and how many met the cut."""
+    differing = met = 0
+    for number in range(count):
+        prompt, settings, _ = _question(tokenizer, number)
+        whole = plain.ask(prompt, settings, server_drafts=False).tokens
+        cut = Timer(Random(number).uniform(0.0, LATEST_CUT_S), link.cut, (CUT_S,))
+        cut.start()
+        answer = client.ask(prompt, settings).tokens
+        met += cut.finished.is_set()
+        cut.cancel()
+        differing += answer != whole
+    return differing, met
+
+
+def _question(tokenizer: Tokenizer, number: int) -> tuple[list[int], AnswerSettings, Constraint]:
+    """A prompt, how it is answered, and the form of its answer."""
+    form, place = FORMS[number % len(FORMS)], PLACES[number % len(PLACES)]
+    sampling = Sampling(0.0 if number % 4 == 0 else 1.0, seed=number, constraint=form)
+    prompt = chat_tokens(tokenizer, f"What is the weather in {place} now?")
+    return prompt, AnswerSettings(sampling, max_tokens=200), form
 
 
 def _is_of(form: Constraint, text: str) -> bool:
@@ -146,6 +177,7 @@ def speed_of(
 
 @click.command()
 @click.option("--answers", default=500)
+@click.option("--cut-answers", "cut_count", default=0, help="Answers to a client over 5G whose link is cut for 0.3 s.")
 @click.option("--calls", default=100)
 @click.option("--rounds", default=5)
 @click.option("--users", default=(1, 16), multiple=True)
@@ -155,7 +187,9 @@ def speed_of(
     help="Count the server's processor time, which others on the machine hardly change: as with one core.",
 )
 @click.option("--pin", is_flag=True, help="The server on one core, the rest on another.")
-def main(answers: int, calls: int, rounds: int, users: tuple[int, ...], processor: bool, pin: bool) -> None:
+def main(
+    answers: int, cut_count: int, calls: int, rounds: int, users: tuple[int, ...], processor: bool, pin: bool
+) -> None:
     """Prints the figures."""
     tokenizer = load_tokenizer(resolve("default"))
     cores, own = split_cores(pin)
@@ -169,6 +203,12 @@ def main(answers: int, calls: int, rounds: int, users: tuple[int, ...], processo
             print(f"  of a form / free: {speed.cost:3}; drafted / not: {speed.gain:2}", flush=True)
         invalid, differing = wrong_answers(client, tokenizer, answers)
         print(f"{answers} answers: {invalid} not of their form, {differing} others with drafts", flush=True)
+        if cut_count:
+            with linked(find_links(("5G",))[0], server.address) as link, make_runner() as runner:
+                device = load_split_device(runner, client_settings(server=server.address))
+                with closing(SplitClient(runner, link.address, device)) as split:
+                    differing, met = cut_answers(client, split, link, tokenizer, cut_count)
+            print(f"{cut_count} answers over a link that is cut: {met} met the cut, {differing} others", flush=True)
         right = sum(is_call_right(client, tokenizer, seed) for seed in range(calls))
         print(f"{calls} required calls: {right} valid")
         client.close()

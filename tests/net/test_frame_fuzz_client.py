@@ -25,7 +25,7 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.security import PLAIN
 from moa_client.link.server import Server
 from moa_client.link.stream import EOF
-from moa_client.link.transport import Calls, Transport
+from moa_client.link.transport import ServerCalls, Transport
 from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -192,7 +192,7 @@ class FuzzedChannel(ServerChannel):
 
     def _make_transport(self, number: int) -> Transport:
         transport = super()._make_transport(number)
-        transport.stub = cast(Calls, self)
+        transport.stub = cast(ServerCalls, self)
         return transport
 
     def Converse(self, metadata: object) -> FuzzedCall:

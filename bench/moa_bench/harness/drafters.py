@@ -24,7 +24,7 @@ UNTRAINED_VOCAB = 16_384  # covers 97 % of the default target's greedy tokens; t
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredDrafter:
+class BenchDrafter:
     """The drafter to measure with."""
 
     checkpoint: Checkpoint
@@ -41,7 +41,7 @@ class MeasuredDrafter:
         return f"{self.origin}, {what}, {config.draft_vocab or config.vocab_size} draft tokens"
 
 
-def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDrafter:
+def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter:
     """A drafter for this target.
 
     Args:
@@ -53,17 +53,17 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDraf
 
     if name == DEEP_DRAFTER:
         path = require_shipped_drafter(files.fingerprint, files.target_id, name, hint="Leave --drafter out.")
-        return MeasuredDrafter(load_checkpoint(path), SHIPPED, path)
+        return BenchDrafter(load_checkpoint(path), SHIPPED, path)
     if name not in (DEFAULT_DRAFTER, AUTO_DRAFTER):
         path = find_published(name, files)
-        return MeasuredDrafter(load_checkpoint(path), NAMED, path)
+        return BenchDrafter(load_checkpoint(path), NAMED, path)
     shipped = shipped_drafter(files.fingerprint)
     if shipped is not None:
-        return MeasuredDrafter(load_checkpoint(shipped), SHIPPED, shipped)
+        return BenchDrafter(load_checkpoint(shipped), SHIPPED, shipped)
     return untrained_drafter(files)
 
 
-def untrained_drafter(files: ModelFiles) -> MeasuredDrafter:
+def untrained_drafter(files: ModelFiles) -> BenchDrafter:
     """Random tensors, as the client makes them, with a head of few tokens."""
     from moa_client.device.new_drafters import random_checkpoint
     from moa_shared.drafter import Checkpoint, fresh_tensors
@@ -71,10 +71,10 @@ def untrained_drafter(files: ModelFiles) -> MeasuredDrafter:
     whole = random_checkpoint(files).config
     few = min(UNTRAINED_VOCAB, whole.vocab_size)
     config = replace(whole, draft_vocab=few, target_fingerprint=files.fingerprint)
-    return MeasuredDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
+    return BenchDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
 
 
-def drafter_file(drafter: MeasuredDrafter, folder: Path) -> Path:
+def drafter_file(drafter: BenchDrafter, folder: Path) -> Path:
     """The drafter as a file that a server can load: its own, or one written into `folder`."""
     from moa_shared.drafter import save_checkpoint
 
@@ -85,7 +85,7 @@ def drafter_file(drafter: MeasuredDrafter, folder: Path) -> Path:
     return written
 
 
-def both_ends(name: str, drafter: MeasuredDrafter, folder: Path) -> tuple[str, str]:
+def both_ends(name: str, drafter: BenchDrafter, folder: Path) -> tuple[str, str]:
     """What server and client are given as --drafter; "auto": the server gives all, the client takes its choice."""
     if name == AUTO_DRAFTER:
         return DEFAULT_DRAFTER, AUTO_DRAFTER

@@ -16,7 +16,7 @@ from moa_shared.programs.run_loop import make_runner
 
 from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.cores import on_cores
-from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_drafter
+from moa_bench.harness.drafters import BenchDrafter, drafter_file, find_drafter
 from moa_bench.harness.split_client import client_settings, load_split_device
 
 
@@ -27,7 +27,7 @@ class Stage:
     runner: asyncio.Runner
     files: ModelFiles
     tokenizer: Tokenizer
-    drafter: MeasuredDrafter  # whose memory it serves
+    drafter: BenchDrafter  # whose memory it serves
     path: str  # of its file
     server: Child
     device: Device  # of a client with that drafter

@@ -42,7 +42,7 @@ _FOUND = f"""SELECT conversation, {_TITLE},
 _SNIPPET = f"snippet(words, -1, '{START}', '{END}', '...', {SNIPPET_WORDS})"
 
 
-class Reader:
+class HistoryReader:
     """Reads what a `HistoryStore` has written."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

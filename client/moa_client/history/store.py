@@ -22,7 +22,7 @@ from moa_shared.errors import DiskFullError
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.history.database import open_database, transaction, translated
 from moa_client.history.eraser import Eraser
-from moa_client.history.reading import Reader
+from moa_client.history.reading import HistoryReader
 from moa_client.history.records import PROMPT_CODE, AnswerStatus, ConversationOrigin, Hit, StoredConversation, Summary
 from moa_client.history.responses import KeptResponses
 from moa_client.history.stored_values import pack_options, pack_provenance, pack_tokens, unpack_tokens
@@ -49,7 +49,7 @@ class HistoryStore:
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self.path, self._connection = open_database(folder)
         self._clock = clock
-        self._reader = Reader(self._connection)
+        self._reader = HistoryReader(self._connection)
         self._writers = Writers(self.path.parent)
         self._eraser = Eraser(self.path)
         self.responses = KeptResponses(self.path, self._connection, self._eraser, clock)

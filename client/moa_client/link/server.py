@@ -38,7 +38,7 @@ from moa_client.link.channel import ServerChannel
 from moa_client.link.security import PLAIN, Security
 from moa_client.link.server_rank import ServerRank
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic
-from moa_client.link.transport import Calls
+from moa_client.link.transport import ServerCalls
 from moa_client.link.unreachable import why_unreachable
 
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
@@ -293,7 +293,7 @@ class Server:
         return told
 
     async def _read(
-        self, begin: Callable[[Calls], grpc.aio.UnaryStreamCall[Any, Response]], kind: type[Response]
+        self, begin: Callable[[ServerCalls], grpc.aio.UnaryStreamCall[Any, Response]], kind: type[Response]
     ) -> AsyncGenerator[Response]:
         """The messages of one call.
 

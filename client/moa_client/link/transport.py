@@ -18,7 +18,7 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.link.stream import ConverseCall
 
 
-class Calls(Protocol):
+class ServerCalls(Protocol):
     """The calls of a server that this program makes: the types that the generated stub lacks."""
 
     Describe: grpc.aio.UnaryUnaryMultiCallable[pb.DescribeRequest, pb.DescribeResponse]
@@ -39,7 +39,7 @@ class Transport:
 
     def __init__(self, channel: grpc.aio.Channel, number: int) -> None:
         self.number = number
-        self.stub: Calls = moa_pb2_grpc.MoaStub(channel)
+        self.stub: ServerCalls = moa_pb2_grpc.MoaStub(channel)
         self._channel = channel
         self._users = 0
         self._is_replaced = False
@@ -55,7 +55,7 @@ class Transport:
         self._close_unused()
 
     @contextmanager
-    def used(self) -> Iterator[Calls]:
+    def used(self) -> Iterator[ServerCalls]:
         """The stub for one call."""
         self.enter()
         try:

@@ -16,7 +16,7 @@ from moa_shared.errors import UnavailableError
 from moa_shared.text.plain_text import plain_line
 
 from moa_client.mcp.offered import ListedTool
-from moa_client.mcp.server_file import ServerEntry
+from moa_client.mcp.server_file import ToolServerEntry
 from moa_client.mcp.stderr_tail import StderrTail
 
 START_SECONDS = 30.0  # npx and uvx fetch a program before they run it
@@ -25,14 +25,14 @@ MOST_PAGES = 100  # of a list of tools
 MOST_REASON = 200  # characters
 
 
-class ServerConnection:
+class ToolServerConnection:
     """The connection to one server.
 
     Args:
         start_seconds: how long it may take to start.
     """
 
-    def __init__(self, entry: ServerEntry, start_seconds: float = START_SECONDS) -> None:
+    def __init__(self, entry: ToolServerEntry, start_seconds: float = START_SECONDS) -> None:
         self.entry = entry
         self._start_seconds = start_seconds
         self._client: Client | None = None

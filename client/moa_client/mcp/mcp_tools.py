@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from moa_shared.errors import UnavailableError
 from moa_shared.text.plain_text import plain_line
 
-from moa_client.mcp.connection import START_SECONDS, ServerConnection
+from moa_client.mcp.connection import START_SECONDS, ToolServerConnection
 from moa_client.mcp.offered import ListedTool, OfferedTool, offered_tools
 from moa_client.mcp.result_text import result_text
-from moa_client.mcp.server_file import ServerEntry
+from moa_client.mcp.server_file import ToolServerEntry
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 
 CALL_SECONDS = 300.0  # as long as the HTTP transport waits for a server
@@ -28,9 +28,12 @@ class McpTools:
     """
 
     def __init__(
-        self, entries: Sequence[ServerEntry], call_seconds: float = CALL_SECONDS, start_seconds: float = START_SECONDS
+        self,
+        entries: Sequence[ToolServerEntry],
+        call_seconds: float = CALL_SECONDS,
+        start_seconds: float = START_SECONDS,
     ) -> None:
-        self._servers = {entry.name: ServerConnection(entry, start_seconds) for entry in entries}
+        self._servers = {entry.name: ToolServerConnection(entry, start_seconds) for entry in entries}
         self._call_seconds = call_seconds
         self._offered: dict[str, OfferedTool] = {}
         self.remarks: Sequence[str] = ()
@@ -68,7 +71,7 @@ class McpTools:
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     @staticmethod
-    async def _start(server: ServerConnection) -> list[ListedTool] | str:
+    async def _start(server: ToolServerConnection) -> list[ListedTool] | str:
         try:
             return await server.start()
         except UnavailableError as error:

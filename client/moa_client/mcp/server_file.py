@@ -17,7 +17,7 @@ HTTP_TYPES = ("", "http", "streamable-http", "streamable_http", "streamableHttp"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerEntry:
+class ToolServerEntry:
     """One server: a program that is started here, or an address.
 
     Args:
@@ -51,7 +51,7 @@ class _File(BaseModel, extra="ignore"):
     mcpServers: dict[str, _Entry]
 
 
-def read_server_file(path: Path) -> tuple[ServerEntry, ...]:
+def read_server_file(path: Path) -> tuple[ToolServerEntry, ...]:
     """The servers that a file names, but those that it disables.
 
     Raises:
@@ -74,7 +74,7 @@ def read_server_file(path: Path) -> tuple[ServerEntry, ...]:
         ) from None
 
 
-def parse_servers(value: Any, folder: Path) -> tuple[ServerEntry, ...]:
+def parse_servers(value: Any, folder: Path) -> tuple[ToolServerEntry, ...]:
     """The servers that the value of such a file names.
 
     Args:
@@ -92,14 +92,14 @@ def parse_servers(value: Any, folder: Path) -> tuple[ServerEntry, ...]:
     return tuple(_server(name, entry, folder) for name, entry in entries.items() if not entry.disabled)
 
 
-def _server(name: str, entry: _Entry, folder: Path) -> ServerEntry:
+def _server(name: str, entry: _Entry, folder: Path) -> ToolServerEntry:
     if bool(entry.command) == bool(entry.url):
         raise ValueError(f"the server {name!r} needs a command or a url, and not both")
     if entry.url and entry.type not in HTTP_TYPES:
         raise ValueError(f"the server {name!r} is of the type {entry.type!r}; an address is of the type 'http'")
     if entry.url and not entry.url.startswith(("http://", "https://")):
         raise ValueError(f"the url of the server {name!r} does not begin with http:// or https://")
-    return ServerEntry(
+    return ToolServerEntry(
         name,
         entry.command,
         tuple(entry.args),

@@ -17,7 +17,7 @@ KS_D_300 = 0.094  # 1.63 / sqrt(300): the 1 % point of Kolmogorov's distribution
 RUNS_LIMIT = NormalDist().inv_cdf(0.995)  # two-sided 99 %
 
 
-class Fit(NamedTuple):
+class DistributionFit(NamedTuple):
     """How well a sample fits a distribution: the largest distance, and the probability of one at least as large."""
 
     distance: float
@@ -36,13 +36,13 @@ def scipy_stats() -> Any:
     return stats
 
 
-def kolmogorov_smirnov(values: Sequence[float], cdf: Callable[[float], float]) -> Fit:
+def kolmogorov_smirnov(values: Sequence[float], cdf: Callable[[float], float]) -> DistributionFit:
     """The fit of a sample to the distribution of `cdf`."""
     stats = scipy_stats()
     import numpy as np
 
     result = stats.kstest(values, np.vectorize(cdf, otypes=[float]))
-    return Fit(float(result.statistic), float(result.pvalue))
+    return DistributionFit(float(result.statistic), float(result.pvalue))
 
 
 def binomial_interval(n: int, p: float, confidence: float = 0.99) -> tuple[int, int]:

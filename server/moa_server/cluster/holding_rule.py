@@ -29,7 +29,7 @@ class RemoteUsage:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _KeyRecord:
     held: KeyUsage
     grown_at: float  # when it last became more: who has grown last keeps what it has
 
@@ -37,7 +37,7 @@ class _Entry:
 @dataclass(slots=True)
 class _Replica:
     told_at: float
-    entries: dict[Name, _Entry] = field(default_factory=dict)
+    entries: dict[Name, _KeyRecord] = field(default_factory=dict)
 
 
 class HoldingBook:
@@ -58,7 +58,7 @@ class HoldingBook:
         for name, each in held.items():
             known = before.get(name)
             grew = known is None or each.running + each.idle > known.held.running + known.held.idle
-            entries[name] = _Entry(each, now if known is None or grew else known.grown_at)
+            entries[name] = _KeyRecord(each, now if known is None or grew else known.grown_at)
         self._replicas[replica] = _Replica(now, entries)
         elsewhere = self._running_elsewhere(replica)
         rests = {}

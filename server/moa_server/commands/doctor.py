@@ -34,12 +34,12 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
 
     configure_logs("plain", "error")
     pin_to_cores(parse_cores(settings.cores))
-    from moa_server.doctor.examination import ServerExamination
+    from moa_server.doctor.examination import MachineExamination
 
     line, checks = StartLine(), []
     found = Check("settings", "ok", str(config_file) if config_file is not None else "no file")
     try:
-        for check in chain([found], ServerExamination(settings, SilentProgress(), line.show, measures=measure).run()):
+        for check in chain([found], MachineExamination(settings, SilentProgress(), line.show, measures=measure).run()):
             line.clear()
             checks.append(check)
             if not as_json:

@@ -46,7 +46,7 @@ from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.level_choice import choose_level
 
 
-class ServerExamination:
+class MachineExamination:
     """All steps for one server.
 
     Args:

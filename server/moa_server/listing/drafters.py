@@ -28,7 +28,7 @@ from moa_shared.programs.progress import Progress
 from moa_server.listing.listing import shipped_for
 
 
-class Place(Enum):
+class DrafterLocation(Enum):
     """Where a drafter is."""
 
     PACKAGE = "package"
@@ -50,7 +50,7 @@ class ListedDrafter:
 
     name: str
     kind: Kind
-    place: Place
+    place: DrafterLocation
     target: str
     fit: Fit
     is_run: bool
@@ -98,7 +98,7 @@ def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> Draf
     rows = [*_shipped(model), *_cached(model, root)]
     here = {row.name.partition("@")[0].casefold() for row in rows}
     rows += [row for row in _known(model) if row.name.casefold() not in here]
-    order = {place: index for index, place in enumerate(Place)}
+    order = {place: index for index, place in enumerate(DrafterLocation)}
     fits = {fit: index for index, fit in enumerate(Fit)}
     rows.sort(key=lambda row: (order[row.place], fits[row.fit], row.kind.rank))
     return DrafterList(model.name, bool(model.config), tuple(rows))
@@ -145,14 +145,14 @@ def _fingerprint(model: LocalModel, files: tuple[Path, ...], root: Path, progres
 
 def _shipped(model: _Model) -> Iterator[ListedDrafter]:
     for name in model.shipped:
-        yield ListedDrafter(name, Kind.MOA, Place.PACKAGE, model.name, Fit.MODEL, True, "apache-2.0")
+        yield ListedDrafter(name, Kind.MOA, DrafterLocation.PACKAGE, model.name, Fit.MODEL, True, "apache-2.0")
 
 
 def _cached(model: _Model, root: Path) -> Iterator[ListedDrafter]:
     if not model.config:
         for each in known_for(model.names):
             if in_hub_cache(each.hub_id):
-                yield _row(each, Place.MACHINE, Fit.MODEL)
+                yield _row(each, DrafterLocation.MACHINE, Fit.MODEL)
         return
     for candidate in cached_drafters(model.config, model.fingerprint, root):
         yield _cached_row(candidate, model)
@@ -165,18 +165,18 @@ def _cached_row(candidate: Candidate, model: _Model) -> ListedDrafter:
         target = known.target.hub_id
     licence, seen = (known.licence, known.seen) if known is not None else ("", "")
     return ListedDrafter(
-        candidate.name, candidate.kind, Place.MACHINE, target, fit, True, licence, seen, candidate.measured
+        candidate.name, candidate.kind, DrafterLocation.MACHINE, target, fit, True, licence, seen, candidate.measured
     )
 
 
 def _known(model: _Model) -> Iterator[ListedDrafter]:
     for_it = known_for(model.names, model.config or None)
-    yield from (_row(each, Place.HUB, Fit.MODEL) for each in for_it)
+    yield from (_row(each, DrafterLocation.HUB, Fit.MODEL) for each in for_it)
     if model.config and not for_it:
-        yield from (_row(each, Place.HUB, Fit.ANOTHER) for each in known_of_sizes(model.config))
+        yield from (_row(each, DrafterLocation.HUB, Fit.ANOTHER) for each in known_of_sizes(model.config))
 
 
-def _row(known: KnownDrafter, place: Place, fit: Fit) -> ListedDrafter:
+def _row(known: KnownDrafter, place: DrafterLocation, fit: Fit) -> ListedDrafter:
     return ListedDrafter(
         known.hub_id, known.kind, place, known.target.hub_id, fit, known.kind.is_converted, known.licence, known.seen
     )

@@ -7,7 +7,7 @@ import json
 from moa_shared.drafter.choice.choosing import Fit
 from moa_shared.programs.table import table
 
-from moa_server.listing.drafters import DrafterList, ListedDrafter, Place
+from moa_server.listing.drafters import DrafterList, DrafterLocation, ListedDrafter
 
 _NOT_HERE = "{model} is not on this machine: drafters that fit it only by their sizes are not listed.\n"
 _NONE = "No drafter for {model} is known. `moa-train fit` makes one, and --drafter takes any folder or id on the hub.\n"
@@ -77,6 +77,6 @@ def _next_words(listed: DrafterList) -> str:
     first = next((each for each in listed.drafters if each.is_run and each.fit is Fit.MODEL), None)
     if first is None:
         return ""
-    if first.place is Place.HUB:
+    if first.place is DrafterLocation.HUB:
         return f"To fetch one and use it: moa-server serve {listed.model} --drafter {first.name}\n"
     return f"`moa-server serve {listed.model}` takes the best one that is here.\n"

@@ -18,7 +18,7 @@ from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_fro
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.live.answer_spans import AnswerSpans
+from moa_server.engine.live.answer_spans import AnswerTrace
 from moa_server.engine.live.attachment import Attachment
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
@@ -96,7 +96,7 @@ class Generation:
             raise
         live.account.usage.on_ask(1, len(tokens))
         if is_traced():
-            trace = AnswerSpans(self._traceparent, live.number, len(tokens), cached=0)
+            trace = AnswerTrace(self._traceparent, live.number, len(tokens), cached=0)
             live.account.begin_trace(trace)
         self._lifecycle.enter(self)
         try:

@@ -20,7 +20,7 @@ from moa_server.fleet.membership import Membership
 MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
 
 
-class Call(Protocol):
+class OpenCall(Protocol):
     """An open call, notified when the server goes away."""
 
     def drain(self) -> None:
@@ -66,7 +66,7 @@ class Lifecycle:
         self._hang_seconds = hang_seconds
         self._idle_seconds = idle_seconds
         self._clock = clock
-        self._calls: set[Call] = set()
+        self._calls: set[OpenCall] = set()
         self._empty = asyncio.Event()
         self._unopened: dict[Unopened, None] = {}  # oldest first
 
@@ -103,11 +103,11 @@ class Lifecycle:
         finally:
             self._unopened.pop(stream, None)
 
-    def enter(self, call: Call) -> None:
+    def enter(self, call: OpenCall) -> None:
         """Registers a call to be notified when the server goes away."""
         self._calls.add(call)
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: OpenCall) -> None:
         """Removes a call that has ended or was notified."""
         self._calls.discard(call)
         if self.draining and not self._calls:

@@ -18,7 +18,7 @@ GREEDY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
-class DraftForm:
+class DraftShape:
     """How drafts are made: a chain of `nodes` where `tree` is None."""
 
     nodes: int
@@ -75,7 +75,7 @@ class Acceptance:
         return [after / before for before, after in pairwise(reached) if before]
 
 
-def make_draft(drafter: Drafter, shape: DraftForm, room: int, guesser: TextGuesser | None) -> DraftTree:
+def make_draft(drafter: Drafter, shape: DraftShape, room: int, guesser: TextGuesser | None) -> DraftTree:
     """A draft of a shape; of a chain at most `room` nodes."""
     if shape.tree is not None:
         return draft_tree(drafter, shape.tree, GREEDY, guesser)[0]

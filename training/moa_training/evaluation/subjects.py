@@ -22,7 +22,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.thin_memory import ThinMemory
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_training.evaluation.acceptance import GREEDY, Acceptance, DraftForm, make_draft, verify
+from moa_training.evaluation.acceptance import GREEDY, Acceptance, DraftShape, make_draft, verify
 from moa_training.teacher.target_reader import TargetReader
 
 Rows = npt.NDArray[np.float32]
@@ -69,7 +69,7 @@ class Subject(Protocol):
 
     reader: TargetReader
 
-    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftForm]) -> list[Acceptance]:
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
         """Acceptance of each shape over one answer (whose first token the prefill gives)."""
         ...
 
@@ -119,7 +119,7 @@ class DrafterSubject:
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
         self._new_state: Callable[[], ConversationDrafter] = checkpoint.states(target, weights)
 
-    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftForm]) -> list[Acceptance]:
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
         ids = [*prompt, *answer]
         memory, state = self._read(ids)
         return [self._replay(ids, len(prompt), memory, state, shape) for shape in shapes]
@@ -166,7 +166,7 @@ class DrafterSubject:
         return np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source), read.state
 
     def _replay(
-        self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: DraftForm
+        self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: DraftShape
     ) -> Acceptance:
         drafter = self._new_state()
         guesser = TextGuesser() if shape.merges_copies else None
@@ -197,7 +197,7 @@ class LookupSubject:
         self._stop_ids = frozenset(stop_ids)
         self._longest = longest  # tokens that must agree: as the client has it
 
-    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftForm]) -> list[Acceptance]:
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
         ids = [*prompt, *answer]
         return [self._replay(ids, len(prompt), shape) for shape in shapes]
 
@@ -226,7 +226,7 @@ class LookupSubject:
             runs.append(_run(following, answer, cut, room, self._stop_ids))
         return runs
 
-    def _replay(self, ids: Sequence[int], prompt: int, shape: DraftForm) -> Acceptance:
+    def _replay(self, ids: Sequence[int], prompt: int, shape: DraftShape) -> Acceptance:
         text, counts = TextIndex(self._longest), Acceptance()
         text.restart(ids[: prompt + 1])
         newest = prompt

@@ -9,7 +9,7 @@ from moa_shared.protocol.finish_rule import Finish
 
 from moa_server.access.rates import TokenMeter
 from moa_server.access.usage import Usage
-from moa_server.engine.live.answer_spans import AnswerSpans
+from moa_server.engine.live.answer_spans import AnswerTrace
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Account:
 
     usage: Usage = field(default_factory=lambda: Usage(0.0))
     meter: TokenMeter | None = None
-    trace: AnswerSpans | None = None
+    trace: AnswerTrace | None = None
 
     def let_in(self, meter: TokenMeter | None) -> None:
         """Counts an answer that begins or continues with this meter.
@@ -37,7 +37,7 @@ class Account:
         if meter is not None:
             meter.begin()
 
-    def begin_trace(self, trace: AnswerSpans) -> None:
+    def begin_trace(self, trace: AnswerTrace) -> None:
         """Records an answer."""
         self.end_trace("asked again")
         self.trace = trace

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from moa_shared.tracing.spans import begin_span
 
 
-class AnswerSpans:
+class AnswerTrace:
     """Records one answer.
 
     Args:

@@ -30,7 +30,7 @@ from moa_shared.protocol.protobuf_messages import constraint_from_proto, thin_me
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.live.answer_spans import AnswerSpans
+from moa_server.engine.live.answer_spans import AnswerTrace
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import FrameBytes, Resume
 from moa_server.engine.stepper import CodedRows
@@ -217,7 +217,7 @@ class ConverseStream:
             return
         live.account.usage.on_ask(ask.id, len(session.tokens))
         if is_traced() and session.phase is SessionPhase.ANSWERING:
-            trace = AnswerSpans(ask.traceparent, live.number, len(session.tokens), session.cached)
+            trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
             live.account.begin_trace(trace)
         if session.phase is SessionPhase.ANSWERING:
             self._reserve(live)

@@ -51,7 +51,7 @@ class AttentionShape:
 PLAIN = AttentionShape()
 
 
-class Plan(ABC):
+class AttentionPlan(ABC):
     """Attention for one batch after the other."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Attention(ABC):
         self.pool, self.heads, self.shape = pool, heads, shape
 
     @abstractmethod
-    def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
+    def new_plan(self, rows: int = 0, pages: int = 0) -> AttentionPlan:
         """A plan; with `rows`, one for a graph, whose tensors stay where they are.
 
         Args:
@@ -109,7 +109,7 @@ class Step:
         slots: where the new rows are written.
     """
 
-    def __init__(self, pool: PagePool, slots: torch.Tensor, plan: Plan) -> None:
+    def __init__(self, pool: PagePool, slots: torch.Tensor, plan: AttentionPlan) -> None:
         self._pool, self._slots, self._plan = pool, slots, plan
 
     def update(
@@ -130,11 +130,11 @@ class SessionAttention(Attention):
     name = "scaled_dot_product_attention"
     takes_any_shape = True
 
-    def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
+    def new_plan(self, rows: int = 0, pages: int = 0) -> AttentionPlan:
         return SessionPlan(self.pool, self.shape)
 
 
-class SessionPlan(Plan):
+class SessionPlan(AttentionPlan):
     """A mask for each tree and window; nothing else is prepared."""
 
     def __init__(self, pool: PagePool, shape: AttentionShape = PLAIN) -> None:

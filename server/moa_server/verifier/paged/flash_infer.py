@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from moa_server.verifier.paged.attention import PLAIN, Attention, AttentionShape, Plan
+from moa_server.verifier.paged.attention import PLAIN, Attention, AttentionPlan, AttentionShape
 from moa_server.verifier.paged.batch import FILLER, PAGE_ROWS, Batch, BatchPart
 from moa_server.verifier.paged.pool import PagePool
 
@@ -32,11 +32,11 @@ class FlashInferAttention(Attention):
         # Forwards come one after the other, so all of them share it.
         self.workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=pool.tensor.device)
 
-    def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
+    def new_plan(self, rows: int = 0, pages: int = 0) -> AttentionPlan:
         return FlashInferPlan(self, rows, pages)
 
 
-class FlashInferPlan(Plan):
+class FlashInferPlan(AttentionPlan):
     """FlashInfer's wrapper, planned for one batch after the other.
 
     Args:

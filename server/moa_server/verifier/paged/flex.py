@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from moa_server.verifier.paged.attention import PLAIN, Attention, AttentionShape, Plan
+from moa_server.verifier.paged.attention import PLAIN, Attention, AttentionPlan, AttentionShape
 from moa_server.verifier.paged.batch import PAGE_ROWS, Batch
 from moa_server.verifier.paged.device_tensors import DeviceTensors
 from moa_server.verifier.paged.pool import PagePool
@@ -34,11 +34,11 @@ class FlexAttention(Attention):
         super().__init__(pool, heads, shape)
         pool.tensor.zero_()  # what a row does not see is multiplied by 0: it must be numbers
 
-    def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
+    def new_plan(self, rows: int = 0, pages: int = 0) -> AttentionPlan:
         return FlexPlan(self.pool, fixed=rows > 0)
 
 
-class FlexPlan(Plan):
+class FlexPlan(AttentionPlan):
     """The block mask of a batch."""
 
     def __init__(self, pool: PagePool, *, fixed: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from moa_server.verifier.paged.attention import Attention, Plan, Step
+from moa_server.verifier.paged.attention import Attention, AttentionPlan, Step
 from moa_server.verifier.paged.batch import PAGE_ROWS, Batch
 from moa_server.verifier.paged.device_tensors import DeviceTensors
 
@@ -49,7 +49,7 @@ class Inputs:
     """What one forward after the other reads."""
 
     tensors: DeviceTensors
-    plan: Plan
+    plan: AttentionPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.drafters import NAMED, UNTRAINED_VOCAB, MeasuredDrafter, untrained_drafter
+from moa_bench.harness.drafters import NAMED, UNTRAINED_VOCAB, BenchDrafter, untrained_drafter
 from moa_shared.drafter import Checkpoint, DrafterConfig
 from moa_shared.models import ModelFiles
 
@@ -33,7 +33,7 @@ CONFIG = DrafterConfig(
     ],
 )
 def test_a_drafter_is_described_by_its_kind(config: DrafterConfig, said: str) -> None:
-    assert MeasuredDrafter(Checkpoint(config, {}, ""), NAMED).description == said
+    assert BenchDrafter(Checkpoint(config, {}, ""), NAMED).description == said
 
 
 def test_an_untrained_drafter_is_of_the_target_and_has_a_small_head(tmp_path: Path) -> None:

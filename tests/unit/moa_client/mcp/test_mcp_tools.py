@@ -14,18 +14,18 @@ import pytest
 import uvicorn
 from inline_snapshot import snapshot
 from moa_client.mcp.mcp_tools import McpTools
-from moa_client.mcp.server_file import ServerEntry, read_server_file
+from moa_client.mcp.server_file import ToolServerEntry, read_server_file
 from moa_client.tools.tool import AnsweredCall
 
 from tests.support import mcp_server
 from tests.support.tool_calls import call
 
-PROGRAM = ServerEntry("test", sys.executable, (mcp_server.__file__,))
+PROGRAM = ToolServerEntry("test", sys.executable, (mcp_server.__file__,))
 
 
 @asynccontextmanager
 async def running(
-    *entries: ServerEntry, call_seconds: float = 60.0, start_seconds: float = 60.0
+    *entries: ToolServerEntry, call_seconds: float = 60.0, start_seconds: float = 60.0
 ) -> AsyncIterator[McpTools]:
     tools = McpTools(entries, call_seconds, start_seconds)
     try:
@@ -69,9 +69,9 @@ async def test_a_call_that_hangs_is_ended_by_its_time_or_by_the_user_and_the_nex
 
 
 async def test_a_server_that_does_not_start_costs_its_own_tools_alone(tmp_path: Path) -> None:
-    missing = ServerEntry("missing", str(tmp_path / "none"))
-    ends = ServerEntry("ends", PROGRAM.command, (*PROGRAM.arguments, "end"))
-    away = ServerEntry("away", url="http://127.0.0.1:9/mcp")
+    missing = ToolServerEntry("missing", str(tmp_path / "none"))
+    ends = ToolServerEntry("ends", PROGRAM.command, (*PROGRAM.arguments, "end"))
+    away = ToolServerEntry("away", url="http://127.0.0.1:9/mcp")
     async with running(missing, ends, away, PROGRAM) as tools:
         assert len(tools.tools) == 6
         assert [each.replace(str(tmp_path), "FOLDER") for each in tools.remarks] == snapshot(
@@ -85,7 +85,7 @@ async def test_a_server_that_does_not_start_costs_its_own_tools_alone(tmp_path: 
 
 async def test_a_server_that_is_silent_is_left_after_a_while() -> None:
     async with running(
-        ServerEntry("silent", PROGRAM.command, (*PROGRAM.arguments, "silent")), start_seconds=0.2
+        ToolServerEntry("silent", PROGRAM.command, (*PROGRAM.arguments, "silent")), start_seconds=0.2
     ) as tools:
         assert tools.remarks == ["The MCP server silent does not start: it has not answered within 0.2 s."]
 
@@ -106,7 +106,7 @@ async def test_tools_are_called_over_http() -> None:
     listening = socket.create_server(("127.0.0.1", 0))  # whoever connects waits until it serves
     serving = asyncio.create_task(web.serve([listening]))
     try:
-        async with running(ServerEntry("web", url=f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")) as tools:
+        async with running(ToolServerEntry("web", url=f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")) as tools:
             assert said(await tools.run(call("add", a=2, b=3))) == ("5", False)
     finally:
         web.should_exit = True

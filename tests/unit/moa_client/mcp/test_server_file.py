@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_client.mcp.server_file import MOST_BYTES, ServerEntry, parse_servers, read_server_file
+from moa_client.mcp.server_file import MOST_BYTES, ToolServerEntry, parse_servers, read_server_file
 from moa_shared.errors import ConfigError
 
 FOLDER = Path("/folder")
@@ -21,9 +21,9 @@ def test_programs_and_addresses_are_read_as_other_programs_write_them(tmp_path: 
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers, "globalShortcut": ""}))
     assert read_server_file(path) == (
-        ServerEntry("notes", "npx", ("-y", "notes"), {"KEY": "k"}, tmp_path),
-        ServerEntry("web", folder=tmp_path, url="https://example.org/mcp", headers={"Authorization": "Bearer k"}),
-        ServerEntry("here", "./serve", folder=tmp_path / "sub"),
+        ToolServerEntry("notes", "npx", ("-y", "notes"), {"KEY": "k"}, tmp_path),
+        ToolServerEntry("web", folder=tmp_path, url="https://example.org/mcp", headers={"Authorization": "Bearer k"}),
+        ToolServerEntry("here", "./serve", folder=tmp_path / "sub"),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_kernels.library import library
 from moa_server.capacity.planning import plan_capacity
-from moa_server.doctor.examination import ServerExamination
+from moa_server.doctor.examination import MachineExamination
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.level_choice import choose_level
@@ -62,7 +62,7 @@ def assert_all_refuse(path: Path, root: Path) -> str:
     settings = ServerSettings(model=str(path), drafter="none", threads=1)
     listed = examine(LocalModel("tiny", "folder", path), root).refusal
     files = resolve(str(path))
-    examined = next(iter(ServerExamination(settings, SilentProgress(), lambda _: None).run()))
+    examined = next(iter(MachineExamination(settings, SilentProgress(), lambda _: None).run()))
     assert examined.state == "fail"
     told = {
         str(listed),

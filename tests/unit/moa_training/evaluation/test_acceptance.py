@@ -20,7 +20,7 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import below_chain
 from moa_shared.tree.draft_tree import DraftTree, longest_path
-from moa_training.evaluation.acceptance import Acceptance, DraftForm, make_draft
+from moa_training.evaluation.acceptance import Acceptance, DraftShape, make_draft
 from moa_training.evaluation.acceptance import verify as verify_draft
 from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, WritingLimit
 from moa_training.fit.drafter_setup import drafter_config
@@ -29,7 +29,7 @@ from moa_training.settings import FitSettings
 from moa_training.teacher.target_reader import TorchReader
 from moa_training.teacher.teacher import Teacher
 
-SHAPES = [DraftForm(4), DraftForm(9, TreeShape(depth=3, breadth=3, nodes=9))]
+SHAPES = [DraftShape(4), DraftShape(9, TreeShape(depth=3, breadth=3, nodes=9))]
 PROMPT = random.Random(1).choices(range(5, 90), k=11)
 
 
@@ -57,7 +57,7 @@ def subject_of(
 
 
 @torch.inference_mode()
-def verify(files: ModelFiles, subject: DrafterSubject, shape: DraftForm, tokens: int) -> tuple[list[int], Acceptance]:
+def verify(files: ModelFiles, subject: DrafterSubject, shape: DraftShape, tokens: int) -> tuple[list[int], Acceptance]:
     """The real thing: the server's target and cache, a draft and a verdict at a time."""
     model: Any = load_target_model(files, torch.float32)
     target = TorchTarget(model)
@@ -93,7 +93,7 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: DraftForm, tokens:
 
 @pytest.mark.parametrize("reused", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
-def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reused: int, shape: DraftForm) -> None:
+def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reused: int, shape: DraftShape) -> None:
     subject = subject_of(files, reused)
     answer, expected = verify(files, subject, shape, 40)
     (got,) = subject.replay(PROMPT, answer[:40], [shape])
@@ -169,17 +169,17 @@ def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeyp
     subject = subject_of(files, 0)
     answer = random.Random(2).choices(range(5, 90), k=21)
 
-    def oracle(drafter: DraftState, shape: DraftForm, room: int, _: TextGuesser | None) -> DraftTree:
+    def oracle(drafter: DraftState, shape: DraftShape, room: int, _: TextGuesser | None) -> DraftTree:
         at = len(drafter.tokens) - len(PROMPT)
         return DraftTree.chain(answer[at : at + min(shape.nodes, room)])
 
     monkeypatch.setattr(moa_training.evaluation.subjects, "make_draft", oracle)
-    (whole,) = subject.replay(PROMPT, answer, [DraftForm(4)])
+    (whole,) = subject.replay(PROMPT, answer, [DraftShape(4)])
     assert whole.accepted == [0, 0, 0, 0, 4]
     assert whole.length == 5.0
     assert whole.by_position == [1.0] * 4
     monkeypatch.setattr(moa_training.evaluation.subjects, "make_draft", lambda *_: DraftTree.chain([3, 3]))
-    (none,) = subject.replay(PROMPT, answer, [DraftForm(2)])
+    (none,) = subject.replay(PROMPT, answer, [DraftShape(2)])
     assert none.accepted == [20]
     assert none.length == 1.0
     assert none.by_position == []
@@ -205,10 +205,10 @@ def test_fresh_tensors_fit_the_configuration(files: ModelFiles) -> None:
 
 def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFiles) -> None:
     subject = LookupSubject(TorchReader(Teacher.load(files, 0, torch.float32, torch.device("cpu")), "float32"))
-    (copied,) = subject.replay(PROMPT, PROMPT, [DraftForm(4)])
+    (copied,) = subject.replay(PROMPT, PROMPT, [DraftShape(4)])
     assert copied.length > 3.5
     assert copied.forwards < 5
-    (fresh,) = subject.replay([5, 6, 7], list(range(8, 30)), [DraftForm(4)])
+    (fresh,) = subject.replay([5, 6, 7], list(range(8, 30)), [DraftShape(4)])
     assert fresh.accepted == [21]
     (run,) = subject.runs(PROMPT, [*PROMPT[:2], 99], [2], WritingLimit(4))
     assert run.tokens == PROMPT[2:6]
@@ -217,7 +217,7 @@ def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFi
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
 @pytest.mark.parametrize("kind", ["eagle2", "independent"])
-def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, shape: DraftForm) -> None:
+def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, shape: DraftShape) -> None:
     """A replay tells features bit by bit; a drafter that is told all at once guesses the same."""
     subject = subject_of(files, 0, kind)
     answer = random.Random(3).choices(range(5, 90), k=25)

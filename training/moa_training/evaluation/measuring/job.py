@@ -23,7 +23,7 @@ from moa_shared.protocol.levels import INT8
 
 from moa_training.cluster.parts import Advance
 from moa_training.data.questions import TaskQuestion, stop_tokens
-from moa_training.evaluation.acceptance import DraftForm
+from moa_training.evaluation.acceptance import DraftShape
 from moa_training.evaluation.checkpoints import LOOKUP, NONE, load_fitting_checkpoint
 from moa_training.evaluation.companion_subject import PREFIX, CompanionSubject, companion_named, load_subject
 from moa_training.evaluation.measuring.measures import QuestionMeasures
@@ -126,14 +126,14 @@ class EvaluationJob:
 
         return work
 
-    def _subject(self, files: ModelFiles, progress: Progress) -> tuple[Subject, list[DraftForm]]:
+    def _subject(self, files: ModelFiles, progress: Progress) -> tuple[Subject, list[DraftShape]]:
         """What is under test, and the shapes of its drafts."""
         options, stop_ids = self.options, stop_tokens(files)
         if self.checkpoint in (LOOKUP, NONE):
             reader = load_reader(files, 0, options.execution, progress)
-            return LookupSubject(reader, stop_ids), [DraftForm(options.chain if self.checkpoint == LOOKUP else 0)]
-        trees = [DraftForm(tree.nodes, tree, options.copies) for tree in options.trees]
-        shapes = [DraftForm(options.chain), *trees]
+            return LookupSubject(reader, stop_ids), [DraftShape(options.chain if self.checkpoint == LOOKUP else 0)]
+        trees = [DraftShape(tree.nodes, tree, options.copies) for tree in options.trees]
+        shapes = [DraftShape(options.chain), *trees]
         companion = companion_named(self.checkpoint, progress)
         if companion is not None:
             self._check(companion.fingerprint)
@@ -162,7 +162,7 @@ class EvaluationJob:
 class _Measuring:
     """Measures with what a job has loaded."""
 
-    def __init__(self, job: EvaluationJob, files: ModelFiles, subject: Subject, shapes: Sequence[DraftForm]) -> None:
+    def __init__(self, job: EvaluationJob, files: ModelFiles, subject: Subject, shapes: Sequence[DraftShape]) -> None:
         self._options, self._confidence = job.options, job.confidence
         self._reads_memory = bool(job.fingerprint) and not job.checkpoint.startswith(PREFIX)
         self._writes = job.checkpoint != NONE
