@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # What the compiled kernels depend on.
 KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
-INSTALLATION := pyproject.toml setup.py constraints.txt
+INSTALLATION := pyproject.toml setup.py constraints.txt drafters/pyproject.toml
 
 .DEFAULT_GOAL := help
 .PHONY: help chat test test-torch test-system test-long test-more test-all words check lint proto docs man sbom wheels images format bench kernels sanitize clean
@@ -72,7 +72,7 @@ man: $(VENV)/.dev ## Write manual pages of all programs into build/man; to read 
 sbom: $(VENV)/.dev ## Write the bill of materials of `pip install moa[server]` to build/sbom.json, in CycloneDX
 	rm -rf build/sbom
 	$(PYTHON) -m venv --without-pip build/sbom
-	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet --constraint constraints.txt '.[server]'
+	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet --constraint constraints.txt ./drafters '.[server]'
 	$(BIN)/cyclonedx-py environment --output-reproducible --output-file build/sbom.json build/sbom/bin/python
 	rm -rf build/sbom
 
@@ -103,7 +103,7 @@ $(BIN)/python:
 # The installation compiles the kernels too: in place, since it is editable.
 $(VENV)/.chat: $(INSTALLATION) | $(BIN)/python
 	@echo "Installing moa ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[client,server]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./drafters --editable '.[client,server]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.kernels
 
@@ -117,13 +117,13 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 # What `make test` needs: no torch, no Ray, no browser.
 $(VENV)/.test: $(INSTALLATION) | $(BIN)/python
 	@echo "Installing moa and what its tests need ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./drafters --editable '.[test]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels
 
 $(VENV)/.test-torch $(VENV)/.dev: $(VENV)/.%: $(INSTALLATION) $(VENV)/.torch
 	@echo "Installing moa and all of its extra $* ..."
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ./drafters --editable '.[$*]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch
 

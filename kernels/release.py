@@ -1,7 +1,8 @@
-"""Builds a release into dist/, from the last commit: source distribution, a wheel a platform, bills of materials.
+"""Builds a release into dist/, from the last commit: sources, wheels of moa and of its drafters, bills of materials.
 
-Each wheel is built by zig from the source distribution, and checked (wheel_check.py). The same commit gives the same
-bytes: `--check` builds again elsewhere, and compares. Run by `make wheels`, which installs what this needs.
+Each wheel of a platform is built by zig from the source distribution, and checked (wheel_check.py). The same commit
+gives the same bytes: `--check` builds again elsewhere, and compares. Run by `make wheels`, which installs what this
+needs.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ def build_release(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as sources:
         tar = Path(sources, "sources.tar")
         run("git", "archive", "--output", tar, "HEAD")
-        run("tar", "--extract", "--file", tar, "--directory", sources)
+        run("tar", "--extract", "--no-same-permissions", "--file", tar, "--directory", sources)
         tar.unlink()
         run_python("build", "--sdist", "--no-isolation", "--outdir", folder, sources, SOURCE_DATE_EPOCH=made)
+        drafters = Path(sources, "drafters")
+        run_python("build", "--wheel", "--no-isolation", "--outdir", folder, drafters, SOURCE_DATE_EPOCH=made)
     (sdist,) = folder.glob("moa-*.tar.gz")
     for platform in PLATFORMS:
         options = ("--no-deps", "--no-build-isolation", f"--config-settings=--build-option=--plat-name={platform}")
@@ -62,12 +65,11 @@ def write_bill(wheel: Path, extra: str, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=False)
         python = Path(folder, "bin/python")
-        constraints = ("--constraint", CONSTRAINTS)
-        run_python("pip", "--python", python, "install", "--quiet", "--no-compile", *constraints, f"{wheel}[{extra}]")
+        options = ("--quiet", "--no-compile", "--find-links", wheel.parent, "--constraint", CONSTRAINTS)
+        run_python("pip", "--python", python, "install", *options, f"{wheel}[{extra}]")
         (origin,) = Path(folder).glob("lib/python*/site-packages/moa-*.dist-info/direct_url.json")
         origin.unlink()  # it names a temporary folder, which the bill would repeat
-        options = ("--output-reproducible", "--output-file", path)
-        run_python("cyclonedx_py", "environment", *options, python)
+        run_python("cyclonedx_py", "environment", "--output-reproducible", "--output-file", path, python)
 
 
 def run_python(module: str, *arguments: str | Path, **variables: str) -> str:

@@ -154,12 +154,13 @@ def drafter_paths(
     """The drafters whose memory rows are served, by name; the first is for clients that name none.
 
     Args:
-        spec: "none"; "auto": all that come with the package for this target, else the best on this machine; "default":
+        spec: "none"; "auto": all that come with moa for this target, else the best on this machine; "default":
             the former only; "deep": that one; or as of `find_drafter`.
         cache_dir, progress: as of `resolve`.
 
     Raises:
         NotFoundError, ModelSourceError, CheckpointError: there is no such drafter for this target.
+        ConfigError: what comes with moa is not installed.
     """
     if spec == "none":
         return []

@@ -313,7 +313,7 @@ def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path:
     )
     code, _, err = run("chat", *options(served, drafter="deep"), "w10")
     assert (code, err) == snapshot(
-        (66, "Error: No deep drafter comes with the package for tiny. Leave --drafter out: then it is the server's.\n")
+        (66, "Error: No deep drafter comes with moa for tiny. Leave --drafter out: then it is the server's.\n")
     )
     path = make_drafter(tmp_path / "d.safetensors", seed=2)
     code, _, err = run("chat", *options(served, drafter=path), "w10")

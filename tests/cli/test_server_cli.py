@@ -207,7 +207,7 @@ def test_drafters_that_cannot_be_used(
     assert (code, err) == snapshot(
         (
             66,
-            "Error: No deep drafter comes with the package for tiny. Train one with moa-train fit, or leave --drafter out.\n",
+            "Error: No deep drafter comes with moa for tiny. Train one with moa-train fit, or leave --drafter out.\n",
         )
     )
 

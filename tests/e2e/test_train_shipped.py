@@ -1,4 +1,4 @@
-"""The drafters that come with the package: of the default target, small, with their cards, and accepted."""
+"""The drafters that come with moa: of the default target, small, with their cards, and accepted."""
 
 from __future__ import annotations
 

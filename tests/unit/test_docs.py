@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "training" / "data" / "README.md"]
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
-FOLDERS = "bench|client|deploy|docs|kernels|netsim|proto|server|shared|tests|training"
+FOLDERS = "bench|client|deploy|docs|drafters|kernels|netsim|proto|server|shared|tests|training"
 MOST_CHARACTERS = 160
 MOST_PAGES, README_LINES, LINES_WITHOUT_CONTENTS, LATEST_CONTENTS = 16, 120, 200, 15
 SECTIONS = ["Status", "Context", "Decision", "Consequences"]

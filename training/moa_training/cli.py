@@ -231,7 +231,7 @@ def evaluate(
     """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
     its standalone text where the server is cut off.
 
-    CHECKPOINT is a file, a folder with drafter.safetensors, default or deep (those that come with the package),
+    CHECKPOINT is a file, a folder with drafter.safetensors, default or deep (those that come with moa),
     a published drafter by folder or hub id, companion:MODEL (an ordinary small model of the same vocabulary, named as
     for moa-client's --companion), lookup (prompt look-up, a chain copied from the conversation) or none (plain steps).
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.

@@ -45,7 +45,7 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter
     """A drafter for this target.
 
     Args:
-        name: "default" or "auto": the one that comes with the package, else an untrained one; "deep"; a path; or a
+        name: "default" or "auto": the one that comes with moa, else an untrained one; "deep"; a path; or a
             published one, by folder or hub id.
     """
     from moa_shared.drafter import load_checkpoint

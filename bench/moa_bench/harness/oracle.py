@@ -206,5 +206,5 @@ def with_oracle(device: Device, script: Script, draft_ms: float, length: int, tr
 
 
 def has_no_drafter(files: ModelFiles, named: Mapping[str, Path]) -> bool:
-    """Whether oracles draft for a target: none comes with the package for it, and a user names none."""
+    """Whether oracles draft for a target: none comes with moa for it, and a user names none."""
     return not named and shipped_drafter(files.fingerprint) is None

@@ -182,7 +182,7 @@ def load_device(
     """Loads everything.
 
     Args:
-        sources: the files; None: --model and the package's drafter, without asking the server for any.
+        sources: the files; None: --model and the installed drafters, without asking the server for any.
         rtt_ms: to the server, as far as known; None: the server is unavailable.
         companion: that is loaded already.
 

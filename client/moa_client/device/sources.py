@@ -1,4 +1,4 @@
-"""Where a device's half comes from: the cache, the package, or the server itself.
+"""Where a device's half comes from: the cache, what is installed, or the server itself.
 
 A server's description is stored by its address, so that the device can continue when the server is unavailable.
 """
@@ -16,8 +16,8 @@ from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
     TOKENS_A_FORWARD,
+    installed_drafters,
     require_shipped_drafter,
-    shipped_drafter,
 )
 from moa_shared.drafter.companion.loading import find_companion
 from moa_shared.drafter.published.find import find_drafter
@@ -154,7 +154,7 @@ def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Pro
 def find_present(
     settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
 ) -> tuple[Sources | None, WantedParts]:
-    """What is here for this server; None if something must be fetched. And what is not in the package.
+    """What is here for this server; None if something must be fetched. And what is not installed.
 
     Raises:
         MoaError: --model cannot be used.
@@ -179,16 +179,17 @@ def _find_present(
 
 
 def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Sources:
-    """Sources without files from the server: --model as named, and the package's drafter."""
+    """Sources without files from the server: --model as named, and the installed drafters."""
     files = resolve(settings.model or DEFAULT, settings.cache_dir, progress)
     return Sources(served, files, _shipped(settings, served))
 
 
 def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progress) -> Path:
-    """The file that --drafter names: one of the package's by its name, or as of `find_drafter`.
+    """The file that --drafter names: one that comes with moa by its name, or as of `find_drafter`.
 
     Raises:
         NotFoundError, ModelSourceError, CheckpointError: there is no such drafter for this target.
+        ConfigError: what comes with moa is not installed.
     """
     if settings.drafter in SHIPPED_DRAFTERS:
         hint = "Leave --drafter out: then it is the server's."
@@ -201,14 +202,13 @@ def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
 
 
 def _shipped(settings: ClientSettings, served: pb.DescribeResponse) -> dict[bytes, Path]:
-    """The package's drafters among those that --drafter means, by fingerprint."""
+    """The installed drafters among those that --drafter means, by fingerprint."""
     meant = {each.fingerprint for each in meant_drafters(settings, served)}
     if not meant:
         return {}
     root, target = cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
-    paths = [path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(target, name)) is not None]
-    shipped = {bytes.fromhex(remembered_hash(path, root)): path for path in paths}
-    return {fingerprint: path for fingerprint, path in shipped.items() if fingerprint in meant}
+    installed = {bytes.fromhex(remembered_hash(path, root)): path for path in installed_drafters(target).values()}
+    return {fingerprint: path for fingerprint, path in installed.items() if fingerprint in meant}
 
 
 def _wanted(
@@ -242,7 +242,7 @@ def _find_default(root: Path) -> ModelFiles | None:
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, progress: Progress) -> pb.DescribeResponse:
     """What a server of this target with this device's drafters would describe."""
-    paths = {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name)) is not None}
+    paths = installed_drafters(files.fingerprint)
     if not means_served(settings) and settings.drafter not in FILELESS:
         paths = {settings.drafter: named_drafter(settings, files, progress)}
     drafters = [

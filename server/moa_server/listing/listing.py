@@ -21,7 +21,7 @@ class Listed:
     """A model of the list.
 
     Args:
-        drafters: that come with the package for it.
+        drafters: that come with moa for it.
     """
 
     examined: Examined
@@ -46,7 +46,7 @@ def list_models(folders: Sequence[Path], cache_dir: Path | None, progress: Progr
 
 
 def shipped_for(examined: Examined) -> Iterator[str]:
-    """The drafters that come with the package for a model, by name.
+    """The drafters that come with moa for a model, by name.
 
     They are for GGUF files; what the fingerprint of one needs is samples.
     """

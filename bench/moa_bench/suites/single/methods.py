@@ -174,7 +174,7 @@ def split_companions(named: Mapping[str, Path]) -> tuple[dict[str, Path], dict[s
 
 
 def load_drafters(files: ModelFiles, named: Mapping[str, Path]) -> dict[str, Checkpoint]:
-    """The drafters to measure; those that come with the package where none is named."""
+    """The drafters to measure; those that come with moa where none is named."""
     if named:
         return {name: check_drafter(find_drafter(str(path), files), files) for name, path in named.items()}
     shipped = [shipped_drafter(files.fingerprint, name) for name in SHIPPED_DRAFTERS]

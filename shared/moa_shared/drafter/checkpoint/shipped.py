@@ -1,19 +1,24 @@
-"""What comes with the package for a target: drafters, a folder each, and a table of n-grams."""
+"""What comes with moa for a target: drafters, a folder each, how far each can be trusted, and a table of n-grams.
+
+The drafters are a distribution of their own, which servers require: devices fetch from them what they draft with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import NotFoundError
+from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.text.json_text import parse_json
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
 DRAFTER_FILE = "drafter.safetensors"
 NGRAMS_FILE = "ngrams.safetensors"
 NGRAMS_TARGET_KEY = "target_fingerprint"  # in the metadata of that file, written by moa-train ngrams
+DISTRIBUTION, PACKAGE = "moa-drafters", "moa_drafters"
 DEFAULT_DRAFTER = "default"
 DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at standalone text
 SHIPPED_DRAFTERS = (DEFAULT_DRAFTER, DEEP_DRAFTER)
@@ -22,17 +27,19 @@ TOKENS_A_FORWARD = {DEFAULT_DRAFTER: 2.40, DEEP_DRAFTER: 3.71}
 
 
 def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder: Path | None = None) -> Path | None:
-    """The checkpoint made for a target, or None if none comes with the package.
+    """The checkpoint made for a target, or None if none comes with moa.
 
     Args:
         target_fingerprint: hexadecimal, of moa_shared.models.ModelFiles.
         name: of SHIPPED_DRAFTERS; folders of deep drafters are called `...-deep`.
-        folder: holds a folder for each drafter; None: the package's own.
+        folder: holds a folder for each drafter; None: that of the distribution.
+
+    Raises:
+        ConfigError: the distribution is not installed.
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
-    root = folder or _own_folder()
-    for path in sorted(root.glob(f"*/{DRAFTER_FILE}")):
+    for path in sorted((folder or _require_folder()).glob(f"*/{DRAFTER_FILE}")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
             continue
         if parse_json(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
@@ -41,16 +48,19 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
 
 
 def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], str]) -> list[str]:
-    """The names of the drafters that come with the package for a target.
+    """The names of the drafters that come with moa for a target.
 
     Args:
         config: the content of its config.json.
         fingerprint: computes the target's; called only where the sizes of a drafter fit.
+
+    Raises:
+        ConfigError: the distribution is not installed.
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
     sizes = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
-    for path in sorted(_own_folder().glob(f"*/{DRAFTER_FILE}")):
+    for path in sorted(_require_folder().glob(f"*/{DRAFTER_FILE}")):
         drafter = parse_json(read_metadata(path).get(CONFIG_KEY, "{}"))
         if all(drafter.get(own) == config.get(of_target) for own, of_target in sizes.items()):
             known = fingerprint()
@@ -62,12 +72,20 @@ def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, 
     """As `shipped_drafter`, when one was asked for by name.
 
     Raises:
-        NotFoundError: none comes with the package for this target; `hint` says what to do.
+        NotFoundError: none comes with moa for this target; `hint` says what to do.
+        ConfigError: the distribution is not installed.
     """
     path = shipped_drafter(target_fingerprint, name)
     if path is None:
-        raise NotFoundError(f"No {name} drafter comes with the package for {target_id}.", hint=hint)
+        raise NotFoundError(f"No {name} drafter comes with moa for {target_id}.", hint=hint)
     return path
+
+
+def installed_drafters(target_fingerprint: str) -> dict[str, Path]:
+    """The checkpoints made for a target by name; empty where the distribution is not installed, as on most devices."""
+    if _find_folder() is None:
+        return {}
+    return {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(target_fingerprint, name)) is not None}
 
 
 def checkpoint_path(given: Path) -> Path:
@@ -76,12 +94,12 @@ def checkpoint_path(given: Path) -> Path:
 
 
 def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Path | None = None) -> Path | None:
-    """The table of n-grams beside a drafter, else the one that comes with the package; None: there is none.
+    """The table of n-grams beside a drafter, else the one that comes with moa; None: there is none.
 
     Args:
         target_fingerprint: as above; a table for another target is passed over.
         drafter: a checkpoint's path.
-        folder: holds a folder for each target; None: the package's own.
+        folder: holds a folder for each target; None: our own.
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
@@ -92,10 +110,27 @@ def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Pa
 
 
 def companions(name: str, drafter: Path | None = None, folder: Path | None = None) -> list[Path]:
-    """The files of a name that there are: the one beside a drafter first, then those that come with the package."""
+    """The files of a name that there are: the one beside a drafter first, then those that come with moa."""
     beside = [] if drafter is None else [drafter.parent / name]
-    return [path for path in [*beside, *sorted((folder or _own_folder()).glob(f"*/{name}"))] if path.is_file()]
+    return [path for path in [*beside, *sorted((folder or _statistics()).glob(f"*/{name}"))] if path.is_file()]
 
 
-def _own_folder() -> Path:
-    return Path(str(files("moa_shared") / "drafter" / "shipped"))
+def _find_folder() -> Path | None:
+    """Where the distribution has a folder for each drafter; None: it is not installed. Nothing of it is imported."""
+    spec = find_spec(PACKAGE)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def _require_folder() -> Path:
+    folder = _find_folder()
+    if folder is None:
+        raise ConfigError(
+            f"{DISTRIBUTION}, which has the drafters of the default model, is not installed.",
+            hint="Install it: pip install ./drafters in a checkout, or moa_drafters-*.whl of a release.",
+        )
+    return folder
+
+
+def _statistics() -> Path:
+    """What small files say of targets and drafters: devices have them too, whatever they fetch."""
+    return Path(str(files("moa_shared") / "drafter" / "statistics"))

@@ -76,7 +76,7 @@ def test_a_round_of_all_drafters_has_one_text(files: ModelFiles, drafters: dict[
 def test_the_paper_s_drafters_that_are_not_given_are_named(files: ModelFiles, drafters: dict[str, Path]) -> None:
     given = {name: load_checkpoint(path) for name, path in drafters.items()}
     assert missing_drafters(given) == ["MoA, N = 3", "MoA, N = 6", "MoA, N = 12"]
-    assert load_drafters(files, {}) == {}  # none comes with the package for this target
+    assert load_drafters(files, {}) == {}  # none comes with moa for this target
 
 
 def test_a_drafter_for_another_target_is_refused(files: ModelFiles, tmp_path: Path) -> None:

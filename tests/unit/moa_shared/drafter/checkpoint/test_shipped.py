@@ -1,13 +1,29 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
-from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
+import pytest
+from inline_snapshot import snapshot
+from moa_shared.drafter.checkpoint.shipped import (
+    CONFIG_KEY,
+    DEEP_DRAFTER,
+    DISTRIBUTION,
+    SHIPPED_DRAFTERS,
+    find_ngrams,
+    installed_drafters,
+    shipped_drafter,
+)
+from moa_shared.errors import ConfigError
 from safetensors.numpy import save_file
 
+from tests.support.messages import raises
+from tests.support.programs import CHECKOUT
+
 NAMED = {"default": "one", "deep": "one-deep"}
+FINGERPRINT = "619e02713c727cf93f2a9a6a06ebd0c4e89195d9d0815189720481caa6ab31e7"  # of the default model
 
 
 def test_a_drafter_is_found_by_its_target(tmp_path: Path) -> None:
@@ -34,3 +50,29 @@ def test_files_without_our_metadata_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "authors").mkdir()
     save_file({"x": np.zeros(1)}, tmp_path / "authors" / "drafter.safetensors")
     assert shipped_drafter("any", folder=tmp_path) is None
+
+
+def test_a_device_has_no_drafters_but_what_is_known_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(installed_drafters(FINGERPRINT)) == set(SHIPPED_DRAFTERS)
+    monkeypatch.setattr("moa_shared.drafter.checkpoint.shipped.find_spec", lambda _: None)
+    assert installed_drafters(FINGERPRINT) == {}
+    assert find_ngrams(FINGERPRINT) is not None
+    with raises(
+        ConfigError,
+        snapshot(
+            "moa-drafters, which has the drafters of the default model, is not installed. "
+            "Install it: pip install ./drafters in a checkout, or moa_drafters-*.whl of a release."
+        ),
+    ):
+        shipped_drafter(FINGERPRINT)
+
+
+def test_a_server_requires_the_drafters_of_this_checkout() -> None:
+    moa, drafters = (
+        tomllib.loads((CHECKOUT / path).read_text("utf-8"))["project"]
+        for path in ("pyproject.toml", "drafters/pyproject.toml")
+    )
+    extras = moa["optional-dependencies"]
+    assert extras["drafters"] == [f"{DISTRIBUTION}=={drafters['version']}"]
+    assert any("drafters" in each for each in extras["server"])
+    assert not any("drafters" in each for name in ("client", "wire", "models") for each in extras[name])
