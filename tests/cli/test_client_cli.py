@@ -31,12 +31,14 @@ from tests.cli.client_program import (
     CHAT,
     CONTEXT,
     ENVIRONMENT,
+    LOST_WORDS,
     Run,
     Served,
     alone,
     make_drafter,
     make_model,
     options,
+    undisturbed,
     words,
 )
 from tests.support.programs import PATIENCE, started
@@ -45,7 +47,8 @@ from tests.support.tiny_gguf import GgufWriter
 
 pytestmark = pytest.mark.xdist_group("client command line")
 FIGURES = re.compile(
-    r"\d+ tokens in [\d.]+ m?s \([\d.]+ tokens/s\), first after [\d.]+ m?s; (not drafted|\d+ % drafted[^;]*); [\d.]+ \w+ down\n"
+    r"\d+ tokens in [\d.]+ m?s \([\d.]+ tokens/s\), first after [\d.]+ m?s; (not drafted|\d+ % drafted[^;]*); [\d.]+ \w+ down"
+    r"(; alone \d+ tokens, \d+ kept)?\n"
 )
 
 
@@ -122,15 +125,21 @@ def test_files_go_with_a_question_in_frames(served: Served, run: Run, tmp_path: 
 
 def test_an_answer_that_is_cut_says_so(served: Served, run: Run) -> None:
     _, _, err = run("chat", *options(served, max_tokens=3), "w10")
-    assert err.startswith("(cut after 3 tokens: --max-tokens)\n3 tokens in ")
+    assert undisturbed(err).startswith("(cut after 3 tokens: --max-tokens)\n3 tokens in ")
 
 
 def test_a_reader_that_has_enough_is_no_error(served: Served, tmp_path: Path) -> None:
+    """Nor is a machine so busy that the client takes its server for lost: it says so, and goes on."""
     command = [*CHAT, *options(served, max_tokens=2000), "w10"]
     with started(command, ENVIRONMENT) as client:
         client.out.read(3)
-        client.out.close()
-        assert client.err.read() == ""
+        served.process.send_signal(signal.SIGSTOP)
+        try:
+            assert client.err.readline() == f"{LOST_WORDS}\n"
+            client.out.close()
+        finally:
+            served.process.send_signal(signal.SIGCONT)
+        assert undisturbed(client.err.read()) == ""
         assert client.process.wait(PATIENCE) == 0
 
 
@@ -141,11 +150,13 @@ def test_an_answer_that_cannot_be_written_is_one_sentence(served: Served) -> Non
             env=ENVIRONMENT,
             stdout=full,
             stderr=subprocess.PIPE,
+            text=True,
             timeout=PATIENCE,
         )
-    assert done.returncode == 74, done.stderr.decode()
-    assert done.stderr.startswith(b"Error: Standard output cannot be written: No space left on device.")
-    assert done.stderr.count(b"\n") == 1
+    assert done.returncode == 74, done.stderr
+    error = undisturbed(done.stderr)
+    assert error.startswith("Error: Standard output cannot be written: No space left on device.")
+    assert error.count("\n") == 1
 
 
 def test_flags_go_before_the_environment_and_that_before_the_file(

@@ -44,16 +44,17 @@ class Holder:
     async def hold(self, tokens: int) -> Peer:
         """Begins an answer of so many tokens, which goes no further than its client's drafts.
 
+        The question comes with the Open, as that of a device does: between the two a session is idle, so that a replica
+        may have to give it up for those that the caller has elsewhere.
+
         Raises:
             MoaError: it is refused.
         """
         identity = (await self.describe()).identity
         peer = Peer(self._channel, metadata=self._metadata)
         with _errors():
-            await peer.send(open=pb.Open(protocol_version=PROTOCOL_VERSION, identity=identity))
-            while peer.opened is None:
-                await peer.receive()
-            await peer.ask(PROMPT, AnswerSettings(max_tokens=tokens, ignore_end_of_text=True))
+            ask = peer.ask_message(PROMPT, AnswerSettings(max_tokens=tokens, ignore_end_of_text=True))
+            await peer.send(open=pb.Open(protocol_version=PROTOCOL_VERSION, identity=identity, ask=ask))
             while not peer.verdicts:
                 await peer.receive()
         return peer

@@ -23,7 +23,7 @@ OLDEST = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["kubeVersion"
 VERSIONS = (OLDEST, kubernetes_validate.latest_version())
 SETTINGS = {f"MOA_SERVER_{name.upper()}": name for name in settings_of(ServerSettings)}
 KEYS_OF_TLS = {"tls.crt", "tls.key"}  # of a Secret kubernetes.io/tls
-END_SECONDS = 2 + 5  # of a server after its grace, with a forward that hangs (docs/operations.md)
+END_SECONDS = 6 + 5  # of a server after its grace, with a silent client and a forward that hangs (docs/operations.md)
 
 
 def is_custom(found: Object) -> bool:

@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 from moa_bench.harness.links import find_links, linked
 
+from tests.e2e.lm_eval.evaluate import BATCH
 from tests.support.daemon_home import daemon_home
 from tests.support.skipping import cannot_run
 
@@ -38,7 +39,7 @@ def wait_for_answers(progress: IO[bytes]) -> None:
     shown = b""
     while piece := os.read(progress.fileno(), 4096):
         shown += piece
-        if re.search(rb"Requesting API.* [1-9]\d*/%d" % (4 * QUESTIONS), shown):
+        if re.search(rb"Requesting API.* [1-9]\d*/%d" % (4 * QUESTIONS // BATCH), shown):
             return
     pytest.fail(shown.decode())
 

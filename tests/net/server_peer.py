@@ -239,6 +239,7 @@ class Peer:
             self._take_memory(frame.memory)
         elif kind == "go_away":
             self.go_away = frame.go_away
+            await self.call.done_writing()  # it is the client that ends the stream
         elif kind == "verdict":
             self._take(frame.verdict)
             for memory in frame.verdict.memory:

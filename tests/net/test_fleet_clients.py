@@ -121,6 +121,32 @@ async def test_a_client_hears_of_replicas_that_come_later(
             assert link.rtt_ms == rtt_ms  # of the description that opened the connection
 
 
+async def test_a_client_of_two_replicas_continues_when_both_were_replaced(target: Target, servers: Servers) -> None:
+    """It hears of others with each stream, also from a server that nobody is at when it ends."""
+    await servers.start("one")
+    await servers.start("two")
+    screens = [Screen() for _ in range(3)]
+    async with connect(servers.links()) as link:
+        await link.describe()
+
+        async def ask(screen: Screen) -> str:
+            async with talking_to(link, slow_device(target)) as engine:
+                await watch(engine, screen, PROMPT, SAMPLED)
+                return await serving_now(engine, servers)
+
+        last = await ask(screens[0])
+        [first] = servers.running.keys() - {last}
+        await servers.start("three")
+        servers.running[last].host.lifecycle.fleet.update([address(servers, "three")])
+        await kill(servers, first)
+        assert await ask(screens[1]) == last
+        await servers.start("four")
+        servers.running["three"].host.lifecycle.fleet.update([address(servers, "four")])
+        await kill(servers, last)
+        assert await ask(screens[2]) == "three"
+    assert [screen.committed for screen in screens] == 3 * [plain_text(target, PROMPT, SAMPLED)[0]]
+
+
 async def test_a_replica_of_the_same_execution_goes_before_one_of_another(target: Target, servers: Servers) -> None:
     """Also if the other one is named first, and answers first."""
     await servers.start("odd", execution=b"o" * 32, level="bf16")

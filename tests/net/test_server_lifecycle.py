@@ -503,3 +503,21 @@ async def test_a_sweep_that_fails_is_logged_and_tried_again(
     async with serving(host):
         await until(lambda: len(calls) > 1)
     assert "sweeping failed" in capsys.readouterr().out
+
+
+async def test_a_client_that_is_writing_reads_what_a_draining_server_says_last(target: Target) -> None:
+    """A call whose write fails gives no more frames, so the server ends it only once its client has."""
+    host = make_host(target, peers="one.example:1")
+    running = await start(host)
+    async with channel_to(running) as channel:
+        peer = Peer(channel)
+        await peer.open(memory=False)
+        await running.drain(30.0)
+        for _ in range(20):  # crosses with the last word, which has arrived by the end
+            await peer.send(ack=pb.Ack(committed=0))
+            await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
+        closing = asyncio.create_task(running.close())
+        await peer.done()
+        assert peer.go_away is not None
+        assert list(peer.go_away.servers) == ["one.example:1"]
+        await closing

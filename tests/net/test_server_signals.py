@@ -20,6 +20,7 @@ from moa_server.access.key_file import changing
 from moa_server.app import serve
 from moa_server.engine.stepper import Work
 from moa_server.engine.thread.inference_thread import InferenceThread
+from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import UnavailableError
@@ -74,14 +75,14 @@ async def test_a_reload_ends_nothing_and_a_second_sigterm_ends_the_grace(target:
             await Peer(channel).open()
         refusal = error_from_rpc(caught.value)
         assert isinstance(refusal, UnavailableError)
-        assert refusal.servers == ("one.example:1", "[2001:db8::1]:2")
+        assert refusal.servers == ("[2001:db8::1]:2", "one.example:1")
         assert waiting.go_away is None
         assert not life.done()
         os.kill(os.getpid(), signal.SIGTERM)
         await waiting.done()
         assert waiting.verdicts[-1].finish == pb.FINISH_DRAINING
         assert waiting.go_away is not None
-        assert list(waiting.go_away.servers) == ["[2001:db8::1]:2", "one.example:1"]  # others go elsewhere
+        assert list(waiting.go_away.servers) == ["one.example:1", "[2001:db8::1]:2"]  # others go elsewhere
         await life
 
 
@@ -116,7 +117,10 @@ async def test_a_forward_that_hangs_does_not_hold_up_the_end(target: Target, mon
         await asyncio.to_thread(stepper.thread.join)  # while there is a loop that it can report to
 
 
-async def test_a_client_that_ignores_its_goaway_does_not_hold_up_the_end(target: Target) -> None:
+async def test_a_client_that_ignores_its_goaway_does_not_hold_up_the_end(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunningServer.close, "__defaults__", (0.1,))  # else it is waited for
     async with serving_until_signalled(make_host(target, grace_seconds=0.0)) as (channel, life):
         peer = Peer(channel)
         await peer.open()

@@ -46,7 +46,7 @@ class ScriptedServer(Server):
         await self.may_answer.wait()
         if self.failure is not None:
             raise self.failure
-        self.served = self.description
+        self.served, self.named = self.description, tuple(self.description.servers)
         self.has_answered.set()
         return self.description
 

@@ -115,11 +115,11 @@ class Form(Protocol[ShownProgress]):
 
 
 AnswerForm: TypeAlias = Form[AnswerProgress]  # of one answer
-ChoicesForm: TypeAlias = Form[ChoicesProgress]  # of several answers to one question
+ChoicesForm: TypeAlias = Form[ChoicesProgress]  # of several answers
 
 
-class Asked(Protocol):
-    """A request for an answer."""
+class AskedAnswer(Protocol):
+    """A request for an answer, or for several."""
 
     @property
     def model(self) -> str:
@@ -134,14 +134,6 @@ class Asked(Protocol):
     @property
     def unverified(self) -> Literal["end", "fail"] | None:
         """What becomes of an answer that the server does not verify in time; None: as the daemon is set."""
-        ...
-
-    def prompt(self, model: ServedModel) -> Prompt:
-        """What the model is asked. Takes a while.
-
-        Raises:
-            RequestError: the model cannot be asked this.
-        """
         ...
 
     def options(self, defaults: SamplingDefaults, vocab_size: int) -> AnswerOptions:
@@ -165,18 +157,38 @@ class Asked(Protocol):
         ...
 
 
-class AskedChoices(Asked, Protocol):
-    """A request that may ask for several answers to its question."""
+class Asked(AskedAnswer, Protocol):
+    """A request for one answer."""
+
+    def prompt(self, model: ServedModel) -> Prompt:
+        """What the model is asked. Takes a while.
+
+        Raises:
+            RequestError: the model cannot be asked this.
+        """
+        ...
+
+
+class AskedChoices(AskedAnswer, Protocol):
+    """A request that may ask several questions, and for several answers to each."""
 
     @property
     def n(self) -> int:
-        """How many."""
+        """How many answers to each question."""
+        ...
+
+    def prompts(self, model: ServedModel) -> Sequence[Prompt]:
+        """What the model is asked; at least one question. Takes a while.
+
+        Raises:
+            RequestError: the model cannot be asked this.
+        """
         ...
 
     def choices_form(self, headers: Sequence[AnswerHeader], parts: Sequence[AnswerParts | None]) -> ChoicesForm:
         """How several answers are sent.
 
         Args:
-            headers, parts: of each answer, as for `form`.
+            headers, parts: of each answer, as for `form`; those to one question follow one another.
         """
         ...

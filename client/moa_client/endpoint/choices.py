@@ -1,6 +1,6 @@
-"""Several answers to one question, followed as one: they begin together, and one that fails ends all.
+"""Several answers to one question or more, followed as one: they begin together, and one that fails ends all.
 
-The server reads their question once, because conversations that begin alike share what was read of it.
+The server reads a question once, because conversations that begin alike share what was read of it.
 """
 
 from __future__ import annotations

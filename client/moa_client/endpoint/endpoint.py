@@ -23,7 +23,7 @@ from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_slots import MOST_WAITING, AnswerSlots
 from moa_client.endpoint.answer_source import AnswerSource, Embeddings, OneAnswer, ServedModel
 from moa_client.endpoint.answering import Answering
-from moa_client.endpoint.asked import AnswerHeader, AnyProgress, Asked, AskedChoices, Form, Prompt
+from moa_client.endpoint.asked import AnswerHeader, AnyProgress, Asked, AskedAnswer, AskedChoices, Form, Prompt
 from moa_client.endpoint.choices import ChoicesAnswering, choice_seed
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.endpoint.response import KEEP_ALIVE_SECONDS, Following, StreamedResponse, WholeResponse
@@ -130,12 +130,12 @@ class Endpoint:
         Raises:
             RequestError: it cannot be answered.
         """
-        question = await self._question(asked, request)
-        header, parts, start = self._prepare(question, asked)
-        return self._response(asked, start, asked.form(header, parts))
+        model = await self.model(asked.model)
+        prompt = await asyncio.to_thread(asked.prompt, model)
+        return self._answer(self._question(model, prompt, asked, request), asked)
 
     async def choices(self, asked: AskedChoices, request: Request) -> Response:
-        """The answers to a request: as many as it asks for.
+        """The answers to a request: as many as it asks for, to each of its questions.
 
         Args:
             request: as it came, for the span that it is part of.
@@ -143,17 +143,20 @@ class Endpoint:
         Raises:
             RequestError: it cannot be answered.
         """
-        if asked.n == 1:
-            return await self.answer(asked, request)
-        question = await self._question(asked, request)
-        headers, parts, starts = zip(
-            *(self._prepare(question.choice(index), asked) for index in range(asked.n)), strict=True
-        )
+        model = await self.model(asked.model)
+        prompts = await asyncio.to_thread(asked.prompts, model)
+        questions = [self._question(model, prompt, asked, request) for prompt in prompts]
+        choices = [question.choice(index) for question in questions for index in range(asked.n)]
+        if len(choices) == 1:
+            return self._answer(choices[0], asked)
+        headers, parts, starts = zip(*(self._prepare(choice, asked) for choice in choices), strict=True)
         return self._response(asked, partial(ChoicesAnswering, starts), asked.choices_form(headers, parts))
 
-    async def _question(self, asked: Asked, request: Request) -> Question:
-        model = await self.model(asked.model)
-        prompt = await asyncio.to_thread(asked.prompt, model)
+    def _answer(self, question: Question, asked: AskedAnswer) -> Response:
+        header, parts, start = self._prepare(question, asked)
+        return self._response(asked, start, asked.form(header, parts))
+
+    def _question(self, model: ServedModel, prompt: Prompt, asked: AskedAnswer, request: Request) -> Question:
         options = asked.options(model.sampling, model.vocab_size)
         if prompt.constraint is not None:
             options = replace(options, constraint=prompt.constraint)
@@ -163,7 +166,7 @@ class Endpoint:
         )
 
     def _prepare(
-        self, question: Question, asked: Asked
+        self, question: Question, asked: AskedAnswer
     ) -> tuple[AnswerHeader, AnswerParts | None, Callable[..., Answering]]:
         """What is known of an answer before it begins, its parts, and what begins it."""
         model, prompt, options = question.model, question.prompt, question.options
@@ -199,7 +202,9 @@ class Endpoint:
         start = partial(Answering, begin if prompt.is_answered else None, progress, self._slots, repeat)
         return question.header, parts, start
 
-    def _response(self, asked: Asked, start: Callable[[], Following[AnyProgress]], form: Form[AnyProgress]) -> Response:
+    def _response(
+        self, asked: AskedAnswer, start: Callable[[], Following[AnyProgress]], form: Form[AnyProgress]
+    ) -> Response:
         if not asked.stream:
             return WholeResponse(start, self._closing, form)
         return StreamedResponse(start, self._closing, form, self._settings.keep_alive_seconds)

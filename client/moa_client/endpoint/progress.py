@@ -212,7 +212,7 @@ def _untold() -> UnavailableError:
 
 @dataclass(frozen=True, slots=True)
 class ChoicesProgress:
-    """Several answers to one question, of which all must succeed."""
+    """Several answers, of which all must succeed."""
 
     answers: Sequence[AnswerProgress]
 

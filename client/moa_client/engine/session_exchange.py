@@ -11,9 +11,8 @@ import time
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MoaError, NoFormsError, ProtocolError, RateLimitError, UnavailableError
+from moa_shared.errors import MoaError, NoFormsError, ProtocolError, RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Memory, Verdict
 
@@ -409,11 +408,6 @@ class SessionExchange:
                         self.sender.credit(taken)
                 case Beat():
                     self._on_beat(message, now)
-                case _ if message.reason != IDLE:
-                    reason = message.reason or "it is shutting down"
-                    availability.error = UnavailableError(
-                        f"The server is going away: {reason}.", hint="Ask again, or try another server."
-                    )
 
     def _on_verdict(self, verdict: Verdict, now: float) -> None:
         if verdict.finish is Finish.DRAINING:

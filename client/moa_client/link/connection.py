@@ -298,8 +298,11 @@ class ServerConnection:
             frame = await stream.receive()
             self._rests = frame.HasField("go_away") and frame.go_away.reason == IDLE
             self._was_useful |= not self._rests
-            if frame.HasField("go_away") and not self._rests:
-                self.dialer.on_go_away(frame.go_away.servers)
+            if frame.HasField("go_away"):
+                if not self._rests:
+                    self.dialer.on_go_away(frame.go_away.servers)
+                reason = frame.go_away.reason or "it is shutting down"
+                raise UnavailableError(f"The server is going away: {reason}.", hint="Ask again, or try another server.")
             if not self._leaving:
                 await self._room.acquire()
                 self._post(FrameReceived(number, frame))

@@ -193,7 +193,7 @@ class Dialer:
         self._is_lost = True
         server = self._server
         if self._must_renew or is_full(error) or isinstance(error, NoFormsError):
-            self._fleet.follow(server.named, server)
+            self._fleet.follow_named()
             self._fleet.look_names_up()
         self._why_lost = self._why_lost or (error.message if error is not None else "The former server is silent.")
         if isinstance(error, NoFormsError):

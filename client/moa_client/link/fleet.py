@@ -223,6 +223,11 @@ class Fleet:
         finally:
             self._hearing = None
 
+    def follow_named(self) -> None:
+        """Takes in the servers that any of these names, since the one that was lost may have known fewer."""
+        for each in tuple(self.servers):
+            self.follow(each.named, each)
+
     def follow(self, named: Sequence[str], namer: Server) -> None:
         """Takes in the servers that one of these has named to continue in its place, protected as it is.
 

@@ -23,14 +23,7 @@ class Beat:
     stamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class GoAway:
-    """The server will end the stream soon; `reason` may be empty."""
-
-    reason: str
-
-
-ServerMessage = Verdict | Memory | Beat | GoAway
+ServerMessage = Verdict | Memory | Beat
 
 
 def is_beat(frame: pb.ServerFrame) -> bool:
@@ -60,8 +53,6 @@ class FrameReader:
             yield memory_from_proto(frame.memory)
         elif kind == "beat":
             yield Beat(frame.beat.stamp)
-        elif kind == "go_away":
-            yield GoAway(frame.go_away.reason)
 
 
 def make_open(

@@ -1,4 +1,4 @@
-"""Calls without a state to resume: one that a cut ends is made again, to a server that has the model."""
+"""Calls without a state to resume: one that a cut ends is made again, to any server of the fleet that has the model."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ async def call_best(fleet: Fleet, needs: pb.Identity, call: Callable[[Server], A
             return await call(server)
         except UnavailableError:
             server.avoid(seconds)
+            fleet.follow_named()
             until = until or loop.time() + seconds
             if loop.time() + RETRY_SECONDS > until:
                 raise

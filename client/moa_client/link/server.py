@@ -79,6 +79,7 @@ class Server:
         self.security = security
         self.traffic = StreamTraffic()  # of downloads, and of streams that are not counted by themselves
         self.served: pb.DescribeResponse | None = None  # the newest description
+        self.named: tuple[str, ...] = ()  # others of its fleet, HOST:PORT, as it has said last
         self.error: MoaError | None = None  # why the newest attempt to ask it has failed
         self.described_at = time.monotonic()  # or made
         self.rtt_ms: float | None = None  # a round trip, measured
@@ -87,11 +88,6 @@ class Server:
         self._avoid_until = 0.0
         self._failed_channel: int | None = None
         self._channel = ServerChannel(address, security, self.label)
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """Others of its fleet, HOST:PORT, as it has said."""
-        return successors_among(self.served.servers) if self.served is not None else ()
 
     def peer(self, address: str) -> Server:
         """Another server, protected as this one is.
@@ -175,7 +171,7 @@ class Server:
             self.first_rtt_ms = 1e3 * (self.described_at - began) / (DESCRIBE_ROUND_TRIPS + self.security.tls)
         clean_texts(served)
         check_protocol(served.protocol_version, PROTOCOL_VERSION)
-        self.served = served
+        self.served, self.named = served, successors_among(served.servers)
         return served
 
     async def ask(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
@@ -352,6 +348,7 @@ class Server:
         except BaseException:
             stream.cancel()
             raise
+        self.named = successors_among(frame.opened.servers) or self.named
         return stream, frame.opened
 
 

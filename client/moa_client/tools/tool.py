@@ -23,7 +23,8 @@ MOST_SCHEMA = 1 << 16  # bytes of one tool's
 MOST_SCHEMAS = 3 << 16  # bytes of all together: they fit into one constraint with the markup around them
 _FEWER = "Offer fewer tools at a time."
 _AS_MADE = "Send calls back as the model made them, and none that was cut."
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MOST_NAME = 128  # characters, as Anthropic has it; OpenAI has 64
+_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{MOST_NAME}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Tool:
         if not is_name(self.name):
             raise ConfigError(
                 f"The tool's name {self.name[:80]!r} cannot be used.",
-                hint="Use 1 to 64 of the characters a-z, A-Z, 0-9, _ and -.",
+                hint=f"Use 1 to {MOST_NAME} of the characters a-z, A-Z, 0-9, _ and -.",
             )
         if len(self.description) > MOST_DESCRIPTION:
             raise ConfigError(

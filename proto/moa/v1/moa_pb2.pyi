@@ -410,7 +410,7 @@ class Open(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., resume_token: _Optional[bytes] = ..., tokens: _Optional[_Iterable[int]] = ..., reused_state: _Optional[bool] = ..., run_ahead: _Optional[bool] = ..., memory_from: _Optional[int] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., client_version: _Optional[str] = ..., credit_bytes: _Optional[int] = ..., server_drafts: _Optional[bool] = ..., thin_memory: _Optional[_Union[ThinMemory, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint", "new_execution", "server_drafts", "thin_memory")
+    __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint", "new_execution", "server_drafts", "thin_memory", "servers")
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
@@ -419,6 +419,7 @@ class Opened(_message.Message):
     NEW_EXECUTION_FIELD_NUMBER: _ClassVar[int]
     SERVER_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     THIN_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     resume_token: bytes
     cached_tokens: int
     codec: Codec
@@ -427,7 +428,8 @@ class Opened(_message.Message):
     new_execution: NewExecution
     server_drafts: bool
     thin_memory: bool
-    def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ..., new_execution: _Optional[_Union[NewExecution, _Mapping]] = ..., server_drafts: _Optional[bool] = ..., thin_memory: _Optional[bool] = ...) -> None: ...
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ..., new_execution: _Optional[_Union[NewExecution, _Mapping]] = ..., server_drafts: _Optional[bool] = ..., thin_memory: _Optional[bool] = ..., servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class NewExecution(_message.Message):
     __slots__ = ("fingerprint", "execution", "end_of_text")

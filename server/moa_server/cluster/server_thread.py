@@ -135,6 +135,7 @@ class ServerThread:
     async def _drain(self, grace_seconds: float) -> None:
         running = self._started.result()
         log.info("draining", sessions=len(running.host.services.registry))
+        await self._beat(running)  # clients are told of those, too, that have come since the last one
         draining = asyncio.ensure_future(running.drain(grace_seconds))
         await asyncio.sleep(0)  # it drains from here on, as the beat says
         await self._beat(running)

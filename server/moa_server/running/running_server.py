@@ -19,13 +19,13 @@ from moa_server.running.addresses import host_port
 from moa_server.running.service_manager import ServiceManager
 from moa_server.service.health import Health
 from moa_server.service.host import Host
+from moa_server.service.lifecycle import LAST_WORD_SECONDS
 
 if TYPE_CHECKING:
     from moa_server.tls.listener import TlsListener
 
 log = structlog.get_logger()
 
-LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
 SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
 
 
@@ -80,7 +80,7 @@ class RunningServer:
                 await self.host.lifecycle.drained()
 
     async def close(self, seconds: float = LAST_WORD_SECONDS) -> None:
-        """Ends all running answers and calls within `seconds`."""
+        """Ends all running answers, and all calls once their clients have read that, within `seconds`."""
         self.host.lifecycle.end_answers()
         await self._server.stop(seconds)
         self.host.services.close_sessions()

@@ -15,6 +15,7 @@ from typing import Any
 from moa_shared.models import ModelFiles, resolve
 
 HERE = Path(__file__).parent
+BATCH = 2  # texts in a request
 
 
 def evaluate(files: ModelFiles, url: str | None, limit: int | None) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def _endpoint(files: ModelFiles, url: str) -> Any:
         tokenizer=str(files.tokenizer),
         tokenizer_backend="huggingface",
         num_concurrent=4,
+        batch_size=BATCH,
         max_length=files.config["max_position_embeddings"],
     )
 

@@ -102,7 +102,7 @@ MESSAGE_FIELDS = (
 )
 TOOL_FIELDS = (
     Parameter("type", MESSAGES, "refused", _NO_TOOLS, ("custom",)),
-    Parameter("name", MESSAGES, "used", "1 to 64 of the characters a-z, A-Z, 0-9, _ and -."),
+    Parameter("name", MESSAGES, "used", "1 to 128 of the characters a-z, A-Z, 0-9, _ and -."),
     Parameter("description", MESSAGES, "used", "What the model is told of it."),
     Parameter("input_schema", MESSAGES, "used", "Enforced where a call is required, `strict` or not."),
     Parameter("strict", MESSAGES, "ignored", "See `input_schema`."),

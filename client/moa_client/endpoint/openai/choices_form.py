@@ -1,4 +1,4 @@
-"""Several answers to one question as OpenAI's API has them: `choices` of one object, or of one stream's chunks. Pure.
+"""Several answers as OpenAI's API has them: `choices` of one object, or of one stream's chunks. Pure.
 
 State: which of them have ended in the stream.
 """

@@ -29,7 +29,7 @@ class OpenAiForm:
     State: what its stream has sent.
 
     Args:
-        index: of the answer among those to its question.
+        index: of the answer among those of its response.
         with_usage: the last chunk says how many tokens there were.
         with_provisional: chunks also have the text that the server may take back.
     """
@@ -173,7 +173,7 @@ class OpenAiForm:
         }
 
     def _usage(self, answers: Sequence[AnswerProgress]) -> Fields:
-        """How many tokens there were; those of the question count once."""
+        """How many tokens there were; those of a question count once."""
         prompt, tokens = self._header.prompt_tokens, sum(answer.completion_tokens for answer in answers)
         usage: Fields = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         reasoning = [each.reasoning_tokens for each in answers if each.reasoning_tokens is not None]

@@ -24,7 +24,7 @@ PARAMETERS = (
         "used",
         "Roles `system`, `developer`, `user`, `assistant`, `tool`; text only; the last is not from `assistant`.",
     ),
-    Parameter("prompt", TEXT, "used", "One text, or the ids of its tokens."),
+    Parameter("prompt", TEXT, "used", "One text, or the ids of its tokens; or a list of several: see below."),
     Parameter("stream", ALL, "used", "Server-sent events, as the text is committed."),
     Parameter("stream_options", BOTH, "used", "`include_usage`; `include_obfuscation` only as false."),
     Parameter(
@@ -52,7 +52,7 @@ PARAMETERS = (
     ),
     Parameter("loop_guard", ALL, "used", "true if absent: an answer that only repeats itself is ended."),
     Parameter("seed", ALL, "used", "-2^63 to 2^64 - 1; if absent a random one, which the response has as `moa.seed`."),
-    Parameter("n", BOTH, "used", "1 to 8 answers, 1 if absent: see below."),
+    Parameter("n", BOTH, "used", "1 to 8 answers to each question, 1 if absent: see below."),
     Parameter("max_completion_tokens", CHAT, "used", "At least 1; absent: as the context allows."),
     Parameter(
         "max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it; 0 only with `echo`."

@@ -101,6 +101,11 @@ class AnswerRequest(RequestFields):
         return self.moa.unverified
 
     @property
+    def answers(self) -> int:
+        """How many answers it asks for in all."""
+        return self.n
+
+    @property
     def most_tokens(self) -> int:
         """Of the answer; 0: as the context allows."""
         return self.max_tokens or 0
@@ -172,8 +177,9 @@ class AnswerRequest(RequestFields):
         raise NotImplementedError
 
     def choices_form(self, headers: Sequence[AnswerHeader], parts: Sequence[AnswerParts | None]) -> OpenAiChoicesForm:
-        """How several answers are sent: in a response of one id."""
-        same = [replace(headers[0], seed=header.seed) for header in headers]
+        """How several answers are sent: in a response of one id, of whose usage each question is a part once."""
+        tokens = sum(header.prompt_tokens for header in headers[:: self.n])
+        same = [replace(headers[0], seed=header.seed, prompt_tokens=tokens) for header in headers]
         each = zip(same, parts, strict=True)
         return OpenAiChoicesForm([self.form(*answer, index) for index, answer in enumerate(each)])
 
@@ -189,7 +195,7 @@ class AnswerRequest(RequestFields):
             raise refused("moa.provisional", "only a request with stream: true may ask for it")
         if self.moa.logprobs is not None and self.likeliest is None:
             raise refused("moa.logprobs", "only a request with logprobs may ask for it")
-        if self.moa.provisional and self.n > 1:
+        if self.moa.provisional and self.answers > 1:
             raise refused("moa.provisional", "only a request for one answer may ask for it")
 
 
@@ -235,6 +241,10 @@ class ChatRequest(AnswerRequest):
         """What the model is asked."""
         return chat_prompt(conversation(self.messages), self.offer(), model, self.reasoning(), self.constraint())
 
+    def prompts(self, model: ServedModel) -> list[Prompt]:
+        """All that the model is asked: one question."""
+        return [self.prompt(model)]
+
     def form(self, header: AnswerHeader, parts: AnswerParts | None, index: int = 0) -> ChatForm:
         """How the answer is sent."""
         return ChatForm(header, parts, index, **self._stream_form)
@@ -272,15 +282,13 @@ class ChatRequest(AnswerRequest):
             raise refused("moa.provisional", "calls are not sent before they are verified: do not offer tools with it")
 
 
-def _one_prompt(value: object) -> object:
-    """The prompt, or the only one of a list of prompts."""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, list) and any(isinstance(each, str | list) for each in value):
-        raise PydanticCustomError("prompt", "expected one prompt: send several requests (lm-eval: batch_size=1)")
-    if not isinstance(value, str | list) or not value:
-        raise PydanticCustomError("prompt", "expected a text that is not empty, or the ids of its tokens")
-    return value
+def _several_prompts(value: object) -> object:
+    """The list of prompts, which may also be given as the only one of it."""
+    prompts = value if isinstance(value, list) and any(isinstance(each, str | list) for each in value) else [value]
+    if not all(isinstance(prompt, str | list) and prompt for prompt in prompts):
+        words = "expected a text that is not empty, or the ids of its tokens, or a list of several of these"
+        raise PydanticCustomError("prompt", words)
+    return prompts
 
 
 def _unless_false(value: object) -> object:
@@ -289,12 +297,16 @@ def _unless_false(value: object) -> object:
 
 
 class TextRequest(AnswerRequest):
-    """A request for the continuation of a text."""
+    """A request for the continuation of one text or more."""
 
-    text: Annotated[str | list[int], BeforeValidator(_one_prompt)] = Field(alias="prompt")
+    texts: Annotated[list[str | list[int]], BeforeValidator(_several_prompts)] = Field(alias="prompt")
     max_tokens: int | None = Field(None, ge=0, lt=1 << 31)
     echo: bool = False
     logprobs: Annotated[int | None, BeforeValidator(_unless_false)] = Field(None, ge=0, le=MOST_LIKELIEST)
+
+    @property
+    def answers(self) -> int:
+        return len(self.texts) * self.n
 
     @property
     def most_tokens(self) -> int:
@@ -304,17 +316,23 @@ class TextRequest(AnswerRequest):
     def likeliest(self) -> int | None:
         return self.logprobs
 
-    def prompt(self, model: ServedModel) -> Prompt:
-        """What the model is asked."""
+    def prompts(self, model: ServedModel) -> list[Prompt]:
+        """All that the model is asked."""
+        return [self._prompt(model, text) for text in self.texts]
+
+    def _prompt(self, model: ServedModel, text: str | list[int]) -> Prompt:
         is_answered = self.max_tokens != 0
-        if isinstance(self.text, str):
-            return Prompt(model.encode(self.text), text=self.text, is_repeated=self.echo, is_answered=is_answered)
-        if not all(0 <= token < model.vocab_size for token in self.text):
+        if isinstance(text, str):
+            return Prompt(model.encode(text), text=text, is_repeated=self.echo, is_answered=is_answered)
+        if not all(0 <= token < model.vocab_size for token in text):
             raise refused("prompt", f"expected ids of tokens from 0 to {model.vocab_size - 1}")
-        return Prompt(self.text, is_repeated=self.echo, is_answered=is_answered)
+        return Prompt(text, is_repeated=self.echo, is_answered=is_answered)
 
     def check(self) -> None:
         super().check()
+        if self.answers > MOST_CHOICES:
+            words = f"{self.answers} answers are asked for, {self.n} of each text, and at most {MOST_CHOICES} are given"
+            raise refused("prompt", f"{words}: send fewer texts at once (lm-eval: batch_size={MOST_CHOICES})")
         if self.max_tokens == 0 and not self.echo:
             raise refused("max_tokens", "only a request with echo: true may want no token")
 

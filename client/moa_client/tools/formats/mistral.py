@@ -14,10 +14,10 @@ from moa_client.tools.ids import mistral_id
 from moa_client.tools.reading.call_object import read_arguments, read_call_list, read_call_object
 from moa_client.tools.reading.calls import Calls
 from moa_client.tools.reading.steps import Steps, read_until, skip_space
-from moa_client.tools.tool import Tool, ToolCall
+from moa_client.tools.tool import MOST_NAME, Tool, ToolCall
 
 OPENING, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-MOST_HEAD = 128  # characters of a name and an id
+MOST_HEAD = MOST_NAME + 128  # characters of a name and an id
 
 
 class Mistral(ToolFormat):

@@ -1,7 +1,8 @@
 """One Converse stream: a state machine over client frames, and the session that it is attached to.
 
-State: AWAITING_OPEN, then OPEN until the stream ends. Invariants: every frame is handled without waiting, so a
-session's state changes only between frames and steps; a stream that ends without Bye leaves its session detached.
+State: AWAITING_OPEN, then OPEN until the stream ends; after a GoAway it is LEAVING until the client has read that.
+Invariants: every frame is handled without waiting, so a session's state changes only between frames and steps; a stream
+that ends without Bye leaves its session detached.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.observer import FrameBytes, Resume
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.admission.allowance import Allowance
-from moa_server.service.lifecycle import Lifecycle
+from moa_server.service.lifecycle import LAST_WORD_SECONDS, Lifecycle
 from moa_server.service.services import Services
 from moa_server.service.stream.frame_writer import FrameWriter
 from moa_server.service.stream.frames import check_lengths, check_order, parse
@@ -52,6 +53,7 @@ log = structlog.get_logger()
 class StreamState(Enum):
     AWAITING_OPEN = auto()
     OPEN = auto()
+    LEAVING = auto()  # the last word is said; it is the client that ends the stream
     ENDED = auto()
 
 
@@ -134,13 +136,16 @@ class ConverseStream:
     async def _write(self) -> None:
         await self._frame_writer.run()
         if self._reader is not None:
+            if self.state is StreamState.LEAVING:  # a client whose write fails meanwhile can read no more
+                await asyncio.wait((self._reader,), timeout=LAST_WORD_SECONDS)
             self._reader.cancel()
 
     # ------------------------------------------------------------ frames
 
     async def _take(self, data: bytes) -> None:
         """Checks a frame, compiles the form that a question in it asks for, and handles it."""
-        if self.state is StreamState.ENDED:
+        if self.state in (StreamState.LEAVING, StreamState.ENDED):
+            self._allowance.charge(len(data), 0)
             return  # crossed with our goodbye
         frame = parse(pb.ClientFrame, data, self._services.frame_bytes)
         kind = frame.WhichOneof("frame")
@@ -155,7 +160,7 @@ class ConverseStream:
 
     def _on_frame(self, frame: pb.ClientFrame, form: ConstrainedText | None) -> None:
         """Handles a frame; `form`: of the question in it, if it must have one."""
-        if self.state is StreamState.ENDED:
+        if self.state in (StreamState.LEAVING, StreamState.ENDED):
             return  # while the form was compiled
         match frame.WhichOneof("frame"):
             case "open":
@@ -400,7 +405,7 @@ class ConverseStream:
 
     def _go_away(self, token: bytes, reason: str, servers: Sequence[str] = ()) -> None:
         self._frame_writer.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason, servers=servers)))
-        self.state = StreamState.ENDED
+        self.state = StreamState.LEAVING
         self._frame_writer.close()
 
     def _free(self) -> None:

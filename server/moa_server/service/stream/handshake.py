@@ -169,6 +169,7 @@ class OpenHandshake:
             new_execution=self._services.served.new_execution(message.identity.execution),
             server_drafts=live.drafting.by_server,
             thin_memory=self._services.settings.thins_memory,
+            servers=self._lifecycle.fleet.names(),
         )
 
 

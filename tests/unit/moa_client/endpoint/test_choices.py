@@ -68,6 +68,36 @@ async def test_a_stream_has_the_index_of_each_piece_and_one_end() -> None:
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
+async def test_several_prompts_are_answered_in_their_order_and_each_counts_once() -> None:
+    source = ScriptedSource(its_seed)
+    prompts: list[list[int]] = [[1, 2, 3], [4]]
+    async with serving(source) as server, client_of(server.url) as client:
+        asked: dict[str, Any] = {"model": MODEL, "prompt": prompts, "seed": 5, "n": 2}
+        whole = await client.completions.create(**asked)
+        stream = await client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+        chunks = [chunk async for chunk in stream]
+    assert [list(answer.prompt) for answer in source.answers] == 2 * [[1, 2, 3], [1, 2, 3], [4], [4]]
+    assert [(each.index, each.text) for each in whole.choices] == [(0, "5 "), (1, "6 6 "), (2, "5 "), (3, "6 6 ")]
+    texts = ["", "", "", ""]
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        texts[choice.index] += choice.text
+    assert texts == [each.text for each in whole.choices]
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (4, 6, 10)
+    assert chunks[-1].usage == whole.usage
+
+
+async def test_several_texts_are_told_with_the_chances_of_their_tokens() -> None:
+    """As lm-eval asks for a batch: for no answer."""
+    async with serving(ScriptedSource()) as server, client_of(server.url) as client:
+        prompts = [[1, 2, 3], [4, 5]]
+        whole = await client.completions.create(model=MODEL, prompt=prompts, echo=True, max_tokens=0, logprobs=1)
+    told = [each.logprobs.token_logprobs if each.logprobs is not None else None for each in whole.choices]
+    assert told == [[None, -2.0, -3.0], [None, -5.0]]
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 0)
+
+
 async def test_calls_of_several_answers_have_ids_of_their_own() -> None:
     tools = [{"type": "function", "function": {"name": "now"}}]
     words = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'

@@ -169,10 +169,6 @@ def test_a_server_that_shuts_down_does_not_end_the_answer(session: Session) -> N
     session.ask()
     session.decide(4, finish=pb.FINISH_DRAINING)
     assert session.events() == [plainly_committed(4)]
-    session.connection.receive(go_away=pb.GoAway(reason="an update"))
-    session.handle()
-    assert session.availability.error is not None
-    assert session.availability.error.message == "The server is going away: an update."
 
 
 def test_frames_about_a_conversation_that_was_rewound_are_ignored(session: Session) -> None:

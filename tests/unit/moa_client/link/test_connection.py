@@ -195,12 +195,22 @@ async def test_a_server_that_is_full_is_left_alone_for_as_long_as_it_says(harnes
     assert (lost.retrying, harness.backoff.asked_for) == (True, [4.0])
 
 
+async def test_a_stream_is_left_and_another_one_opened_once_the_server_has_said_its_last_word(harness: Harness) -> None:
+    stream = await harness.opened()
+    stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason="an update")))
+    lost = await harness.next()
+    assert isinstance(lost, StreamLost)
+    assert lost.error.message == snapshot("The server is going away: an update.")
+    assert (lost.retrying, lost.broke, stream.is_cancelled) == (True, True, True)
+    await harness.opened()
+
+
 async def test_a_stream_that_the_server_ends_for_want_of_questions_is_not_opened_again(harness: Harness) -> None:
     stream = await harness.opened()
     stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason=IDLE)))
-    stream.incoming.put_nowait(LOST)
-    assert isinstance(await harness.next(), FrameReceived)
-    assert await harness.next() == StreamLost(1, LOST, retrying=False, broke=False, rests=True)
+    lost = await harness.next()
+    assert isinstance(lost, StreamLost)
+    assert (lost.retrying, lost.broke, lost.rests) == (False, False, True)
     await settled(lambda: not harness.connection.is_trying)
     await harness.opened()  # with the next question
 

@@ -108,6 +108,22 @@ async def test_a_server_that_goes_away_names_who_continues() -> None:
     await fleet.close()
 
 
+async def test_those_are_asked_too_that_another_server_had_named() -> None:
+    lost, named = ScriptedServer("lost"), Home()
+    named.description.load = 1.0
+    fleet = Fleet([lost, named])
+    await fleet.describe()
+    dialer = Dialer(fleet, PrefixHashes())
+    await dial(dialer)
+    assert dialer.address == lost.address
+    lost.fail()
+    named.fail()
+    dialer.on_lost(LOST, was_useful=True)
+    await dial(dialer)
+    assert dialer.address == named.other.address
+    await fleet.close()
+
+
 async def test_a_server_without_progress_is_avoided() -> None:
     home = Home()
     fleet, dialer = await served(home)

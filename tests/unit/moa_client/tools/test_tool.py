@@ -17,7 +17,13 @@ from tests.support.tool_calls import NOW, TOOLS, WEATHER
         (
             {"name": "get weather"},
             snapshot(
-                "The tool's name 'get weather' cannot be used. Use 1 to 64 of the characters a-z, A-Z, 0-9, _ and -."
+                "The tool's name 'get weather' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -."
+            ),
+        ),
+        (
+            {"name": "n" * 129},
+            snapshot(
+                "The tool's name 'nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -."
             ),
         ),
         (
@@ -41,7 +47,7 @@ def test_a_tool_that_cannot_be_used(fields: dict[str, Any], message: str) -> Non
         Tool(**fields)
 
 
-@pytest.mark.parametrize("name", ["a", "get_weather", "A-1", "x" * 64])
+@pytest.mark.parametrize("name", ["a", "get_weather", "A-1", "x" * 128])
 def test_names(name: str) -> None:
     assert Tool(name).name == name
 

@@ -93,12 +93,22 @@ def test_chances_are_told_where_they_are_asked_for() -> None:
 
 def test_a_prompt_may_be_repeated_without_an_answer() -> None:
     request = text_request({"prompt": [1, 2], "echo": True, "max_tokens": 0})
-    assert request.prompt(ScriptedSource()) == Prompt([1, 2], is_repeated=True, is_answered=False)
+    assert request.prompts(ScriptedSource()) == [Prompt([1, 2], is_repeated=True, is_answered=False)]
 
 
-@pytest.mark.parametrize("prompt", ["Once", ["Once"], [1, 2], [[1, 2]]])
-def test_a_prompt_is_a_text_or_tokens(prompt: object) -> None:
-    assert text_request({"prompt": prompt}).text in ("Once", [1, 2])
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [
+        ("Once", ["Once"]),
+        (["Once"], ["Once"]),
+        ([1, 2], [[1, 2]]),
+        ([[1, 2]], [[1, 2]]),
+        (["Once", "upon"], ["Once", "upon"]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+    ],
+)
+def test_a_prompt_is_a_text_or_tokens_or_several_of_these(prompt: object, texts: list[object]) -> None:
+    assert text_request({"prompt": prompt}).texts == texts
 
 
 def test_what_asks_for_nothing_special_is_accepted() -> None:
@@ -170,7 +180,7 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},
             snapshot(
-                "tools[0].function | invalid_value | tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 64 of the characters a-z, A-Z, 0-9, _ and -."
+                "tools[0].function | invalid_value | tools[0].function: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -."
             ),
         ),
         (
@@ -480,24 +490,34 @@ def test_what_cannot_be_done_is_refused_with_its_parameter(given: dict[str, Any]
         ({}, snapshot("prompt | missing_required_parameter | prompt is missing.")),
         (
             {"prompt": ""},
-            snapshot("prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens."),
-        ),
-        (
-            {"prompt": ["a", "b"]},
             snapshot(
-                "prompt | invalid_value | prompt: expected one prompt: send several requests (lm-eval: batch_size=1)."
+                "prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these."
             ),
         ),
         (
-            {"prompt": [[1], [2]]},
+            {"prompt": ["a", ""]},
             snapshot(
-                "prompt | invalid_value | prompt: expected one prompt: send several requests (lm-eval: batch_size=1)."
+                "prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these."
             ),
         ),
-        ({"prompt": [1.5]}, snapshot("prompt | invalid_value | prompt: expected a valid string.")),
+        (
+            {"prompt": [[1], [2], [3]], "n": 3},
+            snapshot(
+                "prompt | invalid_value | prompt: 9 answers are asked for, 3 of each text, and at most 8 are given: send fewer texts at once (lm-eval: batch_size=8)."
+            ),
+        ),
+        (
+            {"prompt": ["a", "b"], "stream": True, "moa": {"provisional": True}},
+            snapshot(
+                "moa.provisional | invalid_value | moa.provisional: only a request for one answer may ask for it."
+            ),
+        ),
+        ({"prompt": [1.5]}, snapshot("prompt[0] | invalid_value | prompt[0]: expected a valid string.")),
         (
             {"prompt": 5},
-            snapshot("prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens."),
+            snapshot(
+                "prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens, or a list of several of these."
+            ),
         ),
         ({"prompt": "a", "echo": 1}, snapshot("echo | invalid_value | echo: expected a valid boolean.")),
         (

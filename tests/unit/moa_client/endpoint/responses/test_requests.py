@@ -163,7 +163,7 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         (
             HI | {"tools": [{**TOOL, "name": "a b"}]},
             snapshot(
-                "tools[0] | invalid_value | tools[0]: The tool's name 'a b' cannot be used. Use 1 to 64 of the characters a-z, A-Z, 0-9, _ and -."
+                "tools[0] | invalid_value | tools[0]: The tool's name 'a b' cannot be used. Use 1 to 128 of the characters a-z, A-Z, 0-9, _ and -."
             ),
         ),
         (
