@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import io
 import os
@@ -143,7 +144,8 @@ def pytest_runtest_makereport(
         out = io.StringIO()
         for task in asyncio.tasks._all_tasks:  # type: ignore[attr-defined]  # the public one wants a loop that runs
             if not task.done():
-                task.print_stack(file=out)
+                with contextlib.suppress(TypeError):  # a frame may be between lines, and have the number of none
+                    task.print_stack(file=out)
         report.sections.append(("tasks", out.getvalue()))
     return report
 

@@ -296,9 +296,10 @@ class ServerConnection:
     async def _read(self, stream: Stream, number: int) -> NoReturn:
         while True:
             frame = await stream.receive()
-            self._rests = frame.HasField("go_away") and frame.go_away.reason == IDLE
-            self._was_useful |= not self._rests
-            if frame.HasField("go_away"):
+            is_last = frame.HasField("go_away")
+            self._rests = is_last and frame.go_away.reason == IDLE
+            self._was_useful |= not is_last
+            if is_last:
                 if not self._rests:
                     self.dialer.on_go_away(frame.go_away.servers)
                 reason = frame.go_away.reason or "it is shutting down"
