@@ -195,13 +195,20 @@ async def test_a_server_that_is_full_is_left_alone_for_as_long_as_it_says(harnes
     assert (lost.retrying, harness.backoff.asked_for) == (True, [4.0])
 
 
-async def test_a_stream_is_left_and_another_one_opened_once_the_server_has_said_its_last_word(harness: Harness) -> None:
+@pytest.mark.parametrize("is_useful", [True, False])
+async def test_a_stream_is_left_and_another_one_opened_once_the_server_has_said_its_last_word(
+    harness: Harness, is_useful: bool
+) -> None:
+    """One that says nothing else has to wait for the next stream, as a server that does not open any."""
     stream = await harness.opened()
+    if is_useful:
+        stream.incoming.put_nowait(pb.ServerFrame(verdict=pb.Verdict(tokens=[1])))
+        assert isinstance(await harness.next(), FrameReceived)
     stream.incoming.put_nowait(pb.ServerFrame(go_away=pb.GoAway(reason="an update")))
     lost = await harness.next()
     assert isinstance(lost, StreamLost)
     assert lost.error.message == snapshot("The server is going away: an update.")
-    assert (lost.retrying, lost.broke, stream.is_cancelled) == (True, True, True)
+    assert (lost.retrying, lost.broke, stream.is_cancelled) == (True, is_useful, True)
     await harness.opened()
 
 
