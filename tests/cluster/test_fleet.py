@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import stat
@@ -80,7 +81,9 @@ async def test_a_replica_of_another_level_is_refused_by_name_and_the_others_stay
 
 async def test_only_this_machine_and_user_reach_ray(fleet: Fleet) -> None:
     head = fleet.head
-    replicas = {each["process"] for each in fleet.status()["replicas"]}
+    code, out, err = fleet.command("status", "--json")
+    assert code == 0, err
+    replicas = {each["process"] for each in json.loads(out)["replicas"]}
     others = set(head.processes()) - replicas
     assert {host_of(address) for address in listening(others)} == {"127.0.0.1"}
     assert stat.S_IMODE(os.stat(head.folder).st_mode) == 0o700

@@ -20,7 +20,7 @@ from moa_server.access.key_file import changing
 from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, RateLimitError
 
 from tests.cluster.asking import one_text
-from tests.cluster.conftest import Fleet
+from tests.cluster.conftest import Fleet, bring_up
 from tests.cluster.holder import Holder
 from tests.net.server_peer import Peer
 from tests.support.certificates import Authority
@@ -79,8 +79,9 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def guarded(operator: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """Another fleet on the Ray of all tests."""
+    bring_up(operator)
     folder = tmp_path_factory.mktemp("guarded")
     authority = Authority()
     certificate, private_key = authority.issue().write(folder)
@@ -89,15 +90,15 @@ def guarded(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with changing(folder / "keys.toml") as book:
         book[0] = KeyBook.of(entries)
     options = (
-        "--name", NAME, "--cpus", 0.25,
+        "--name", NAME, "--port", 0, "--cpus", 0.25,
         "--tls-cert", certificate, "--tls-key", private_key, "--keys-file", folder / "keys.toml",
     )  # fmt: skip
-    code, _, err = fleet.command(*fleet.up(*options))
+    code, _, err = operator.command(*operator.up(*options))
     try:
         assert code == 0, err
-        yield Guarded(fleet, options, authority.write(folder), keys, folder / "keys.toml")
+        yield Guarded(operator, options, authority.write(folder), keys, folder / "keys.toml")
     finally:
-        fleet.command("down", "--name", NAME)
+        operator.command("down", "--name", NAME)
 
 
 async def test_a_client_with_a_key_and_the_authority_gets_the_same_text_from_both(guarded: Guarded) -> None:

@@ -62,8 +62,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, sub
     token.write_text("0123456789abcdef" * 4)
     address = f"{NODES[0]}:{free_port()}"
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_ADDRESS": address}
-    fleet = Fleet(folder, save_tiny_model(folder / "tiny", max_position_embeddings=1024), access)
+    fleet = Fleet(folder, save_tiny_model(folder / "tiny", max_position_embeddings=1024), ray=access)
     with ExitStack() as started:
+        started.callback(fleet.leave)
         short = started.enter_context(TemporaryDirectory(prefix="moa-nodes-", dir="/tmp"))  # Ray's sockets lie below
         port = address.rpartition(":")[2]
         head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={short}")

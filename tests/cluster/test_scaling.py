@@ -24,7 +24,7 @@ def alone(fleet: Fleet) -> Iterator[str]:
     """The address of the one replica of another fleet, which has room for eight answers."""
     code, out, err = fleet.command(
         *fleet.up(
-            "--name", NAME, "--min-replicas", 1, "--max-replicas", 3, "--cpus", 0.25, "--max-streams", 8,
+            "--name", NAME, "--port", 0, "--min-replicas", 1, "--max-replicas", 3, "--cpus", 0.25, "--max-streams", 8,
             "--upscale-seconds", 1, "--downscale-seconds", 5, "--peer-requests-per-minute", 0,
         )
     )  # fmt: skip

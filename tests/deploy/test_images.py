@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from moa_kernels.library import variant_name
 
 from tests.deploy.bill import LIST, installed, named
 from tests.deploy.containers import running
@@ -32,6 +33,12 @@ def test_an_image_is_bare(images: Engine, image: str) -> None:
     looked = f"for each in {' '.join(COMPILERS)}; do command -v $each; done; python -c 'import torch' 2>/dev/null && echo torch"
     found = images.once(image, "-c", looked, options=["--entrypoint", "/bin/sh"], check=False)
     assert found.stdout == ""
+
+
+@pytest.mark.parametrize("image", ["server", "client"])
+def test_an_image_computes_with_the_kernels_that_were_chosen(images: Engine, image: str) -> None:
+    said = images.once(image, "-m", "moa_kernels", options=["--entrypoint", "/opt/moa/bin/python"]).stdout
+    assert said.startswith(f"Kernels: {variant_name()} ")
 
 
 @pytest.mark.parametrize("image", ["server", "client", "netsim"])

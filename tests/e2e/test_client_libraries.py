@@ -95,7 +95,6 @@ def test_openai_agents(endpoints: Endpoints) -> None:
         """The cities that the tool was asked for, the answer, and what has happened before it."""
         cities: list[str] = []
 
-        @function_tool
         def get_weather(city: str) -> str:
             """The weather of a city."""
             cities.append(city)
@@ -104,9 +103,8 @@ def test_openai_agents(endpoints: Endpoints) -> None:
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
             settings = ModelSettings(temperature=0, max_tokens=60, tool_choice="required", parallel_tool_calls=False)
             model = OpenAIResponsesModel("default", client)
-            agent = Agent(
-                "Weather", instructions="Be brief.", model=model, model_settings=settings, tools=[get_weather]
-            )
+            tools = [function_tool(get_weather)]
+            agent = Agent("Weather", instructions="Be brief.", model=model, model_settings=settings, tools=tools)
             run = Runner.run_streamed(agent, QUESTION)
             kinds = [event.name async for event in run.stream_events() if event.type == "run_item_stream_event"]
             return cities, str(run.final_output), [str(kind) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Training in two processes on a CPU, as on two nodes: what one process would learn with the rows of both."""
+"""Training in two processes on a CPU, by torchrun and as on two nodes: what one process would learn with the rows of both."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.run_state import NAME as STATE
 from moa_training.settings import load_fit_settings
 
-from tests.support.programs import environment
+from tests.support.forked import forked
+from tests.support.programs import environment, free_port
 from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
 pytestmark = pytest.mark.torch
@@ -27,13 +29,33 @@ pytestmark = pytest.mark.torch
 LOSSES = ("total", "cross_entropy", "feature", "state", "agreement", "gradient_norm", "tokens")
 
 
-def start_two(config: Path, cache: Path) -> subprocess.Popen[str]:
+def variables(cache: Path) -> dict[str, str]:
+    return environment("proto", "shared", "kernels", "training", ACCELERATE_USE_CPU="1", MOA_CACHE_DIR=str(cache))
+
+
+def start_by_torchrun(config: Path, cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
          "-m", "moa_training.cli", "fit", str(config)],
-        env=environment("proto", "shared", "kernels", "training", ACCELERATE_USE_CPU="1", MOA_CACHE_DIR=str(cache)),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=variables(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
+
+
+def train_on_two_nodes(config: Path, cache: Path, folder: Path) -> tuple[str, str]:
+    """Trains to the end, in processes that know each other by the variables of torch: what they print and report."""
+    group = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    logs = [folder / f"node-{rank}.log" for rank in range(2)]
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                forked("moa_training.cli", ["fit", str(config)], {**variables(cache), **group, "RANK": str(rank)}, log)
+            )
+            for rank, log in enumerate(logs)
+        ]
+        out = "".join([node.out.read() for node in nodes])
+        errors = "".join([log.read_text() for log in logs])
+        assert [node.wait() for node in nodes] == [0, 0], errors[-3000:]
+    return out, errors
 
 
 def require_same_training(folder: Path, other: Path) -> None:
@@ -68,7 +90,7 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
         path.write_text(text if folder == two else text.replace("batch_rows = 2", "batch_rows = 4"))
     TrainingRun(load_fit_settings(one / "fit.toml"), SilentProgress()).train()
 
-    with start_two(two / "fit.toml", tmp_path / "cache") as interrupted:
+    with start_by_torchrun(two / "fit.toml", tmp_path / "cache") as interrupted:
         assert interrupted.stderr is not None
         assert any("training: 25 %" in line for line in interrupted.stderr)
         os.killpg(interrupted.pid, signal.SIGINT)
@@ -78,9 +100,7 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
     assert (two / "out" / STATE).is_file()
     shutil.copytree(two / "out", continued / "out")
 
-    with start_two(two / "fit.toml", tmp_path / "cache") as resumed:
-        out, errors = resumed.communicate(timeout=200)
-    assert resumed.returncode == 0, errors[-3000:]
+    out, errors = train_on_two_nodes(two / "fit.toml", tmp_path / "cache", tmp_path)
     assert "Going on from update" in errors
     assert out.count(DRAFTER) == 1  # one of them writes and speaks
     assert "Warning" not in errors

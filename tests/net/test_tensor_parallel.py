@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +36,7 @@ from tests.net.client_talk import Screen, watch
 from tests.net.fleet_servers import WAITING
 from tests.net.server_peer import VOCAB, Peer, generate, plain_text, row_of
 from tests.net.test_server_converse import answer_in_rounds
+from tests.support.forked import ForkedProgram, forked
 from tests.support.messages import steady
 from tests.support.programs import PATIENCE, environment, free_port
 from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter
@@ -49,14 +50,13 @@ PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=16, ignore_end_of_text=True)
 SAMPLED = AnswerSettings(Sampling(temperature=0.9, top_p=0.95, seed=11), max_tokens=16, ignore_end_of_text=True)
 LONG = AnswerSettings(max_tokens=110, ignore_end_of_text=True)
-SUCCESSOR = "other.example:1"
 
 
 @dataclass(frozen=True)
 class Replica:
     """The processes of a replica, rank 0 first, and where it serves."""
 
-    processes: list[subprocess.Popen[str]]
+    processes: list[ForkedProgram]
     errors: list[Path]
     address: str
 
@@ -65,7 +65,7 @@ class Replica:
         return grpc.aio.insecure_channel(self.address)
 
     def ends(self) -> list[int]:
-        return [process.wait(PATIENCE) for process in self.processes]
+        return [process.wait() for process in self.processes]
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +83,10 @@ def alone() -> TorchTarget:
     return TorchTarget(torch_model(**CHANGES))
 
 
-def command(files: Path, *options: str) -> list[str]:
+def arguments(files: Path, *options: str) -> list[str]:
+    """Of the server."""
     return [
-        *("-m", "moa_server", "serve", str(files / "tiny"), "--drafter", str(files / "drafter")),
+        *("serve", str(files / "tiny"), "--drafter", str(files / "drafter")),
         *("--execution", "float32", "--port", "0", "--kv-bytes", "4000000", "--allow-ignore-end-of-text"),
         *("--log-format", "plain", "--log-level", "error", *options),
     ]
@@ -94,17 +95,8 @@ def command(files: Path, *options: str) -> list[str]:
 @contextmanager
 def serving_alone(files: Path, folder: Path) -> Iterator[str]:
     """A server of the same target in one process; gives its address."""
-    with (
-        (folder / "errors-alone").open("w") as errors,
-        subprocess.Popen(
-            [sys.executable, *command(files)], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().split()[-1]
-        finally:
-            process.kill()
+    with forked("moa_server", arguments(files), ENVIRONMENT, folder / "errors-alone") as process:
+        yield process.out.readline().split()[-1]
 
 
 @contextmanager
@@ -112,25 +104,21 @@ def sharing(files: Path, folder: Path, *options: str) -> Iterator[Replica]:
     """Two processes that share the target, as torchrun starts them; they are killed at the end."""
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     errors = [folder / f"errors-{rank}" for rank in range(2)]
-    processes = []
-    try:
-        for rank, path in enumerate(errors):
-            with path.open("w") as file:
-                variables = {**ENVIRONMENT, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                arguments = [sys.executable, *command(files, *options)]
-                processes.append(
-                    subprocess.Popen(arguments, env=variables, stdout=subprocess.PIPE, stderr=file, text=True)
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                forked(
+                    "moa_server",
+                    arguments(files, *options),
+                    {**ENVIRONMENT, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    path,
                 )
-        assert processes[0].stdout is not None
-        line = processes[0].stdout.readline()
+            )
+            for rank, path in enumerate(errors)
+        ]
+        line = processes[0].out.readline()
         assert line.startswith("serving tiny on "), errors[0].read_text()
         yield Replica(processes, errors, line.split()[-1])
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
 
 
 async def identity_of(channel: grpc.aio.Channel) -> pb.Identity:
@@ -196,35 +184,7 @@ async def _compare_a_conversation(
     await peer.bye()
 
 
-async def test_a_process_that_is_killed_ends_the_replica_and_sends_its_sessions_elsewhere(
-    files: Path, tmp_path: Path, alone: TorchTarget
-) -> None:
-    expected, _ = plain_text(alone, PROMPT, LONG)
-    with sharing(files, tmp_path, "--peers", SUCCESSOR) as replica:
-        async with replica.channel as channel:
-            identity = await identity_of(channel)
-            peer = Peer(channel)
-            await peer.open(identity=identity, run_ahead=True, memory=False)
-            await peer.ask(PROMPT, LONG)
-            await peer.verdict()
-            replica.processes[1].kill()
-            began = time.monotonic()
-            await peer.done()
-        assert Finish(peer.verdicts[-1].finish) is Finish.DRAINING
-        assert peer.go_away is not None
-        assert list(peer.go_away.servers) == [SUCCESSOR]
-        written = peer.tokens[len(PROMPT) :]
-        assert written == expected[: len(written)]
-        assert len(written) < len(expected)
-        assert replica.ends() == [69, -signal.SIGKILL]
-        assert time.monotonic() - began < PATIENCE / 2
-        assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
-            "Error: The process of rank 1 is gone (its connection is closed). "
-            "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
-        )
-
-
-async def test_an_answer_goes_on_at_a_server_of_one_process_when_a_rank_is_killed(
+async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_elsewhere(
     files: Path, tmp_path: Path, alone: TorchTarget
 ) -> None:
     expected, _ = plain_text(alone, PROMPT, LONG)
@@ -232,6 +192,9 @@ async def test_an_answer_goes_on_at_a_server_of_one_process_when_a_rank_is_kille
     async with AsyncExitStack() as stack:
         other = stack.enter_context(serving_alone(files, tmp_path))
         replica = stack.enter_context(sharing(files, tmp_path, "--peers", other))
+        channel = await stack.enter_async_context(replica.channel)
+        identity = await identity_of(channel)
+        peer = Peer(channel)
         link = await stack.enter_async_context(connect([Server(replica.address, PATIENCE, PATIENCE)]))
         served = await link.describe()
         held = Device(cast(Any, None), cast(Any, None), served.identity, None, 0, 0)
@@ -242,13 +205,29 @@ async def test_an_answer_goes_on_at_a_server_of_one_process_when_a_rank_is_kille
         async def kill(event: Event) -> None:
             if isinstance(event, Committed) and not screen.cuts:
                 screen.cuts += 1
+                await peer.open(identity=identity, run_ahead=True, memory=False)
+                await peer.ask(PROMPT, LONG)
+                await peer.verdict()
                 replica.processes[1].kill()
 
         await watch(engine, screen, PROMPT, LONG, kill)
+        began = time.monotonic()
+        await peer.done()
+        assert replica.ends() == [69, -signal.SIGKILL]
+        assert time.monotonic() - began < PATIENCE / 2
+        assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
+            "Error: The process of rank 1 is gone (its connection is closed). "
+            "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
+        )
+        assert Finish(peer.verdicts[-1].finish) is Finish.DRAINING
+        assert peer.go_away is not None
+        assert list(peer.go_away.servers) == [other]
+        written = peer.tokens[len(PROMPT) :]
+        assert written == expected[: len(written)]
+        assert len(written) < len(expected)
         assert screen.cuts == 1
         assert screen.committed == expected
         assert engine.connection.dialer.address == other
-        assert replica.ends() == [69, -signal.SIGKILL]
         assert [type(each) for each in screen.notices] == [ExecutionChanged, ServerChanged]
 
 
@@ -256,7 +235,7 @@ async def test_an_answer_goes_on_at_a_server_of_one_process_when_a_rank_is_kille
 async def test_a_process_that_says_nothing_ends_the_replica(files: Path, tmp_path: Path) -> None:
     with sharing(files, tmp_path, "--hang-seconds", "2") as replica:
         replica.processes[1].send_signal(signal.SIGSTOP)
-        assert replica.processes[0].wait(PATIENCE) == 69
+        assert replica.processes[0].wait() == 69
         assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
             "Error: The process of rank 1 is gone (it says nothing). "
             "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
@@ -274,9 +253,13 @@ async def test_followers_end_with_rank_0(files: Path, tmp_path: Path) -> None:
 def test_torchrun_starts_a_replica_and_passes_its_end_on(files: Path, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    arguments = [sys.executable, *launch, *command(files, "--ready-file", str(ready), "--tensor-parallel", "2")]
+    own = arguments(files, "--ready-file", str(ready), "--tensor-parallel", "2")
     with subprocess.Popen(
-        arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, *launch, "-m", "moa_server", *own],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as run:
         assert run.stdout is not None
         try:

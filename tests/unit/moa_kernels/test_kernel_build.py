@@ -107,6 +107,16 @@ def test_all_variants_are_built(commands: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, *X86)}
 
 
+def test_a_build_may_be_of_some_variants_alone(commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_compiler(commands / "cc")
+    monkeypatch.setenv("MOA_BUILD_KERNELS", "avx2,avx512")
+    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built(("avx512", "avx2"))
+    assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, "avx512", "avx2")}
+    monkeypatch.setenv("MOA_BUILD_KERNELS", "avx2,neon")
+    with pytest.raises(kernel_build.BuildError, match=r"names neon\. Of x86_64 processors there are: amx, avx512, "):
+        kernel_build.build(tmp_path / "lib")
+
+
 def test_a_variant_that_the_compiler_does_not_know_is_left_out(
     commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

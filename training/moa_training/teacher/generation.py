@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from moa_training.teacher.batch_cache import BatchCache, use_batched_attention
-
 PREFILL_ROWS = 8  # prompts read together: more pad more, fewer repeat the reading of the weights
 
 
@@ -46,6 +44,8 @@ class AnswerGenerator:
     def __init__(
         self, model: Any, *, slots: int, capacity: int, stop_ids: set[int], dtype: torch.dtype, seed: int
     ) -> None:
+        from moa_training.teacher.batch_cache import BatchCache, use_batched_attention  # and all of transformers
+
         use_batched_attention(model)
         self._model, self._core = model, model.model
         self._device = model.lm_head.weight.device

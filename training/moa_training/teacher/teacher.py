@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from moa_shared.models import ModelFiles, load_target_model
+from moa_shared.models import ModelFiles
 from torch import nn
 
 from moa_training.data.packing import PackedBatch
@@ -42,6 +42,8 @@ class Teacher:
         device: torch.device,
         entries: Sequence[int] = (),
     ) -> Teacher:
+        from moa_shared.models import load_target_model  # and with it all of transformers
+
         return cls(load_target_model(files, dtype).to(device), reused_layers, entries)
 
     @property

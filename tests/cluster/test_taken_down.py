@@ -1,0 +1,58 @@
+"""`cluster down` where Ray's head has ended; the last of these tests, as no fleet is left after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from moa_server.cluster.local_ray import LocalRay
+from moa_server.cluster.processes import name_of
+
+from tests.cluster.conftest import Fleet, unnumbered
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+
+
+async def test_a_fleet_whose_head_was_killed_can_be_taken_down(fleet: Fleet) -> None:
+    head = fleet.head
+    (store,) = (each for each in head.processes() if name_of(each) == "gcs_server")
+    os.kill(store, signal.SIGSTOP)
+    before = _loaded_ray()
+    waiting = asyncio.create_task(fleet.meanwhile("status"))
+    await asyncio.to_thread(_await_a_question, head, before)
+    for process in (head.process, store):
+        os.kill(process, signal.SIGKILL)
+    code, _, err = await waiting
+    assert (code, unnumbered(err)) == snapshot(
+        (
+            66,
+            "Error: Ray, which ran here in process N, has ended without a command. Bring the fleet up again: moa-server cluster up, with its options.\n",
+        )
+    )
+    code, _, err = await fleet.meanwhile("down")
+    assert (code, unnumbered(err)) == snapshot(
+        (0, "Ray, which ran here in process N, had ended already, and all its fleets.\n")
+    )
+    assert not head.processes()
+
+
+def _await_a_question(head: LocalRay, before: set[int]) -> None:
+    """Returns when one more program that the head has not started has loaded Ray."""
+    while not _loaded_ray() - before - set(head.processes()):
+        pass
+
+
+def _loaded_ray() -> set[int]:
+    """The programs of this machine that have loaded Ray."""
+    return {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and "_raylet" in _maps(each)}
+
+
+def _maps(process: Path) -> str:
+    try:
+        return (process / "maps").read_text("utf-8")
+    except OSError:
+        return ""
