@@ -2,9 +2,10 @@
 // dequantising and the products read; a constant kind makes each field a constant.
 //
 // A weight is scale (code - offset), or scale table[code], plus a minimum. A unit holds a block's inputs for 16 outputs:
-//   for each group of 32 inputs the codes, `low` planes of 64 bytes and `high` more (their bits below and above);
 //   16 scales (float16; MXFP4: 16 exponents); 16 minima (float16), where there are any;
-//   for each group `sub` times 16 bytes: integers that multiply the scales (and minima) of that group.
+//   for each group of 32 inputs the codes, `low` planes of 64 bytes and `high` more (their bits below and above);
+//   behind as many groups as fill a line, for each `sub` times 16 bytes: integers that multiply its scales (and minima).
+// So a unit is read from beginning to end. Without such integers a unit is one group, and its scales are behind it.
 #pragma once
 
 typedef struct {
