@@ -39,6 +39,7 @@ from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
 
 from moa_server.access.authentication import Gate
+from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
@@ -127,7 +128,7 @@ def load_host(
         decode=tokenizer.shown,
         drafters=tuple(drafters),
         step_ms=execution.test.step_ms if execution.test else 0.0,
-        row_ms=execution.test.row_ms if execution.test else 0.0,
+        row_shares=RowShares.of_times(execution.test.step_ms, execution.test.times) if execution.test else TORCH,
         constraints=constraint_compiler(tokenizer, target.vocab_size, ends),
         pooling=pooling,
     )

@@ -15,6 +15,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.access.authentication import Gate
 from moa_server.app import start
+from moa_server.drafting.forward_cost import RowShares
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.running.running_server import RunningServer
@@ -96,7 +97,7 @@ def make_host(
         decode=decode,
         drafters=tuple(drafters),
         step_ms=step_ms,
-        row_ms=step_ms / 100,
+        row_shares=RowShares.straight(0.01),
         constraints=forms,
     )
     return Host.assemble(

@@ -35,7 +35,9 @@ Rows = npt.NDArray[np.float32]
 SECOND_GUESS = 0.5
 DRAFT_MS = 5.0  # of a draft step: of a device somewhat slower than one core here
 
-_SURE = 30.0  # logit of what it proposes, among zeros: a log-probability of 0 in float32
+LEAST_STATED = 0.05  # chance, so that one that is never right is asked too
+
+_SURE = 30.0  # logit of what is certain, among zeros: a log-probability of 0 in float32
 
 ROUNDS = DraftingSettings(drafting="device", rounds=True, run_ahead=False)
 """Synchronous rounds: what a forward is fed does not depend on how fast anything was."""
@@ -50,6 +52,7 @@ class Script:
     seed: int  # decides where it is wrong
     vocab_size: int
     second: float = 0.0  # probability that its second guess is right where the first is wrong; 0: it has none
+    is_sure: bool = False  # it states that its guesses are certain, and not how often they are right
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.acceptance <= 1.0:
@@ -65,17 +68,18 @@ class Script:
         return next(iter(self.guesses(position, on_text=on_text)))
 
     def guesses(self, position: int, *, on_text: bool) -> dict[int, float]:
-        """What it proposes at a position, the first guess first, with the logarithms of their chances."""
+        """What it proposes at a position, the first guess first, with the chances that it states."""
+        stated = 1.0 if self.is_sure else max(self.acceptance, LEAST_STATED)
         if position >= len(self.tokens):
-            return {0: 0.0}
+            return {0: stated}
         token, wrong = self.tokens[position], (self.tokens[position] + 1) % self.vocab_size
         is_right = on_text and self.right_at(position)
         first = token if is_right else wrong
         if not self.second:
-            return {first: 0.0}
+            return {first: stated}
         found = on_text and random.Random(f"{self.seed}:{position}:second").random() < self.second
         second = token if found and not is_right else (self.tokens[position] + 2) % self.vocab_size
-        return {first: math.log(self.acceptance), second: math.log((1 - self.acceptance) * self.second)}
+        return {first: self.acceptance, second: (1 - self.acceptance) * self.second}
 
 
 class OracleDrafter:
@@ -180,8 +184,10 @@ class OracleDrafter:
         self.steps += 1
         logits = np.zeros((len(rows), self.script.vocab_size), dtype=np.float32)
         for row, (depth, on_text) in enumerate(rows):
-            for token, chance in self.script.guesses(self.next_position + depth, on_text=on_text).items():
-                logits[row, token] = _SURE + chance
+            guesses = self.script.guesses(self.next_position + depth, on_text=on_text)
+            other = (1 - sum(guesses.values())) / max(1, self.script.vocab_size - len(guesses))
+            for token, chance in guesses.items():
+                logits[row, token] = min(_SURE, math.log(chance / other)) if other > 0 else _SURE
         if (left := ready - self._clock()) > 0:
             self._sleep(left)
         return logits

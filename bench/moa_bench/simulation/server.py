@@ -10,10 +10,12 @@ from functools import partial
 from typing import Protocol
 
 from moa_server.drafting.draft_record import DraftRecord
+from moa_server.drafting.forward_cost import RowShares
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
+from moa_server.verifier.self_test import ROWS
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -126,7 +128,8 @@ class SimulatedServer:
         self._schedule: Schedule[SimulatedSession] = Schedule()
         if measured:
             plain_ms = costs.forward_ms(0)
-            self._schedule = Schedule(costs.forward_ms(1) / plain_ms - 1, plain_ms)
+            times = [(rows, costs.forward_ms(rows - 1)) for rows in ROWS]
+            self._schedule = Schedule(RowShares.of_times(plain_ms, times), plain_ms)
         self._loop = loop
         self._costs = costs
         self._own_drafts = own_drafts

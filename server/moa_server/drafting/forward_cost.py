@@ -1,38 +1,93 @@
 """How long a forward of the target takes, with and without draft nodes, as measured in this session.
 
-Pure. State: fading sums of a straight-line fit over the forwards that verified nodes, and a mean of the plain ones.
+Rows cost nothing while the weights take longer to read than to compute with, and all of their arithmetic afterwards. So
+the test at the start measures forwards of several sizes, and a straight line says how far the forwards of now are from
+those: over what their rows were to add, not over the number of rows (docs/adr/0060).
+
+Pure. State: fading sums of that line's fit over the forwards that verified nodes, and a mean of the plain ones.
 Plain steps fade the sums too: where one slow forward made drafts look too costly to verify, nothing else would ever
 show that they are not. Invariant: never less for more nodes, and never less than a plain step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from moa_shared.drafting.estimates import Smoothed
 
 FADE = 0.97  # of older forwards with each new one: about 30 count, so that a longer context or a new load shows soon
-# Until forwards with drafts have been measured, a line through two points: a draft as such costs 3.5 % of a plain step
-# (its frame is read, its choices are compared), and each node the same share more.
-PRIOR_NODES = (1, 32)
+# Until forwards with drafts have been measured, a line through two points, of one node and of the most that the start
+# has measured: a draft as such costs 3.5 % of a plain step (its frame is read, its choices are compared), its rows what
+# they took there.
 PRIOR_WEIGHT = 1.0  # of each point, in forwards
+SCALE_WEIGHT = 8.0  # so many forwards say as much as the start of how busy the machine is, or how long the contexts are
 DRAFT_SHARE = 0.035
-NODE_SHARE = 0.0145  # of torch in bf16 (docs/measurements/parts.md); the test at the start measures the kernels
+NODE_SHARE = 0.0145  # of torch in bf16 (docs/measurements/parts.md), where the start measures nothing
+MOST_NODES = 32  # to which that holds
+LEAST_SHARE = 0.001  # of a plain step that a row takes, so that what the start took for nothing can still be learnt
 FEW_NODES = 4  # which are verified together, when nodes are at all
 OUTLIER = 2.0  # times the expected time is the most that counts: the machine did something else meanwhile
 
 
 @dataclass(frozen=True, slots=True)
+class RowShares:
+    """What rows add to a forward, in plain steps.
+
+    Args:
+        points: rows beyond the first and what they add together, both rising; straight between them, and beyond the
+            last one as before it.
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def of(self, rows: int) -> float:
+        """What so many rows beyond the first add."""
+        before, after = (0, 0.0), self.points[0]
+        for point in self.points[1:]:
+            if rows <= after[0]:
+                break
+            before, after = after, point
+        return before[1] + (rows - before[0]) * (after[1] - before[1]) / (after[0] - before[0])
+
+    @property
+    def most_rows(self) -> int:
+        """The most that were measured."""
+        return self.points[-1][0]
+
+    @classmethod
+    def straight(cls, share: float) -> RowShares:
+        """Where each row adds the same."""
+        return cls(((MOST_NODES, share * MOST_NODES),))
+
+    @classmethod
+    def of_times(cls, plain_ms: float, times: Iterable[tuple[int, float]]) -> RowShares:
+        """From what forwards took.
+
+        Args:
+            times: all rows of one and its milliseconds; each has more than the one before.
+        """
+        points: list[tuple[int, float]] = []
+        beyond, share = 0, 0.0
+        for rows, ms in times:
+            share = max(ms / plain_ms - 1, share + LEAST_SHARE * (rows - 1 - beyond))
+            beyond = rows - 1
+            points.append((beyond, share))
+        return cls(tuple(points))
+
+
+@dataclass(frozen=True, slots=True)
 class CostLine:
-    """A forward's time over its draft nodes: a line, and never less than a plain step."""
+    """A forward's time over its draft nodes: a line over what they add, and never less than a plain step."""
 
     plain_ms: float
     start_ms: float
     slope_ms: float
+    shares: RowShares
 
     def ms(self, nodes: int) -> float:
         """The expected time of a forward over `nodes` draft nodes."""
-        return max(self.plain_ms, self.start_ms + self.slope_ms * nodes) if nodes else self.plain_ms
+        return max(self.plain_ms, self.start_ms + self.slope_ms * self.shares.of(nodes)) if nodes else self.plain_ms
 
     def least_chance(self, rate: float, nodes: int) -> float:
         """The chance that a further node must have to be worth its row among a few others.
@@ -44,17 +99,22 @@ class CostLine:
         return min(1.0, rate * (self.ms(nodes + FEW_NODES) - self.ms(nodes)) / FEW_NODES)
 
 
+TORCH = RowShares.straight(NODE_SHARE)
+
+
 class ForwardCost:
     """Estimates a forward's ms from its number of nodes.
 
     Args:
-        node_share: the share of a plain step that each node takes, until it has been measured.
+        shares: what rows added at the start.
     """
 
-    def __init__(self, node_share: float = NODE_SHARE) -> None:
-        self._node_share = node_share
+    def __init__(self, shares: RowShares = TORCH) -> None:
+        self._shares = shares
         self._plain = Smoothed()
-        self._sums = [0.0] * 5  # of w, w n, w n n, w t, w n t
+        self._sums = [
+            0.0
+        ] * 6  # of w, w s, w s s, w t, w s t, where s is what the rows add, and of w t over the prior's
 
     @property
     def known(self) -> bool:
@@ -73,8 +133,13 @@ class ForwardCost:
         if nodes == 0:
             self._plain.add(ms)
             return
-        for index, new in enumerate((1.0, nodes, nodes * nodes, ms, nodes * ms)):
+        share = self._shares.of(nodes)
+        over_prior = ms / self._prior_ms(share) if self.known else 1.0
+        for index, new in enumerate((1.0, share, share * share, ms, share * ms, over_prior)):
             self._sums[index] += new
+
+    def _prior_ms(self, share: float) -> float:
+        return (1 + DRAFT_SHARE + share) * self.plain_ms
 
     def ms(self, nodes: int) -> float:
         """The expected time of a forward over `nodes` draft nodes."""
@@ -82,14 +147,15 @@ class ForwardCost:
 
     def line(self) -> CostLine:
         """The estimate as it is now."""
-        plain = self.plain_ms
-        weight, first, second, time, mixed = self._sums
-        for count in PRIOR_NODES:
-            factor = 1 + DRAFT_SHARE + self._node_share * count
+        weight, first, second, time, mixed, times_prior = self._sums
+        scale = (SCALE_WEIGHT + times_prior) / (SCALE_WEIGHT + weight)
+        for nodes in (1, self._shares.most_rows):
+            share = self._shares.of(nodes)
+            ms = scale * self._prior_ms(share)
             weight += PRIOR_WEIGHT
-            first += PRIOR_WEIGHT * count
-            second += PRIOR_WEIGHT * count * count
-            time += PRIOR_WEIGHT * factor * plain
-            mixed += PRIOR_WEIGHT * factor * plain * count
+            first += PRIOR_WEIGHT * share
+            second += PRIOR_WEIGHT * share * share
+            time += PRIOR_WEIGHT * ms
+            mixed += PRIOR_WEIGHT * ms * share
         slope = max(0.0, (weight * mixed - first * time) / (weight * second - first * first))
-        return CostLine(plain, (time - slope * first) / weight, slope)
+        return CostLine(self.plain_ms, (time - slope * first) / weight, slope, self._shares)

@@ -11,6 +11,8 @@ from moa_shared.errors import ConfigError
 from moa_shared.models.pooling import UNKNOWN_POOLING, ModelPooling
 from moa_shared.protocol.finish_rule import AnswerSettings
 
+from moa_server.drafting.forward_cost import TORCH, RowShares
+
 if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler
 
@@ -25,7 +27,8 @@ class Served:
         end_of_text: token ids that end an answer.
         decode: text of some tokens.
         drafters: those whose memory is served.
-        step_ms, row_ms: time of a plain step at the start, and of each further row; 0: not measured.
+        step_ms: time of a plain step at the start; 0: not measured.
+        row_shares: what further rows added to it.
         constraints: compiles the forms of answers; None: it has none.
         pooling: how the states of a text become its embedding.
     """
@@ -38,7 +41,7 @@ class Served:
     decode: Callable[[Sequence[int]], str]
     drafters: tuple[pb.Drafter, ...] = ()
     step_ms: float = 0.0
-    row_ms: float = 0.0
+    row_shares: RowShares = TORCH
     constraints: ConstraintCompiler | None = None
     pooling: ModelPooling = UNKNOWN_POOLING
 

@@ -17,7 +17,6 @@ from moa_server.access.caller import Caller
 from moa_server.access.holdings import OtherReplicasUsage
 from moa_server.access.rates import Rates
 from moa_server.access.usage import Usage
-from moa_server.drafting.forward_cost import NODE_SHARE
 from moa_server.engine.engine import Engine
 from moa_server.engine.live.account import Account
 from moa_server.engine.live.live_session import LiveSession
@@ -80,7 +79,7 @@ class Services:
         )
         self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
         schedule = Schedule[LiveSession](
-            served.row_ms / served.step_ms if served.step_ms else NODE_SHARE,
+            served.row_shares,
             served.step_ms,
             settings.prefill_chunk,
             lambda live: live.caller.owner,

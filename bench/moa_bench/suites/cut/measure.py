@@ -200,7 +200,7 @@ class _Stage:
         return judge(struck)
 
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
-        return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size)
+        return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size, is_sure=True)
 
     def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> Judge:
         """An answer: what it shows of an incident."""

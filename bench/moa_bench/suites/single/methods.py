@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.planning.schedule import HasSession, Schedule
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
@@ -51,11 +52,11 @@ class LocalEngine:
     target: Target  # loaded once
     rules: SessionRules
     step_ms: float  # of a plain step, until the first ones are measured
-    row_ms: float  # of a further row
+    row_shares: RowShares  # what further rows add
 
     def served(self, sources: Sequence[MemorySource], *, drafts: bool) -> AskLocally:
         """Answers as `moa-server serve` gives them: with drafts that grow while they pay, or by plain steps."""
-        schedule = Schedule[HasSession](self.row_ms / self.step_ms, self.step_ms)
+        schedule = Schedule[HasSession](self.row_shares, self.step_ms)
         return partial(GrowingServer(Stepper(self.target, sources), self.rules, schedule).ask, drafts=drafts)
 
     def copying(self, nodes: int) -> AskLocally:
@@ -81,7 +82,7 @@ def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngin
         target,
         SessionRules(limits, end_of_text(files, tokenizer.eos_token_id), tokenizer.shown),
         test.step_ms if test is not None else 100.0,
-        test.row_ms if test is not None else 1.0,
+        RowShares.of_times(test.step_ms, test.times) if test is not None else TORCH,
     )
 
 

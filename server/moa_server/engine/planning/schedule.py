@@ -25,7 +25,7 @@ from typing import Generic, Protocol, TypeVar
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_server.drafting.forward_cost import NODE_SHARE, ForwardCost
+from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares
 from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.session.session import Session
@@ -34,6 +34,7 @@ RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of a
 MOST_ROWS = 512  # of answers in one forward
 SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
 LEAST_SLICE = 16  # tokens: fewer rows do not fill the kernels
+TOLD_ROWS = 8  # of a draft as devices send it, of which clients are told what a row takes
 TURN = 64  # tokens of a prompt that are read before it is another one's turn
 LONGEST_TURN = 128  # so many where the prompt ends with them
 
@@ -87,7 +88,7 @@ class Schedule(Generic[Waiting]):
     """Decides what the next forward does.
 
     Args:
-        node_share: the share of a plain step that each row beyond the first takes, until it has been measured.
+        shares: what rows beyond the first added at the start.
         plain_ms: time of a plain step until one has been measured; 0: not known.
         most_read: tokens of prompts in one forward.
         owner_of: whose a session is.
@@ -95,13 +96,13 @@ class Schedule(Generic[Waiting]):
 
     def __init__(
         self,
-        node_share: float = NODE_SHARE,
+        shares: RowShares = TORCH,
         plain_ms: float = 0.0,
         most_read: int = 256,
         owner_of: Callable[[Waiting], str] = lambda _: "",
     ) -> None:
-        self.cost = ForwardCost(node_share)
-        self.told_cost = RunningCost(plain_ms, node_share * plain_ms)
+        self.cost = ForwardCost(shares)
+        self.told_cost = RunningCost(plain_ms, plain_ms * shares.of(TOLD_ROWS) / TOLD_ROWS)
         if plain_ms:
             self.cost.add(0, plain_ms)
         self._most_read = most_read
@@ -203,10 +204,11 @@ class Schedule(Generic[Waiting]):
 
     @property
     def read_ms(self) -> float:
-        """A row of a prompt, as measured; until then, a row next to a plain step; 0: neither is known."""
+        """A row of a prompt, as measured; until then, a row among many; 0: neither is known."""
         if self._read_ms.mean:
             return self._read_ms.mean
-        return self.cost.line().slope_ms
+        line = self.cost.line()
+        return line.slope_ms * line.shares.of(LEAST_SLICE) / LEAST_SLICE
 
     # ------------------------------------------------------------ what it took
 

@@ -48,6 +48,18 @@ def test_its_errors_come_at_the_rate_asked_for(acceptance: float, seed: int) -> 
     assert abs(share - acceptance) < 0.06  # five deviations of 2000 draws
 
 
+def test_it_states_how_often_it_is_right() -> None:
+    def stated(script: Script) -> list[float]:
+        drafter = OracleDrafter(script)
+        drafter.extend(TEXT[:10])
+        chances = np.exp(drafter.begin()[0])
+        return sorted((chances / chances.sum()).tolist())[-2:]
+
+    assert stated(Script(TEXT, 0.6, 0, VOCAB)) == pytest.approx([0.4 / 49, 0.6])
+    assert stated(Script(TEXT, 0.6, 0, VOCAB, SECOND_GUESS)) == pytest.approx([0.2, 0.6])
+    assert stated(Script(TEXT, 0.6, 0, VOCAB, is_sure=True)) == pytest.approx([0.0, 1.0])
+
+
 @given(st.integers(1, 6), st.integers(1, 6))
 def test_what_it_proposes_depends_on_the_position_alone(first: int, second: int) -> None:
     positions: dict[int, set[bool]] = {}

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import ForwardCost
+from moa_server.drafting.forward_cost import ForwardCost, RowShares
+
+# Of a 1B in Q4_K_M on one core with AVX-512 VNNI: the first row is free, and from the eighth on each takes as long.
+STEP_MS = 33.0
+TIMES = ((2, 33.0), (4, 43.0), (8, 68.0), (16, 136.0), (32, 272.0))
 
 
 def test_the_line_is_found() -> None:
@@ -17,6 +21,34 @@ def test_the_line_is_found() -> None:
     assert cost.ms(0) == pytest.approx(50.0)
     for nodes in (1, 8, 20, 40):
         assert cost.ms(nodes) == pytest.approx(max(50.0, 49.0 + nodes), rel=0.05)
+
+
+def test_what_rows_take_is_known_from_the_start() -> None:
+    shares = RowShares.of_times(STEP_MS, TIMES)
+    for rows, ms in TIMES:
+        assert STEP_MS * (1 + shares.of(rows - 1)) == pytest.approx(ms, rel=0.01)
+    assert STEP_MS * (1 + shares.of(5)) == pytest.approx(43.0 + (68.0 - 43.0) / 2)
+    assert STEP_MS * (1 + shares.of(63)) == pytest.approx(2 * 272.0)
+
+
+@pytest.mark.parametrize("rows", [8, 12, 20])
+@pytest.mark.parametrize("busy", [1.0, 1.5])
+def test_rows_that_fill_the_core_are_as_dear_as_they_are(rows: int, busy: float) -> None:
+    """Forwards of about as many rows say little of a straight line through few rows and many."""
+    cost = ForwardCost(RowShares.of_times(STEP_MS, TIMES))
+    cost.add(0, STEP_MS)
+    for number in range(60):
+        cost.add(rows - 1 + number % 3, busy * 8.5 * (rows + number % 3))
+    assert (cost.ms(rows + 3) - cost.ms(rows - 1)) / 4 == pytest.approx(8.5 * busy, rel=0.12)
+
+
+def test_a_row_that_was_free_at_the_start_can_still_become_dear() -> None:
+    cost = ForwardCost(RowShares.of_times(10.0, [(2, 10.0), (32, 10.0)]))
+    cost.add(0, 10.0)
+    assert cost.ms(8) == pytest.approx(10.35, rel=0.01)
+    for number in range(60):
+        cost.add(number % 16, 10.0 + number % 16)
+    assert cost.ms(8) == pytest.approx(18.0, rel=0.12)
 
 
 def test_one_slow_forward_changes_little() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import CostLine
+from moa_server.drafting.forward_cost import CostLine, RowShares
 from moa_server.drafting.growth_rule import GrowthRule
 
-COST = CostLine(plain_ms=10.0, start_ms=10.0, slope_ms=0.5)
+EACH = RowShares.straight(1.0)  # so that a line's slope is that of its rows
+COST = CostLine(plain_ms=10.0, start_ms=10.0, slope_ms=0.5, shares=EACH)
 
 
 def rule(rate: float = 0.1, rows: int = 0, most_nodes: int = 64, step_ms: float = 2.5) -> GrowthRule:
@@ -43,7 +44,7 @@ def test_the_dearer_time_is_the_likelier_a_node_must_be() -> None:
     assert rule(rate=0.1).least_chance == pytest.approx(0.05)
     assert rule(rate=0.4, rows=15).least_chance == pytest.approx(0.2)
     assert rule(rate=50.0).least_chance == 1.0
-    free = GrowthRule(0.1, CostLine(10.0, 8.0, 0.25), 0, 2.0, 1.0, 64)  # up to eight nodes take no time
+    free = GrowthRule(0.1, CostLine(10.0, 8.0, 0.25, EACH), 0, 2.0, 1.0, 64)  # up to eight nodes take no time
     assert free.least_chance == 0.0
 
 

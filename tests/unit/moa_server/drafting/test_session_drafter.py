@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import CostLine
+from moa_server.drafting.forward_cost import CostLine, RowShares
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.drafting.session_drafter import (
     FEW_TOKENS,
@@ -94,7 +94,7 @@ class Bench:
         step_ms: float = 2.0,
         room: ReadingRoom | None = None,
     ) -> Guess:
-        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, step_ms, 0.5, most_nodes)
+        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1, RowShares.straight(1.0)), 0, step_ms, 0.5, most_nodes)
 
         def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)

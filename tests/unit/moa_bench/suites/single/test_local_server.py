@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from moa_bench.suites.single.local_server import GrowingServer, SessionRules
+from moa_server.drafting.forward_cost import RowShares
 from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.session.session import SessionLimits
@@ -64,7 +65,7 @@ def make_server() -> MakeServer:
         target = SlowTarget(inner)
         source = drafting_source(inner, TargetDrafter, shift) if drafts else toy_source(inner)
         rules = SessionRules(SessionLimits(CONTEXT, inner.vocab_size, **limits), frozenset(), str)
-        return GrowingServer(Stepper(target, [source]), rules, Schedule(0.01, STEP_MS))
+        return GrowingServer(Stepper(target, [source]), rules, Schedule(RowShares.straight(0.01), STEP_MS))
 
     return make
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
+from moa_server.drafting.forward_cost import RowShares
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.engine.planning.schedule import (
@@ -254,7 +255,7 @@ def test_nodes_of_the_better_drafter_go_first() -> None:
 
 
 def test_a_first_draft_that_is_slow_does_not_keep_later_ones_out_for_good() -> None:
-    schedule: Schedule[LiveSession] = Schedule(node_share=0.02, plain_ms=10.0)
+    schedule: Schedule[LiveSession] = Schedule(RowShares.straight(0.02), plain_ms=10.0)
     draft = offered(CHAIN, (0.35, 0.12, 0.04))
     assert schedule.choose_nodes([draft])[0]
     schedule.on_forward(Rows(answers=1, fed=1, nodes=3), ms=200.0, tokens=1)
@@ -328,7 +329,7 @@ def test_a_step_that_reads_a_text_again_says_nothing_about_rows() -> None:
 
 def test_the_time_to_read_a_token_is_that_of_a_row_until_it_is_measured() -> None:
     assert Schedule[LiveSession]().read_ms == 0
-    schedule = Schedule[LiveSession](node_share=0.05, plain_ms=10.0)
+    schedule = Schedule[LiveSession](RowShares.straight(0.05), plain_ms=10.0)
     assert schedule.read_ms == pytest.approx(0.5)
     schedule.on_forward(Rows(0, 0, 0, read=100), 80.0, 0)
     assert schedule.read_ms == pytest.approx(0.8)
