@@ -15,7 +15,6 @@ from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
-from moa_server.verifier.self_test import ROWS
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -23,6 +22,7 @@ from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
 
 LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
+MEASURED_ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times a server knows from its start
 
 
 class ForwardCosts(Protocol):
@@ -128,7 +128,7 @@ class SimulatedServer:
         self._schedule: Schedule[SimulatedSession] = Schedule()
         if measured:
             plain_ms = costs.forward_ms(0)
-            times = [(rows, costs.forward_ms(rows - 1)) for rows in ROWS]
+            times = [(rows, costs.forward_ms(rows - 1)) for rows in MEASURED_ROWS]
             self._schedule = Schedule(RowShares.of_times(plain_ms, times), plain_ms)
         self._loop = loop
         self._costs = costs
