@@ -10,6 +10,7 @@ import json
 import math
 import mmap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,15 +73,21 @@ def read_metadata(path: Path) -> dict[str, str]:
         raise ModelSourceError(f"The header of {path} cannot be read ({error}).", hint=_CORRUPT) from error
 
 
-def map_file(path: Path) -> Bytes:
+def map_file(path: Path, *, large_pages: bool = False) -> Bytes:
     """The bytes of a file, read when they are looked at; read-only.
 
     Where they can no longer be read then, the process ends with a sentence and exit code 74.
+
+    Args:
+        large_pages: in pages of 2 MiB, where the system has these for files and does not hold the file in smaller ones.
     """
     with path.open("rb") as file:
         if not path.stat().st_size:  # what cannot be mapped
             return np.empty(0, np.uint8)
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if large_pages and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # of a system without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
     guard(mapping, _UNREADABLE.format(path=path))
     return np.frombuffer(mapping, np.uint8)
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -199,7 +200,7 @@ def _read(path: Path, files: ModelFiles) -> dict[str, Tiles] | None:
     if table is None or table.fingerprint != files.fingerprint or not _is_of(table, files):
         return None
     try:
-        data = map_file(path)
+        data = map_file(path, large_pages=True)
         tiles = {
             name: Tiles(kind, outputs, inputs, data[at : at + nbytes])
             for name, (kind, outputs, inputs, at, nbytes) in table.tensors.items()
@@ -261,6 +262,15 @@ def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[st
         file.write(_START.pack(_MAGIC, start, len(table)))
         file.seek(start)
         file.write(table)
+        _forget_pages(file)
+
+
+def _forget_pages(file: BinaryIO) -> None:
+    """Has the system read a written file again when it is mapped: in large pages, which what was written is not in."""
+    if hasattr(os, "posix_fadvise"):
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _table(files: ModelFiles, sources: list[tuple[str, int, int]], places: list[Place]) -> bytes:
