@@ -22,7 +22,7 @@ class UsersEffort:
     Args:
         apart_seconds: in which several users begin, one after the other; 0: at once. If answers are equally long too,
             users go on in step: all prompts are read together, and all answers end together.
-        waits_for_all: they ask on until each has had a whole answer. A time that ends while prompts are read says little.
+        waits_for_all: they ask on until each has had a whole answer. A time that ends before says little.
     """
 
     users: tuple[int, ...] = option((1, 4, 16, 64), "Only so many users (repeat, ascending).", least=1, most=256)
