@@ -40,6 +40,7 @@ SUITES: tuple[Suite[Any], ...] = (
     *(SINGLE, SOAK, SPLIT, TEXTS),
 )
 # Less of some than their commands measure, so that all of a run takes two hours.
+TWO_LINKS = replace(SPLIT, full=replace(SPLIT.full, links=("5G", "4G")))
 AT_ACCEPTANCE = replace(CAPACITY, full=replace(CAPACITY.full, seconds=10.0, acceptances=(0.8,)))
 FEW_TEXTS = replace(TEXTS, full=replace(TEXTS.full, answers=20))
 
@@ -53,8 +54,8 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
     split = replace(SPLIT.full, asked=asked, answer_tokens=48, longest_prompt=120, links=("5G", "4G"))
     payoff = replace(PAYOFF.full, rtts_ms=(0.0, 100.0), users=(1, 4), rounds=1, seconds=seconds, answer_tokens=tokens)
     capacity = replace(
-        CAPACITY.full, users=(1, 4, 8), seconds=seconds, prompts=1, answer_tokens=tokens, prompt_tokens=(40, 120),
-        kinds=("oracle",), acceptances=(0.8,),
+        CAPACITY.full, users=(1, 4, 8), seconds=seconds, prompts=1, answer_tokens=tokens, prompt_tokens=(16, 48),
+        kinds=("oracle",), acceptances=(0.8,), waits_for_all=True,
     )  # fmt: skip
     cut = replace(CUT.full, cuts=6, resets=2, kills=2, asked=1, answer_tokens=tokens)
     fixed = {"shape": target} if target in SHAPES else {"model": target}
@@ -72,7 +73,7 @@ def _sized(target: str) -> Iterator[Suite[Any]]:
 
 CHAPTERS = (
     Chapter("single", (SINGLE,)),
-    Chapter("network", (SPLIT, PAYOFF)),
+    Chapter("network", (TWO_LINKS, PAYOFF)),
     Chapter("cut", (ALONE, CUT, FEW_TEXTS)),
     Chapter("capacity", (AT_ACCEPTANCE,)),
     Chapter("sizes", tuple(part for target in ("gemma3-270m", "1b", "3b", "8b") for part in _sized(target))),

@@ -71,6 +71,7 @@ class UsersPlan:
                 seconds,
                 apart_seconds=self._apart_seconds(users) if seconds is not None else 0.0,
                 think_seconds=self._effort.think_seconds,
+                waits_for_all=self._effort.waits_for_all,
                 seed=self._effort.seed,
             )
 

@@ -22,6 +22,7 @@ class UsersEffort:
     Args:
         apart_seconds: in which several users begin, one after the other; 0: at once. If answers are equally long too,
             users go on in step: all prompts are read together, and all answers end together.
+        waits_for_all: they ask on until each has had a whole answer. A time that ends before says little.
     """
 
     users: tuple[int, ...] = option((1, 4, 16, 64), "Only so many users (repeat, ascending).", least=1, most=256)
@@ -33,6 +34,7 @@ class UsersEffort:
     seed: int = option(0, "Of prompts, thinking, links and drafts.")
     apart_seconds: float = 0.0
     draft_ms: float = 5.0  # of a draft step of an oracle
+    waits_for_all: bool = False
 
     def __post_init__(self) -> None:
         if list(self.users) != sorted(set(self.users)):

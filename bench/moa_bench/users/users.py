@@ -30,6 +30,7 @@ async def run_users(
     *,
     apart_seconds: float = 0.0,
     think_seconds: float = 0.0,
+    waits_for_all: bool = False,
     seed: int = 0,
 ) -> tuple[list[UserAnswer], float]:
     """Let all users ask, each its own questions in turn.
@@ -40,12 +41,14 @@ async def run_users(
             question is asked once, and nothing is broken off.
         apart_seconds: in which they begin, one after the other; 0: all at once.
         think_seconds: a user waits after each answer, on average so long, exponentially distributed; 0: not at all.
+        waits_for_all: or longer, until each user has had a whole answer.
 
     Returns:
         All answers, those broken off included, and when the users ended, on the clock of the answers.
     """
     answers: list[UserAnswer] = []
-    has_rate = asyncio.Event()
+    has_rate, all_had_one = asyncio.Event(), asyncio.Event()
+    without = set(range(len(askers)))  # users who have not had a whole answer
 
     async def use(user: int, asker: UserAsker) -> None:
         rng = random.Random(f"{seed}:{user}")
@@ -59,6 +62,9 @@ async def run_users(
             answers.append(answer)
             await asker.ask(own[turn % len(own)], answer)
             answer.on_end()
+            without.discard(user)
+            if not without:
+                all_had_one.set()
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -68,6 +74,8 @@ async def run_users(
             else:
                 await asyncio.sleep(apart_seconds + seconds)
                 await has_rate.wait()  # on a slow machine the first prompts take longer
+                if waits_for_all:
+                    await all_had_one.wait()
             ended_s = time.perf_counter()
             for task in users:
                 task.cancel()

@@ -30,8 +30,8 @@ class CutEffort:
 
 def estimate_s(effort: CutEffort, step_s: float) -> float:
     incidents = effort.cuts + effort.kills + effort.resets
-    texts_s = (300 + effort.asked * effort.answer_tokens) * step_s
-    return LOADING_S + texts_s + (INCIDENT_S + 12 * step_s) * incidents
+    answer_s = (60 + effort.answer_tokens) * step_s
+    return LOADING_S + 240 * step_s + effort.asked * answer_s + (INCIDENT_S + answer_s / 2) * incidents
 
 
 def refuse(effort: CutEffort, inputs: SuiteInputs) -> None:

@@ -15,7 +15,8 @@ from moa_bench.suites.cut.incident import Incident, IncidentKind
 SHORTEST_S = 0.06
 LONGEST_S = 3.0
 # From the answer's begin, or from when the incident before was over: the prompt is being read, text comes, is verified.
-EARLIEST_S, LATEST_S = 0.0, 1.5
+# Longer where an answer takes longer, so that one is over before the next begins.
+LATEST_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,19 @@ class InjectedIncident:
     next_s: float = math.inf  # when the next one began; infinite: there was none
 
 
-def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planned]:
-    """That many of each kind in random order, at random times, for random lengths."""
+def plan_incidents(cuts: int, resets: int, kills: int, seed: int, answer_s: float = 0.0) -> list[Planned]:
+    """That many of each kind in random order, at random times, for random lengths.
+
+    Args:
+        answer_s: how long an undisturbed answer takes.
+    """
     draw = random.Random(seed)
     kinds = [IncidentKind.CUT] * cuts + [IncidentKind.RESET] * resets + [IncidentKind.KILL] * kills
     draw.shuffle(kinds)
     return [
         Planned(
             kind,
-            draw.uniform(EARLIEST_S, LATEST_S),
+            draw.uniform(0.0, max(LATEST_S, answer_s)),
             0.0 if kind is IncidentKind.RESET else SHORTEST_S * (LONGEST_S / SHORTEST_S) ** draw.random(),
         )
         for kind in kinds

@@ -114,12 +114,15 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
         stretches = [
             (ride, each) for ride in rides for each in outages(recording_of(ride)) for _ in range(effort.of_outage)
         ]
-        plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
         stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
         incidents: list[Incident] = []
         answers = 0
-        with progress.task("Incidents", len(plan) + len(stretches)) as task:
+        count = effort.cuts + effort.resets + effort.kills + len(stretches)
+        with progress.task("Incidents", count) as task:
+            began_s = time.perf_counter()
             whole = [stage.undisturbed(number) for number in range(len(prompts))]
+            answer_s = (time.perf_counter() - began_s) / len(prompts)
+            plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed, answer_s))
             while plan:
                 left = len(plan)
                 number = answers % len(prompts)

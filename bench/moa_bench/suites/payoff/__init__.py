@@ -41,7 +41,7 @@ SUITE = Suite(
     "moa_bench.suites.payoff",
     PAYOFF,
     PayoffEffort(),
-    PayoffEffort((0.0, 50.0), (1, 2), 1, 5.0, 24),
+    PayoffEffort((0.0, 50.0), (1, 2), 1, 4.0, 24),
     ("model", "level", "pin", "shape", "stored"),
     estimate_s,
 )

@@ -24,7 +24,14 @@ FIGURES = ("tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s")
 def measure(effort: PayoffEffort, run: SuiteRun) -> Result:
     """The rounds; those of a round trip and a number of users are a cell."""
     crowd = UsersEffort(
-        effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, seed=effort.seed, apart_seconds=APART_S
+        effort.users,
+        effort.seconds,
+        2,
+        effort.answer_tokens,
+        SHORT,
+        seed=effort.seed,
+        apart_seconds=APART_S,
+        waits_for_all=True,
     )
     cells = []
     with (

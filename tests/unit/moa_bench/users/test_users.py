@@ -48,6 +48,12 @@ async def test_on_a_slow_machine_all_ask_until_an_answer_is_whole() -> None:
     assert [answer.is_whole for answer in answers if answer.user == 1] == [False]
 
 
+async def test_where_all_are_waited_for_each_has_a_whole_answer() -> None:
+    quick, slow = Turns(1), Turns(200)
+    answers, _ = await run_users([quick, slow], QUESTIONS, 0.0, waits_for_all=True)
+    assert {answer.user for answer in answers if answer.is_whole} == {0, 1}
+
+
 async def test_users_ask_again_until_all_break_off() -> None:
     quick, never = Turns(1), Turns(1 << 60)
     answers, _ = await run_users([quick, never], QUESTIONS, 0.05)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from moa_bench.harness.shown_text import Moment
 from moa_bench.suites.cut.incident import Incident, IncidentKind
 from moa_bench.suites.cut.incidents import (
-    EARLIEST_S,
     LATEST_S,
     LONGEST_S,
     SHORTEST_S,
@@ -28,10 +27,14 @@ def test_a_plan_holds_what_was_asked_for(cuts: int, resets: int, kills: int, see
         {IncidentKind.CUT: cuts, IncidentKind.RESET: resets, IncidentKind.KILL: kills}
     )
     for planned in plan:
-        assert EARLIEST_S <= planned.after_s <= LATEST_S
+        assert 0.0 <= planned.after_s <= LATEST_S
         lasts = planned.kind is not IncidentKind.RESET
         assert (SHORTEST_S <= planned.seconds <= LONGEST_S) if lasts else planned.seconds == 0.0
     assert plan == plan_incidents(cuts, resets, kills, seed)
+
+
+def test_incidents_are_further_apart_where_answers_take_longer() -> None:
+    assert LATEST_S < max(planned.after_s for planned in plan_incidents(50, 0, 0, 0, answer_s=10.0)) <= 10.0
 
 
 def judge(
