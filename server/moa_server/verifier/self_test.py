@@ -40,8 +40,7 @@ class SelfTest:
     @property
     def row_ms(self) -> float:
         """Of each further row of a draft."""
-        rows, ms = [time for time in self.times if time[0] <= SOME_ROWS][-1]
-        return max(0.0, (ms - self.step_ms) / (rows - 1))
+        return max(0.0, (dict(self.times)[SOME_ROWS] - self.step_ms) / (SOME_ROWS - 1))
 
 
 def compare_tree(target: Target) -> None:

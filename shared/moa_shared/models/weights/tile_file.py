@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -246,7 +245,7 @@ def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[st
     with (
         progress.task(f"Packing {files.target_id} (once)", source_bytes, is_bytes=True) as task,
         writing(path.parent, "the file of packed weights"),
-        whole_file(path) as partial,
+        whole_file(path, durable=True) as partial,
         partial.open("wb") as file,
     ):
         if hasattr(os, "posix_fallocate"):
@@ -262,15 +261,14 @@ def _make(path: Path, files: ModelFiles, progress: Progress, only: Collection[st
         file.write(_START.pack(_MAGIC, start, len(table)))
         file.seek(start)
         file.write(table)
-        _forget_pages(file)
+    _forget_pages(path)
 
 
-def _forget_pages(file: BinaryIO) -> None:
-    """Has the system read a written file again when it is mapped: in large pages, which what was written is not in."""
+def _forget_pages(path: Path) -> None:
+    """Has the system read a written file again when it is mapped: in large pages, unlike what was written."""
     if hasattr(os, "posix_fadvise"):
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _table(files: ModelFiles, sources: list[tuple[str, int, int]], places: list[Place]) -> bytes:

@@ -52,7 +52,7 @@ def test_tiles_are_mapped_in_large_pages_and_read_for_them(
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reading weights in pages of 4 KiB takes a sixth more of a plain step; what was written lies in such pages."""
+    """Reading weights in pages of 4 KiB makes a plain step a seventh longer; what was written lies in such pages."""
     forgotten: list[int] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda file, at, size, advice: forgotten.append(advice))
     files = resolve(str(write_gguf()), cache)
