@@ -1,6 +1,7 @@
 """Measures the target on a CUDA device: `python -m tests.gpu.figures` prints one JSON object.
 
-The model has the sizes of Llama-3-8B and random weights; `--layers` makes it smaller. Nothing is downloaded.
+The model has the sizes of Llama-3-8B and random weights; `--layers` makes it smaller, `--attention` chooses one library.
+Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 CONTEXT = 1000
 REPEATS = 10
 TREE = [-1, 0, 0, 0, 1, 1, 2, 4, 4, 5, 6, 7, 7, 8, 9, 10]
+SHAPES = [(1, 1), (1, 4), (1, 16), (1, 64), (4, 1), (16, 1), (16, 4), (16, 16), (64, 1), (64, 2), (64, 4), (64, 16)]
 SIZES: dict[str, Any] = {
     "vocab_size": 128256,
     "hidden_size": 4096,
@@ -62,16 +64,18 @@ def measure(target: TorchTarget, prompt: list[int]) -> dict[str, Any]:
         target.prefill(cache, prompt)
     figures["prompt_tokens_per_s"] = round(len(caches) * CONTEXT / (time.perf_counter() - began))
 
-    def step(count: int, parents: list[int] | None = None) -> list[np.ndarray]:
-        tokens = [7] if parents is None else [7, *range(len(parents) - 1)]
+    def step(count: int, parents: list[int] | None = None, rows: int = 1) -> list[np.ndarray]:
+        tokens = list(range(7, 7 + (rows if parents is None else len(parents))))
         requests = [Request(cache, tokens, parents, range(len(tokens))) for cache in caches[:count]]
         logits = [output.logits for output in target.forward_all(requests)]
         for cache in caches[:count]:
             cache.keep([])
         return logits
 
-    for count in (1, 4, 16, 64):
-        figures[f"step_ms_{count}_sessions"] = milliseconds(lambda count=count: step(count))  # type: ignore[misc]
+    figures["forward_ms"] = {  # of so many conversations, each with so many rows
+        f"{count} x {rows}": milliseconds(lambda count=count, rows=rows: step(count, None, rows))  # type: ignore[misc]
+        for count, rows in SHAPES
+    }
     figures["tree_ms_16_nodes"] = milliseconds(lambda: step(1, TREE))
     alone, three, four = step(1)[0], step(3)[0], step(4)[0]
     tree = step(1, TREE)[0][:1]
@@ -84,13 +88,17 @@ def measure(target: TorchTarget, prompt: list[int]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=32)
-    layers = parser.parse_args().layers
-    attentions: list[type[Attention]] = [FlexAttention]
+    parser.add_argument("--attention", choices=["flex", "flashinfer"])
+    arguments = parser.parse_args()
+    layers = arguments.layers
+    attentions: dict[str, type[Attention]] = {"flex": FlexAttention}
     if find_spec("flashinfer") is not None:
-        attentions.append(FlashInferAttention)
+        attentions["flashinfer"] = FlashInferAttention
+    if arguments.attention:
+        attentions = {arguments.attention: attentions[arguments.attention]}
     prompt = np.random.default_rng(0).integers(0, SIZES["vocab_size"], CONTEXT).tolist()
     results: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "layers": layers}
-    for attention in attentions:
+    for attention in attentions.values():
         for graphs in (True, False):
             target = TorchTarget(
                 make_model(layers), attends=attention, fills=True, record=record_on_cuda() if graphs else None

@@ -1,6 +1,6 @@
 """The target on a CUDA device against the same target on the CPU: `pytest tests/gpu`. Skips where there is none.
 
-Never run so far: no GPU was at hand when it was written. What it cannot say, `python -m tests.gpu.figures` measures.
+What it cannot say, `python -m tests.gpu.figures` measures.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 from moa_server.verifier import KVCache, Request, Target, TargetOutput
+from moa_server.verifier.arrays import over_arrays
 from moa_server.verifier.paged.forward import record_on_cuda
 from moa_server.verifier.torch_target import TorchTarget
+from moa_shared.drafter import Checkpoint, fresh_tensors
 
+from tests.support.decoders import EVEN, normal
 from tests.support.paged_targets import ATTENTIONS
 from tests.support.tiny_models import FAMILIES
 from tests.support.torch_models import torch_model
@@ -25,10 +28,8 @@ TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]
 TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
 SIZES: dict[str, Any] = {"head_dim": 64, "max_position_embeddings": 1024}
 KV_BYTES = 1 << 26
-CLOSE: dict[torch.dtype, dict[str, Any]] = {
-    torch.float32: {"atol": 1e-3, "rtol": 1e-3},
-    torch.bfloat16: {"atol": 0.2, "rtol": 0.05},
-}
+# Of the norm of what float32 gives on the CPU; bfloat16 on the CPU is 0.03 to 0.08 away from it.
+FAR: dict[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.12}
 
 
 def cuda_target(family: str, name: str, dtype: torch.dtype, *, graphs: bool = True) -> TorchTarget:
@@ -67,8 +68,20 @@ def test_the_gpu_gives_what_the_cpu_gives(family: str, name: str, dtype: torch.d
         pytest.skip("flashinfer is not installed")
     expected = play(TorchTarget(torch_model(family, **SIZES), kv_bytes=KV_BYTES))
     for ours, theirs in zip(play(cuda_target(family, name, dtype, graphs=graphs)), expected, strict=True):
-        np.testing.assert_allclose(ours.logits, theirs.logits, **CLOSE[dtype])
-        np.testing.assert_allclose(ours.hidden, theirs.hidden, **CLOSE[dtype])
+        assert distance(ours.logits, theirs.logits) < FAR[dtype]
+        assert distance(ours.hidden, theirs.hidden) < FAR[dtype]
         if theirs.state is not None:
             assert ours.state is not None
-            np.testing.assert_allclose(ours.state, theirs.state, **CLOSE[dtype])
+            assert distance(ours.state, theirs.state) < FAR[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_rows_of_the_gpu_are_those_of_the_cpu(dtype: torch.dtype) -> None:
+    device = torch.device("cuda")
+    drafter, kv = Checkpoint(EVEN, fresh_tensors(EVEN, seed=0), ""), normal(5, 4, EVEN.kv_width, seed=2)
+    rows = over_arrays(drafter.torch_rows(dtype, device), dtype, device)(kv)
+    assert distance(rows, drafter.rows("float32")(kv)) < FAR[dtype]
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

@@ -13,7 +13,10 @@ Rows = npt.NDArray[np.float32]
 
 def as_array(tensor: torch.Tensor) -> Rows:
     """A tensor of any float dtype on any device as a float32 array, exactly; may share its memory."""
-    array: Rows = tensor.detach().cpu().float().numpy()
+    wide = tensor.detach().float()
+    if wide.is_cuda:  # into pinned memory, which torch uses again: several times as fast, and logits are large
+        wide = torch.empty(wide.shape, dtype=wide.dtype, pin_memory=True).copy_(wide)
+    array: Rows = wide.numpy()
     return array
 
 

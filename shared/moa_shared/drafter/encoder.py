@@ -71,14 +71,16 @@ class MemoryEncoder(nn.Module):
         return self.project(self.forward(kv))
 
 
-def load_encoder(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> MemoryEncoder:
-    """The encoder with a checkpoint's tensors, frozen."""
+def load_encoder(
+    config: DrafterConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device | None = None
+) -> MemoryEncoder:
+    """The encoder with a checkpoint's tensors, frozen, loaded where it runs: packed weights cannot be moved."""
     names = {name: name for name in tensors if name.startswith(("layer_self_attention.", "Ekv2E.", "fc."))}
     names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
     names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
     names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"
     encoder = MemoryEncoder(config)
     encoder.load_state_dict({ours: tensors[theirs] for ours, theirs in names.items()})
-    encoder = encoder.to(dtype).eval().requires_grad_(False)
+    encoder = encoder.to(device, dtype).eval().requires_grad_(False)
     pack_linears(encoder)
     return encoder

@@ -1,7 +1,7 @@
 """The decoder layers over the rows of a batch: at once, or as a recorded graph that is played again.
 
-State: the graphs, by the number of rows and the layers whose state is wanted. Invariant: a graph reads the batch from
-tensors that stay where they are, so that playing it gives what running the layers gives.
+State: the graphs, by the number of rows. Invariant: a graph reads the batch from tensors that stay where they are, so
+that playing it gives what running the layers gives.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Forward:
         self._layers, self._attention, self._record = layers, attention, record
         self._most_pages = -(-context_length // PAGE_ROWS)
         self._direct = self._new_inputs()
-        self._graphs: dict[tuple[int, frozenset[int]], Graph] = {}
+        self._graphs: dict[int, Graph] = {}
 
     def run(self, batch: Batch, wanted: Iterable[int]) -> States:
         """The states of a batch's rows; those of a graph are overwritten by the next forward.
@@ -82,18 +82,19 @@ class Forward:
         Args:
             wanted: the layers whose entering state is given; as many as there are layers: what leaves the last.
         """
-        layers = frozenset(wanted)
         if self._record is None or batch.rows > MOST_GRAPH_ROWS:
-            return self._prepare(self._direct, batch, layers)()
-        graph = self._graphs.get((batch.rows, layers))
+            return self._prepare(self._direct, batch, frozenset(wanted))()
+        graph = self._graphs.get(batch.rows)
         if graph is None:
+            # With the states of all layers, which are few rows: else whoever first wants others waits for a recording.
+            every = frozenset(range(len(self._layers.decoder) + 1))
             inputs = self._new_inputs(batch.rows)
-            play, states = self._record(self._prepare(inputs, batch, layers))
-            graph = self._graphs[batch.rows, layers] = Graph(inputs, play, states)
+            play, states = self._record(self._prepare(inputs, batch, every))
+            graph = self._graphs[batch.rows] = Graph(inputs, play, states)
         else:
-            self._prepare(graph.inputs, batch, layers)
+            self._prepare(graph.inputs, batch, frozenset())
         graph.play()
-        return graph.states
+        return States(graph.states.last, {layer: graph.states.entering[layer] for layer in wanted})
 
     def _new_inputs(self, rows: int = 0) -> Inputs:
         device = self._attention.pool.tensor.device

@@ -157,11 +157,11 @@ class Checkpoint:
 
         return {name: torch.from_numpy(tensor) for name, tensor in self.tensors.items()}
 
-    def encoder(self, dtype: torch.dtype) -> MemoryEncoder:
+    def encoder(self, dtype: torch.dtype, device: torch.device | None = None) -> MemoryEncoder:
         """The server's half in torch."""
         from moa_shared.drafter.encoder import load_encoder
 
-        return load_encoder(self.config, self.torch_tensors(), dtype)
+        return load_encoder(self.config, self.torch_tensors(), dtype, device)
 
     def torch_rows(
         self, dtype: torch.dtype, device: torch.device | None = None
@@ -174,7 +174,7 @@ class Checkpoint:
             return torch_projection(self.config, self.torch_tensors(), dtype, device)
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
-        encoder = self.encoder(dtype).to(device)
+        encoder = self.encoder(dtype, device)
         if self.config.state_entries:
             return encoder.encode_states
         return encoder.project if self.config.reads_last_hidden else encoder.encode

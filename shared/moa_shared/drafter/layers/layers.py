@@ -55,7 +55,8 @@ class TorchRotary:
             size = max(TABLE_POSITIONS, 2 * needed)
             with torch.no_grad():
                 every = torch.arange(size, device=positions.device)[None]
-                cos, sin = self._embedding.to(positions.device)(torch.zeros(1, dtype=dtype), every)
+                like = torch.zeros(1, dtype=dtype, device=positions.device)  # transformers computes where this lies
+                cos, sin = self._embedding(like, every)
             table = self._tables[key] = cos[0], sin[0]
         return table[0][positions], table[1][positions]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
 from moa_shared.drafter.layers.layers import DecoderLayer, TorchRotary, attend, rotate
+from moa_shared.models.weights.packed_linear import PackedLinear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
@@ -56,6 +57,13 @@ def test_a_layer_is_the_stock_one(rope: dict[str, Any]) -> None:
     torch.testing.assert_close(
         ours.finish_mean(x, attend(queries, keys, attention.values(normed), mask)), expected.mean(1), rtol=0, atol=1e-5
     )
+
+
+def test_an_encoder_for_another_device_keeps_nothing_on_the_cpu() -> None:
+    """Packed weights cannot be moved: a GPU's server could make no memory rows."""
+    encoder = Checkpoint(EVEN, fresh_tensors(EVEN, seed=0), "").encoder(torch.bfloat16, torch.device("meta"))
+    assert {parameter.device.type for parameter in encoder.parameters()} == {"meta"}
+    assert not [part for part in encoder.modules() if isinstance(part, PackedLinear)]
 
 
 def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None:
