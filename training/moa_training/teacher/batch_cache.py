@@ -33,13 +33,22 @@ class BatchCache:
         self._columns = 0
         self._prefilled: torch.Tensor | None = None
 
-    def begin_step(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Before one token of every slot: their positions [slots, 1], and who sees what [slots, 1, 1, columns]."""
+    def forget(self, slots: Sequence[int]) -> None:
+        """Empties slots."""
+        if slots:
+            self.lengths[torch.tensor(slots, device=self.lengths.device)] = 0
+
+    def begin_step(self) -> int:
+        """Before one token of every slot: how many columns are read, by which the step's shapes are known."""
         needed = int(self.lengths.max()) + 1
         if needed > self.capacity:
             raise InternalError(f"An answer of {needed} tokens does not fit into {self.capacity}.")
         self._columns = min(self.capacity, -(-needed // _STEP) * _STEP)
         self._prefilled = None
+        return self._columns
+
+    def step_inputs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions of the slots' tokens [slots, 1], and who sees what [slots, 1, 1, columns]."""
         columns = torch.arange(self._columns, device=self.lengths.device)
         return self.lengths[:, None], (columns[None] <= self.lengths[:, None])[:, None, None]
 
