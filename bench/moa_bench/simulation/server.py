@@ -21,6 +21,7 @@ from moa_shared.tree.draft_tree import DraftTree
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
 
+ROW_SHARES = RowShares.straight(0.85 / 49.85)  # of the default target (docs/measurements/parts.md)
 LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
 MEASURED_ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times a server knows from its start
 
@@ -42,12 +43,12 @@ class Costs:
     """What the parts take, in ms; the defaults are those of the default target (docs/measurements/parts.md)."""
 
     plain_ms: float = 49.85  # a forward of one token, the encoding of its memory row included
-    verify_ms: float = 49.85  # the same where a draft hangs below it; `node_ms` more for each further row
-    node_ms: float = 0.85
+    verify_ms: float = 49.85  # the same where a draft hangs below it
+    rows: RowShares = ROW_SHARES  # what further rows add to either
     draft_ms: float = 5.0  # a step of the drafter
 
     def forward_ms(self, nodes: float, answers: float = 1) -> float:
-        return (self.verify_ms if nodes else self.plain_ms) + self.node_ms * (nodes + answers - 1)
+        return (self.verify_ms if nodes else self.plain_ms) + self.plain_ms * self.rows.of(nodes + answers - 1)
 
     def own_draft_ms(self, answers: float) -> float:
         return self.draft_ms * answers

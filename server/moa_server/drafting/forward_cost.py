@@ -41,7 +41,7 @@ class RowShares:
 
     points: tuple[tuple[int, float], ...]
 
-    def of(self, rows: int) -> float:
+    def of(self, rows: float) -> float:
         """What so many rows beyond the first add."""
         before, after = (0, 0.0), self.points[0]
         for point in self.points[1:]:

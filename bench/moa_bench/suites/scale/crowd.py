@@ -22,7 +22,9 @@ SETTLE_ROUNDS, ROUNDS = 8, 16  # forwards before rates are taken, and while they
 
 @dataclass(frozen=True, slots=True)
 class GpuCosts:
-    """A target on a GPU, by its arithmetic: a forward takes the longer of reading its bytes and computing its rows.
+    """A target on a GPU, by its arithmetic: a forward reads its bytes and computes its rows.
+
+    On an H100 that takes the sum of both, not the longer (docs/measurements/scale.md).
 
     Args:
         drafter_ms, drafter_row_ms: a forward of a drafter on the same GPU, and of each further row.
@@ -36,8 +38,7 @@ class GpuCosts:
     drafter_row_ms: float
 
     def forward_ms(self, nodes: float, answers: float = 1) -> float:
-        reading_ms = self.weights_ms + self.context_ms * answers
-        return self.launch_ms + max(reading_ms, self.row_ms * (answers + nodes))
+        return self.launch_ms + self.weights_ms + self.context_ms * answers + self.row_ms * (answers + nodes)
 
     def own_draft_ms(self, answers: float) -> float:
         return self.drafter_ms + self.drafter_row_ms * (answers - 1)

@@ -46,8 +46,8 @@ def _world(world: Mapping[str, Any]) -> str:
     costs = world["costs"]
     note = (
         f"{world['name']}; acceptance {world['paper']:g}; m: limited by memory, not by speed.\n"
-        f"A forward takes {costs['launch_ms']:.1f} ms and the longer of {costs['weights_ms']:.1f} ms + "
-        f"{costs['context_ms']:.2f} ms an answer and {costs['row_ms']:.3f} ms a row.\n"
+        f"A forward takes {costs['launch_ms']:.1f} ms to launch and {costs['weights_ms']:.1f} ms to read the weights, "
+        f"{costs['context_ms']:.2f} ms more for each answer and {costs['row_ms']:.3f} ms for each row.\n"
         f"A draft step takes {costs['drafter_ms']:.1f} ms beside it and {world['device_draft_ms']:.1f} ms on a device."
         "\n\n"
     )

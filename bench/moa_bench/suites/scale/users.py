@@ -16,7 +16,7 @@ BYTES, FLOPS = 2, 2  # of a weight in bf16; of a weight for each row
 
 
 def gpu_costs(world: World) -> GpuCosts:
-    """A forward: the longer of reading and computing, spread over the GPUs, and what comes on top."""
+    """A forward: reading and computing, spread over the GPUs, and what comes on top."""
     gpu, target = world.gpu, world.target
     bytes_a_ms = gpu.bandwidth * world.bandwidth_share * world.gpus / 1e3
     flops_a_ms = gpu.flops * world.flops_share * world.gpus / 1e3

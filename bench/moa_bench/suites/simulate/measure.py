@@ -1,4 +1,4 @@
-"""Each answer that an oracle's drafts sped up, simulated with the same luck, step, row and link."""
+"""Each answer that an oracle's drafts sped up, simulated with the same luck, step, rows and link."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from statistics import fmean, median
 from typing import Any
 
 from moa_client.drafting.settings import DraftingSettings
+from moa_server.drafting.forward_cost import RowShares
 
 from moa_bench.harness.links import LINKS
 from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, Script
@@ -75,8 +76,9 @@ def _pair(
     """How many times plain streaming's speed one answer had, measured and simulated."""
     [answer], plain = each["answers"][method], each["answers"][PLAIN]
     measured = _rate(answer) / fmean(_rate(one) for one in plain)
-    step_ms, row_ms = result["costs"]["step_ms"], result["costs"]["row_ms"]
-    costs = Costs(plain_ms=step_ms, verify_ms=step_ms, node_ms=row_ms, draft_ms=DRAFT_MS)
+    step_ms = result["costs"]["step_ms"]
+    rows = RowShares.of_times(step_ms, result["costs"]["times"])
+    costs = Costs(plain_ms=step_ms, verify_ms=step_ms, rows=rows, draft_ms=DRAFT_MS)
     script = Script((), acceptance, 0, 1)
     of_answer = partial(
         simulate,

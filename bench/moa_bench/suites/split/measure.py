@@ -6,8 +6,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from moa_server.verifier.self_test import measure_times
 from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER, shipped_drafter
-from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -21,6 +22,7 @@ from moa_bench.harness.oracle import DRAFT_MS, has_no_drafter
 from moa_bench.harness.prompts import chat_tokens, questions_of
 from moa_bench.harness.recorded import recorded_link
 from moa_bench.harness.split_client import describe
+from moa_bench.harness.targets import load_level
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.split import SplitEffort
 from moa_bench.suites.split.methods import Devices, methods_of, oracle_methods, reaching
@@ -77,7 +79,7 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
                     rounds.append(run.keep(f"{link.name} {number}", ask) | {"link": link.name})
                     task.advance(1)
         first = runner.run(describe(next(iter(servers.values())).address))
-        costs = {"step_ms": round(first.step_ms, 3), "row_ms": round(first.row_ms, 3)}  # as that server measured them
+    costs = {"step_ms": round(first.step_ms, 3), "times": row_times(files, run)}
     drafters = {name: each.description for name, each in measured.items()}
     if has_oracles:
         said = f"right at that rate, {DRAFT_MS:g} ms a draft step"
@@ -90,3 +92,10 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
         "links": {each.name: {"rtt_ms": each.rtt_ms, "recorded": each.recording is not None} for each in links},
         "rounds": rounds,
     }
+
+
+def row_times(files: ModelFiles, run: SuiteRun) -> list[tuple[int, float]]:
+    """What forwards with several rows take: each number of rows, and milliseconds."""
+    with on_cores(run.server_cores):
+        target = load_level(files, run.level, make_progress()).target
+        return [(rows, round(ms, 3)) for rows, ms in measure_times(target).times]

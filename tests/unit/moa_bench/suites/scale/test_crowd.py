@@ -7,8 +7,9 @@ from statistics import fmean
 import pytest
 from moa_bench.simulation.server import Costs, ForwardCosts
 from moa_bench.suites.scale.crowd import CrowdWay, GpuCosts, serve_crowd
+from moa_server.drafting.forward_cost import RowShares
 
-CORE = Costs(plain_ms=13.0, verify_ms=13.0, node_ms=0.63)
+CORE = Costs(plain_ms=13.0, verify_ms=13.0, rows=RowShares.straight(0.63 / 13.0))
 GPU = GpuCosts(weights_ms=18.0, context_ms=0.2, row_ms=0.19, launch_ms=2.0, drafter_ms=3.5, drafter_row_ms=0.16)
 
 
@@ -16,10 +17,9 @@ def crowd_rates(users: int, way: CrowdWay, costs: ForwardCosts) -> list[float]:
     return serve_crowd(users, way, costs).rates
 
 
-def test_a_gpu_reads_its_weights_or_computes_its_rows() -> None:
-    assert GPU.forward_ms(0, 1) == pytest.approx(20.2)
-    assert GPU.forward_ms(60, 10) == pytest.approx(22.0)  # rows are free beside the weights
-    assert GPU.forward_ms(600, 100) == pytest.approx(2.0 + 0.19 * 700)
+def test_a_gpu_reads_its_weights_and_computes_its_rows() -> None:
+    assert GPU.forward_ms(0, 1) == pytest.approx(20.0 + 0.2 + 0.19)
+    assert GPU.forward_ms(60, 10) == pytest.approx(20.0 + 2.0 + 0.19 * 70)
     assert GPU.own_draft_ms(11) == pytest.approx(5.1)
 
 

@@ -21,7 +21,7 @@ def result(seconds: float) -> dict[str, Any]:
     answers = {PLAIN: plain, "oracle, 0.8: streamed": drafted, "oracle, 0.8, trees: streamed": drafted}
     return {
         "machine": {"commit": "abc"}, "links": {"5G": {}, "5G, drive": {}}, "effort": {"chain": 5},
-        "costs": {"step_ms": 50.0, "row_ms": 1.0},
+        "costs": {"step_ms": 50.0, "times": [[2, 51.0], [32, 81.0]]},
         "rounds": [{"link": link, "prompt_tokens": 30, "answers": answers} for link in ("5G", "5G, drive")],
     }  # fmt: skip
 
