@@ -24,7 +24,7 @@ def render(result: Mapping[str, Any]) -> str:
     sources = ", ".join(sorted({f"{row.result} (commit {row.commit})" for row in rows}))
     note = (
         f"Tokens a second after the first, over plain streaming's, of {sources}: {len(rows) - missed} of {len(rows)} "
-        f"are within {TOLERANCE:.0%} of the simulation, which has the measured step and row, the same link, and the "
+        f"are within {TOLERANCE:.0%} of the simulation, which has the measured step and rows, the same link, and the "
         "same luck of the oracle.\n"
     )
     return "\n".join([note, table_of(ROWS, rows)])
