@@ -36,7 +36,8 @@ def targets_table(results: Mapping[str, Mapping[str, Any]]) -> str:
         split = found.get("split", {"rounds": []})["rounds"]
         drafted = [_over_link([each for each in split if each["link"] == link]) for link in LINKS]
         origin = ResultOrigin.of(found["single"])
-        rows.append([name, f"{speed:.1f}", *over, *drafted, origin.machine, origin.commit])
+        commits = [str(ResultOrigin.of(found[suite]).commit) for suite in ("single", "split") if suite in found]
+        rows.append([name, f"{speed:.1f}", *over, *drafted, origin.machine, ", ".join(dict.fromkeys(commits))])
     head = ["target", "plain, tokens/s", "over llama.cpp's", "whole answers", *(f"drafts, {each}" for each in LINKS)]
     return table([*head, "machine", "commit"], rows)
 

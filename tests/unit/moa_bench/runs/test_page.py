@@ -83,11 +83,11 @@ def test_all_sizes_are_told_together() -> None:
             name: [{"tokens": 11, "first_ms": 100.0, "steady_ms": each}] for name, each in ms.items()
         }  # fmt: skip
 
-    single = {"target": "one", "machine": MACHINE, "commit": "abc", "rounds": [
+    single = {"target": "one", "machine": MACHINE, "rounds": [
         {"short": False, "answers": answers(**{PLAIN: 100.0, SERVER: 110.0, LLAMA_CPP: 165.0})},
     ]}  # fmt: skip
     answer = {"tokens": 10, "first_ms": 100.0, "same": True}
-    split = {"target": "one", "rounds": [
+    split = {"target": "one", "machine": MACHINE | {"commit": "def"}, "rounds": [
         {"link": "5G", "answers": {
             STREAMING: [answer | {"seconds": 2.0}] * 2, ORACLE: [answer | {"seconds": 1.0}],
         }},
@@ -97,7 +97,9 @@ def test_all_sizes_are_told_together() -> None:
         {"rtt_ms": 100.0, "users": 4, "rounds": [{"plain": way, "drafts": [way[0] | {"tokens_per_s": 60.0}]}]},
     ]}  # fmt: skip
     results: dict[str, dict[str, Any]] = {"single-1b": single, "split-1b": split, "payoff-1b": payoff}
-    assert targets_table(results).splitlines()[2] == "| one | 100.0 | 1.50 | 1.26 | 2.00 |  | AMD (2 cores) | abc |"
+    assert (
+        targets_table(results).splitlines()[2] == "| one | 100.0 | 1.50 | 1.26 | 2.00 |  | AMD (2 cores) | abc, def |"
+    )
     assert map_table(results).splitlines()[2] == "| one | 4 | drafts 1.20 |"
 
 
