@@ -109,7 +109,7 @@ class AnswerGenerator:
         return self._forward(self._newest[:, None], *self._cache.step_inputs())
 
     def _recorded(self, columns: int) -> torch.Tensor:
-        """The same as a CUDA graph: launching a step's kernels one by one takes a GPU ten times as long."""
+        """The same as a CUDA graph: launching a step's kernels one by one takes longer than they do."""
         if columns not in self._graphs:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
