@@ -64,23 +64,26 @@ async def test_a_companion_that_says_what_the_target_says_has_all_its_words_kept
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
     corrected: list[Event] = []
+    alone = 20
     held = with_companion(target, ITSELF, beside=beside)
     async with talking_over_a_link(target, HOPEFUL, held=held) as (link, engine):
 
         async def cut_and_heal(event: Event) -> None:
+            nonlocal alone
             corrected.extend([event] if isinstance(event, Corrected) else [])
             if not screen.cuts and len(screen.committed) > 5:
                 screen.cuts += 1
+                alone = min(alone, len(expected) - len(screen.committed) - 4)  # on a busy machine less may be left
                 await link.cut("both")
-            elif len(screen.provisional) == 20:
+            elif len(screen.provisional) == alone:
                 await link.heal()
 
         await watch(engine, screen, on_event=cut_and_heal)
         assert screen.committed == expected
         assert screen.end == Ended(Finish.MAX_TOKENS)
-        assert screen.most_provisional >= 20
+        assert screen.most_provisional >= alone
         assert not corrected
-        assert engine.figures.kept >= 20
+        assert engine.figures.kept >= alone
 
 
 async def test_a_companion_that_errs_is_corrected_and_the_text_is_the_target_s(target: KernelTarget) -> None:
