@@ -20,8 +20,8 @@ from moa_server.verifier import Request
 from moa_server.verifier.paged.attention import Attention
 from moa_server.verifier.paged.flash_infer import FlashInferAttention
 from moa_server.verifier.paged.flex import FlexAttention
-from moa_server.verifier.paged.forward import record_on_cuda
 from moa_server.verifier.torch_target import TorchTarget
+from moa_shared.models.cuda_graphs import CudaGraphs
 from transformers import LlamaConfig, LlamaForCausalLM
 
 CONTEXT = 1000
@@ -101,7 +101,7 @@ def main() -> None:
     for attention in attentions.values():
         for graphs in (True, False):
             target = TorchTarget(
-                make_model(layers), attends=attention, fills=True, record=record_on_cuda() if graphs else None
+                make_model(layers), attends=attention, fills=True, record=CudaGraphs().record if graphs else None
             )
             results[f"{attention.name}, {'graphs' if graphs else 'no graphs'}"] = measure(target, prompt)
             del target

@@ -13,9 +13,9 @@ import pytest
 import torch
 from moa_server.verifier import KVCache, Request, Target, TargetOutput
 from moa_server.verifier.arrays import over_arrays
-from moa_server.verifier.paged.forward import record_on_cuda
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter import Checkpoint, fresh_tensors
+from moa_shared.models.cuda_graphs import CudaGraphs
 
 from tests.support.decoders import EVEN, normal
 from tests.support.paged_targets import ATTENTIONS
@@ -38,7 +38,7 @@ def cuda_target(family: str, name: str, dtype: torch.dtype, *, graphs: bool = Tr
         kv_bytes=KV_BYTES,
         attends=ATTENTIONS[name],
         fills=True,
-        record=record_on_cuda() if graphs else None,
+        record=CudaGraphs().record if graphs else None,
     )
 
 

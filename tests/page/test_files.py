@@ -53,7 +53,7 @@ def test_the_script_frames_files_as_the_programs_do(serve: Serve, open_page: Ope
     )
     for (question, files), (asked, again, count, rest) in zip(cases, told, strict=True):
         assert asked == again == with_files(question, files)
-        ends = (number for number, each in enumerate(files, 1) if "</file>" in each.text)
+        ends = (number for number, each in enumerate(files, 1) if "\n</file>\n\n" in f"\n{each.text}\n")
         assert count >= next(ends, len(files))  # what comes behind a text that ends its file may not be told from it
         assert folded(asked).endswith(folded(rest))
 

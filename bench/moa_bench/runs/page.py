@@ -35,9 +35,9 @@ def targets_table(results: Mapping[str, Mapping[str, Any]]) -> str:
         over = [median_of(plain_over(rounds, peer, base)), median_of(plain_over(rounds, peer, base, whole=True))]
         split = found.get("split", {"rounds": []})["rounds"]
         drafted = [_over_link([each for each in split if each["link"] == link]) for link in LINKS]
-        origin = ResultOrigin.of(found["single"])
-        commits = [str(ResultOrigin.of(found[suite]).commit) for suite in ("single", "split") if suite in found]
-        rows.append([name, f"{speed:.1f}", *over, *drafted, origin.machine, ", ".join(dict.fromkeys(commits))])
+        origins = [ResultOrigin.of(found[suite]) for suite in ("single", "split") if suite in found]
+        commits = ", ".join(dict.fromkeys(str(origin.commit) for origin in origins))
+        rows.append([name, f"{speed:.1f}", *over, *drafted, origins[0].machine, commits])
     head = ["target", "plain, tokens/s", "over llama.cpp's", "whole answers", *(f"drafts, {each}" for each in LINKS)]
     return table([*head, "machine", "commit"], rows)
 

@@ -10,12 +10,12 @@ import structlog
 import torch
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, load_target_model
+from moa_shared.models.cuda_graphs import CudaGraphs
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16
 
 from moa_server.settings import ServerSettings
 from moa_server.verifier.paged.attention import Attention
-from moa_server.verifier.paged.forward import record_on_cuda
 from moa_server.verifier.parallel.group import Group
 from moa_server.verifier.parallel.leader import LeaderTarget
 from moa_server.verifier.parallel.rank import check_shares
@@ -116,7 +116,7 @@ def load_torch_target(
         kv_bytes=kv_bytes,
         attends=choose_attention(model.dtype, head_dim),
         fills=True,
-        record=record_on_cuda(),
+        record=CudaGraphs().record,
     )
     if group is None or group.rank.number == 0:  # followers run these as they come
         with progress.task("Recording forwards"):

@@ -6,11 +6,12 @@ slots. Temperature 0 is the most likely token, otherwise plain sampling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from moa_shared.models.cuda_graphs import CudaGraphs
 
 PREFILL_ROWS = 8  # prompts read together: more pad more, fewer repeat the reading of the weights
 
@@ -52,7 +53,8 @@ class AnswerGenerator:
         self._cache = BatchCache(model.config, slots, capacity, dtype, self._device)
         self._answers: list[TargetAnswer | None] = [None] * slots
         self._newest = torch.zeros(slots, dtype=torch.long, device=self._device)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}  # of a step, by the columns it reads
+        self._graphs = CudaGraphs() if self._device.type == "cuda" else None
+        self._steps: dict[int, tuple[Callable[[], None], torch.Tensor]] = {}  # recorded, by the columns that they read
         self._stop_ids = stop_ids
         self._random = torch.Generator(device=self._device).manual_seed(seed)
 
@@ -100,7 +102,7 @@ class AnswerGenerator:
         live = [slot for slot, answer in enumerate(self._answers) if answer is not None]
         self._cache.forget([slot for slot, answer in enumerate(self._answers) if answer is None])
         columns = self._cache.begin_step()
-        hidden = self._step_forward() if self._device.type == "cpu" else self._recorded(columns)
+        hidden = self._step_forward() if self._graphs is None else self._recorded(self._graphs, columns)
         self._cache.end_step()
         yield from self._choose(live, hidden[live, 0])
 
@@ -108,20 +110,12 @@ class AnswerGenerator:
         """The newest token of every slot, [slots, 1, hidden]."""
         return self._forward(self._newest[:, None], *self._cache.step_inputs())
 
-    def _recorded(self, columns: int) -> torch.Tensor:
+    def _recorded(self, graphs: CudaGraphs, columns: int) -> torch.Tensor:
         """The same as a CUDA graph: launching a step's kernels one by one takes longer than they do."""
-        if columns not in self._graphs:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self._step_forward()  # what is allocated at the first call must not be recorded
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                hidden = self._step_forward()
-            self._graphs[columns] = graph, hidden
-        graph, hidden = self._graphs[columns]
-        graph.replay()
+        if columns not in self._steps:
+            self._steps[columns] = graphs.record(self._step_forward)
+        play, hidden = self._steps[columns]
+        play()
         return hidden
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:

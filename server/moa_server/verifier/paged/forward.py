@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -125,21 +125,3 @@ class Forward:
         if len(self._layers.decoder) in wanted:
             entering[len(self._layers.decoder)] = hidden[0]
         return States(hidden[0], entering)
-
-
-def record_on_cuda() -> Record:
-    """What records CUDA graphs; all share their memory, since they are played one after the other."""
-    memory: Any = torch.cuda.graph_pool_handle()
-
-    def record(run: Run) -> tuple[Callable[[], None], States]:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            run()  # what is compiled or allocated at the first call must not be recorded
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
-            states = run()
-        return graph.replay, states
-
-    return record
