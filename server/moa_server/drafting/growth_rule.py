@@ -4,7 +4,8 @@ Time has a price: at r tokens a millisecond, a millisecond costs r tokens. A ste
 and looks at the place where the text leaves what is known with a chance, its *reach*; there it finds `found` tokens on
 average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes that it adds cost the
 forward: those of one place, and of a drafter that guesses a block in a step, those of as many as it finds tokens in.
-A node pays if its chance outweighs what its row adds.
+A node pays if its chance outweighs what its row adds. The nodes of an answer together must bring LEAST_GAIN more than
+they cost, and so must its first step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dataclasses import dataclass
 from moa_server.drafting.forward_cost import CostLine
 
 NODES_OF_A_PLACE = 2  # that are worth their rows, on average
+# Tokens an answer that drafts must bring beyond their rows: these and the chances are estimates, and frames take time
+# that no forward shows. One and two users lose nothing by it, and many no longer draft at a loss (docs/adr/0060).
+LEAST_GAIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,11 @@ class GrowthRule:
         ms = self.step_ms + (self.follow_ms if first else 0.0)
         nodes = NODES_OF_A_PLACE + max(0, math.ceil(found) - 1)
         nodes_ms = self.cost.ms(self.rows + nodes) - self.cost.ms(self.rows)
-        return reach * (found - self.rate * nodes_ms) > self.rate * ms
+        return reach * (found - self.rate * nodes_ms) > self.rate * ms + (self._least_gain if first else 0.0)
+
+    @property
+    def _least_gain(self) -> float:
+        return LEAST_GAIN if self.rate else 0.0  # where time costs nothing, all that may be right is drafted
 
     @property
     def least_chance(self) -> float:
@@ -62,7 +70,7 @@ class GrowthRule:
         """
         order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))[: self.most_nodes]
         plain_ms = self.cost.ms(self.rows)
-        best_value, best_count, tokens = 0.0, 0, 0.0
+        best_value, best_count, tokens = self._least_gain, 0, 0.0
         for count, node in enumerate(order, 1):
             tokens += chances[node]
             value = tokens - self.rate * (self.cost.ms(self.rows + count) - plain_ms)

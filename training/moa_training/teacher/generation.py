@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from moa_shared.models.cuda_graphs import CudaGraphs
 
-PREFILL_ROWS = 8  # prompts read together: more pad more, fewer repeat the reading of the weights
+# Prompts read together: more pad more and leave more slots empty, fewer repeat the reading of the weights.
+LEAST_PREFILL_ROWS = 8
+PREFILL_SHARE = 12  # of many slots, one in so many
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class AnswerGenerator:
         self._device = model.lm_head.weight.device
         self._cache = BatchCache(model.config, slots, capacity, dtype, self._device)
         self._answers: list[TargetAnswer | None] = [None] * slots
+        self._prefill_rows = max(LEAST_PREFILL_ROWS, slots // PREFILL_SHARE)
         self._newest = torch.zeros(slots, dtype=torch.long, device=self._device)
         self._graphs = CudaGraphs() if self._device.type == "cuda" else None
         self._steps: dict[int, tuple[Callable[[], None], torch.Tensor]] = {}  # recorded, by the columns that they read
@@ -68,16 +71,16 @@ class AnswerGenerator:
         exhausted = False
         while True:
             free = [slot for slot, answer in enumerate(self._answers) if answer is None]
-            if not exhausted and (len(free) >= min(PREFILL_ROWS, len(self._answers))):
+            if not exhausted and len(free) >= min(self._prefill_rows, len(self._answers)):
                 taken = []
-                for _ in free[: PREFILL_ROWS if len(free) < len(self._answers) else len(free)]:
+                for _ in free[: self._prefill_rows if len(free) < len(self._answers) else len(free)]:
                     prompt = next(prompts, None)
                     if prompt is None:
                         exhausted = True
                         break
                     taken.append(prompt)
-                for start in range(0, len(taken), PREFILL_ROWS):
-                    part = taken[start : start + PREFILL_ROWS]
+                for start in range(0, len(taken), self._prefill_rows):
+                    part = taken[start : start + self._prefill_rows]
                     yield from self._read(free[start : start + len(part)], part)
                 continue
             if len(free) == len(self._answers):

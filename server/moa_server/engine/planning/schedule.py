@@ -7,8 +7,9 @@ another has many sessions.
 
 Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
 probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
-that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Waiting for a
-draft that is due does not pay: docs/adr/0025.
+that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Where that is
+not LEAST_GAIN an answer better than a plain step, none are. Waiting for a draft that is due does not pay:
+docs/adr/0025.
 
 Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
 doubles its time, and a prompt loses little: rows of the answers are read next to its own. Where several wait, a turn is
@@ -26,6 +27,7 @@ from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares
+from moa_server.drafting.growth_rule import LEAST_GAIN
 from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.session.session import Session
@@ -168,7 +170,7 @@ class Schedule(Generic[Waiting]):
         )
         rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
         rate = self.rate(len(candidates))
-        best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
+        best, best_count, tokens = LEAST_GAIN * len(candidates) - rate * self.cost.ms(rows), 0, 0.0
         cost = self.cost.line()
         for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
             tokens -= less

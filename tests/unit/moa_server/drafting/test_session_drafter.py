@@ -110,7 +110,7 @@ def test_it_drafts_as_deep_as_pays() -> None:
     assert guess.own == 8
     assert guess.steps == (0, 1, 2, 3, 4, 5, 6, 7)
     assert guess.reaches[0] == 1.0
-    dear = Bench([1, 2, 3]).guess(rate=0.2)
+    dear = Bench([1, 2, 3]).guess(rate=0.17)
     assert 0 < dear.own < 8
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.drafting.forward_cost import RowShares
+from moa_server.drafting.growth_rule import LEAST_GAIN
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.engine.planning.schedule import (
@@ -230,7 +231,8 @@ def test_no_other_nodes_of_all_sessions_are_worth_more(
 
     def worth(*picked: Sequence[int]) -> float:
         tokens = sum(chances[node] for chances, nodes in zip(survival, picked, strict=True) for node in nodes)
-        return tokens - schedule.rate(2) * schedule.cost.ms(1 + sum(map(len, picked)))
+        drafted = LEAST_GAIN * 2 if any(picked) else 0.0
+        return tokens - schedule.rate(2) * schedule.cost.ms(1 + sum(map(len, picked))) - drafted
 
     def subtrees(tree: DraftTree) -> list[tuple[int, ...]]:
         return [
@@ -280,6 +282,19 @@ def test_the_more_sessions_share_a_forward_the_fewer_nodes_pay() -> None:
     many = schedule.choose_nodes([offered(CHAIN, chances)] * 40)
     assert len(alone[0]) == 3
     assert all(len(tree) < 3 for tree in many)
+
+
+@pytest.mark.parametrize("answers", [1, 4])
+def test_where_drafts_bring_little_more_than_they_cost_none_are_verified(answers: int) -> None:
+    schedule = measured(10.0, 0.5)
+    plain_ms, drafted_ms = schedule.cost.ms(answers - 1), schedule.cost.ms(2 * answers - 1)
+
+    def chosen(gain: float) -> list[int]:
+        draft = offered(DraftTree.chain([1]), (drafted_ms / plain_ms - 1 + gain,))
+        return [len(tree) for tree in schedule.choose_nodes([draft] * answers)]
+
+    assert chosen(LEAST_GAIN / 4) == [0] * answers
+    assert chosen(LEAST_GAIN * 2) == [1] * answers
 
 
 def test_devices_learn_what_a_node_must_be_worth() -> None:
