@@ -40,6 +40,8 @@ POLL_SECONDS = 0.2
 # By itself Ray takes fixed ports, which another Ray of this machine may have; or it waits for 15 s until its agents say
 # which they took, and gives up on a busy machine.
 PORTS = ("ray-client-server", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export")
+# What asks a cloud for nodes, and what sends the workers' logs to drivers: nothing here needs them.
+WITHOUT = ("--no-monitor", "--include-log-monitor=false")
 STARTED = b"Ray runtime started"
 HERE = "127.0.0.1"
 # Ray replaces an address of loopback by the machine's own, unless it is told that there is to be no cluster of several
@@ -183,7 +185,7 @@ def _command(head: LocalRay, cpus: int) -> list[str]:
     return [
         sys.executable, "-m", "moa_server.cluster.ray_head", "start", "--head", "--block", f"--node-ip-address={HERE}",
         f"--port={head.address.rpartition(':')[2]}", f"--num-cpus={cpus}", f"--object-store-memory={STORE_BYTES}",
-        "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={head.folder}/ray",
+        "--include-dashboard=false", "--disable-usage-stats", *WITHOUT, f"--temp-dir={head.folder}/ray",
         *(f"--{name}-port={free_port()}" for name in PORTS),
     ]  # fmt: skip
 
