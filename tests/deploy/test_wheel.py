@@ -15,7 +15,6 @@ import pytest
 from moa_kernels.library import WITHOUT
 from wheel_check import WheelError, check_wheel
 
-from tests.deploy.bill import LIST, installed, named
 from tests.support.programs import CHECKOUT, started
 
 # One worker makes the environments, and makes them once.
@@ -138,18 +137,3 @@ def test_it_serves_the_default_model_with_kernels(python: Path, device: Path, tm
         assert run(client, *words, HOME=str(tmp_path / "device"), PATH="", PYTHONPATH="").strip()
         program.process.terminate()
         assert program.end()[0] == 0
-
-
-def test_the_bill_of_materials_names_what_is_installed(python: Path, tmp_path: Path) -> None:
-    bill = tmp_path / "sbom.json"
-    run(
-        Path(sys.executable).with_name("cyclonedx-py"),
-        "environment",
-        "--output-reproducible",
-        "--output-file",
-        bill,
-        python,
-    )
-    materials = named(bill.read_text())
-    assert materials == installed(run(python, "-c", LIST, PYTHONPATH=""))
-    assert "torch" not in dict(materials)
