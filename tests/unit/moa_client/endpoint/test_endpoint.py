@@ -689,7 +689,7 @@ async def test_many_requests_take_turns_in_their_order() -> None:
 
     async with asking(talk, EndpointSettings(max_requests=4)) as (client, source):
 
-        async def ask(number: int) -> str | None:
+        async def ask(number: int) -> object:
             completion = await client.chat.completions.create(model=MODEL, messages=HI, seed=number)
             return completion.choices[0].message.content
 
@@ -702,7 +702,7 @@ async def test_one_request_too_many_is_told_when_to_come_back() -> None:
     settings = EndpointSettings(max_requests=1, most_waiting=2)
     async with asking(silence, settings) as (client, source):
 
-        async def ask() -> str | None:
+        async def ask() -> object:
             return (await client.chat.completions.create(model=MODEL, messages=HI)).choices[0].message.content
 
         first = asyncio.create_task(ask())
