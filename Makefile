@@ -40,9 +40,8 @@ test-long: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run th
 test-more: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run all tests that `make test` leaves out, in one go
 	$(PYTEST) -m "torch or system or long" $(ARGS)
 
-test-all: export MOA_SCHEDULES ?= 10000
 test-all: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model $(VENV)/.gemma ## Run all tests, with five times as many schedules
-	$(PYTEST) $(ARGS)
+	MOA_SCHEDULES=10000 $(PYTEST) $(ARGS)
 
 words: $(VENV)/.dev $(VENV)/.kernels ## Accept the messages as they are now in the tests' snapshots; look at the difference before you commit
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 0 -q --inline-snapshot=fix,create $$(grep -rl inline_snapshot tests --include=*.py) $(ARGS)

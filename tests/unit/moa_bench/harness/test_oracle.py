@@ -10,6 +10,7 @@ from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
 from moa_shared.drafting import CHAIN, GrowingDraft, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError
+from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -109,6 +110,13 @@ def test_a_step_takes_its_time() -> None:
     draft_chain(drafter, 3, GREEDY)
     assert slept == [pytest.approx(0.005)] * 3
     assert drafter.steps == 3
+
+
+def test_it_ranks_no_more_than_its_script_can_guess() -> None:
+    drafter = OracleDrafter(Script((7, 9, 262_143), 0.5, 0, 262_144, second=0.5))
+    assert drafter.token_ids.tolist() == [0, 1, 7, 8, 9, 10, 11, 262_143]
+    assert drafter.begin().shape == (1, 8)
+    assert np.exp(log_softmax(drafter.begin())).max() == pytest.approx(0.5)
 
 
 def test_memory_is_taken_in_and_counted() -> None:
