@@ -7,9 +7,9 @@ another has many sessions.
 
 Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
 probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
-that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Where that is
-not LEAST_GAIN an answer better than a plain step, none are. Waiting for a draft that is due does not pay:
-docs/adr/0025.
+that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Each answer
+that has nodes must bring LEAST_GAIN more, so the likeliest nodes are taken as far as that is best. Waiting for a draft
+that is due does not pay: docs/adr/0025.
 
 Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
 doubles its time, and a prompt loses little: rows of the answers are read next to its own. Where several wait, a turn is
@@ -170,11 +170,13 @@ class Schedule(Generic[Waiting]):
         )
         rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
         rate = self.rate(len(candidates))
-        best, best_count, tokens = LEAST_GAIN * len(candidates) - rate * self.cost.ms(rows), 0, 0.0
+        best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
         cost = self.cost.line()
-        for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
+        drafted: set[int] = set()
+        for count, (less, which, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
             tokens -= less
-            value = tokens - rate * cost.ms(rows + count)
+            drafted.add(which)
+            value = tokens - LEAST_GAIN * len(drafted) - rate * cost.ms(rows + count)
             if value > best:
                 best, best_count = value, count
         for _, which, node in offered[:best_count]:
