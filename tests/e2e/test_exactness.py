@@ -166,8 +166,8 @@ async def test_text_is_what_the_same_server_writes_without_drafts(
                 ALONE[prompt, settings] = await alone(exact_server, tokens, settings)
             assert await answer(engine, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
             accepted += engine.figures.accepted + engine.figures.server_accepted
-    if name in ("shipped chain", "shipped tree") and not temperature:
-        assert accepted  # the drafter was at work; of streamed drafts, all may be late on a busy machine
+    if name == "shipped chain" and not temperature:
+        assert accepted  # the drafter was at work; of streamed drafts, as trees here, all may be late on a busy machine
 
 
 async def test_another_seed_is_another_text(exact_server: str, tokenizer: Tokenizer) -> None:

@@ -11,7 +11,7 @@
 
 // Rows of activations in int8, in batches, and within a batch group by group: what a block of rows needs lies together.
 typedef struct {
-    int rows;         // of a batch, at most BATCH_ROWS
+    int rows;         // of a batch, at most BATCH_ROWS; of one alone with room for ROWS_LEAST
     int8_t *codes;    // [batches, groups, rows, 32]
     float *scales;    // [batches, groups, rows]
     float *sums;      // [batches, groups, rows]: sum of the codes, times the scale
@@ -22,7 +22,7 @@ static int is_quantised(const moa_linear_t *linear) { return linear->part[0].kin
 
 // Room for `rows` rows of `inputs` numbers; false where there is none. What is there already is not kept.
 static int allocate_activations(activations_t *a, int rows, int inputs) {
-    int batch = rows < BATCH_ROWS ? rows : BATCH_ROWS;
+    int batch = rows < ROWS_LEAST ? ROWS_LEAST : rows < BATCH_ROWS ? rows : BATCH_ROWS;
     size_t padded = ((size_t)rows + BATCH_ROWS - 1) / BATCH_ROWS * batch, count = padded * (inputs / MOA_GROUP) + ROWS_OVER;
     *a = (activations_t){batch, allocate(count * MOA_GROUP), allocate(count * 4), allocate(count * 4), allocate(count * 4)};
     if (!a->codes || !a->scales || !a->sums || !a->totals) return 0;
@@ -193,6 +193,13 @@ INLINE void one_block(const product_t *p, int kind, int rows, const tile_range_t
         else {
             int pass = block * (MOA_LANES / lanes) + lane / lanes;
             const uint8_t *ahead = passes == 1 ? weights : weights + bytes + pass * (bytes / passes);
+#if ROWS_LEAST > 1
+            if (rows < ROWS_LEAST && p->codes->rows >= ROWS_LEAST) {
+                quantised_parts(kind, ROWS_LEAST, l->inputs, weights, lane, p->codes, row, ahead, passes, sums);
+                UNROLL for (int r = rows; r < ROWS_LEAST; r++)
+                    UNROLL for (int n = 0; n < PARTS; n++) COMPUTED(sums[r][n]);
+            } else
+#endif
             quantised_parts(kind, rows, l->inputs, weights, lane, p->codes, row, ahead, passes, sums);
         }
         UNROLL for (int n = 0; n < PARTS; n++) {

@@ -4,6 +4,7 @@
 
 typedef struct { __m256 a, b; } vec;
 #define ROWS_MOST 4
+#define ROWS_LEAST 1
 #define QUERIES_MOST 3
 #define VALUES_WIDE 1
 #define V_BOTH(name, x, y) ((vec){_mm256_##name##_ps((x).a, (y).a), _mm256_##name##_ps((x).b, (y).b)})

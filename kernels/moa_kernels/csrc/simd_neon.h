@@ -4,6 +4,7 @@
 
 typedef struct { float32x4_t q[4]; } vec;
 #define ROWS_MOST 4
+#define ROWS_LEAST 1
 #define QUERIES_MOST 3
 #define VALUES_WIDE 1
 #define V_EACH(expression) ((vec){{expression(0), expression(1), expression(2), expression(3)}})
