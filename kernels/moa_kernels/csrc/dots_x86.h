@@ -47,7 +47,8 @@ INLINE ivec dot(ivec sum, ivec weights, ivec inputs) { return _mm256_dpbusd_avx_
 // Keeps a sum in its register. gcc at -O3 otherwise reorders the integer sums of all rows and spills nearly each one to
 // the stack, which costs 40 % (docs/engine.md); the barrier costs nothing, and the bits are the same with and without.
 #define HOLD(sum) __asm__("" : "+v"(sum))
-#define COMPUTED(sum) __asm__ volatile("" : : "v"(sum))  // though nothing reads it
+// Has a sum computed that nothing reads.
+#define COMPUTED(sum) __asm__ volatile("" : : "v"(sum))
 
 INLINE pvec p_load(const float *p) { return I_OP(loadu_ps)(p); }
 INLINE void p_store(float *p, pvec a) { I_OP(storeu_ps)(p, a); }

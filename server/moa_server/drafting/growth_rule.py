@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from moa_server.drafting.forward_cost import CostLine
 
 NODES_OF_A_PLACE = 2  # that are worth their rows, on average
-# Tokens an answer that drafts must bring beyond their rows: these and the chances are estimates, and frames take time
-# that no forward shows. One and two users lose nothing by it, and many no longer draft at a loss (docs/adr/0060).
+# Tokens that an answer's draft must bring beyond what its rows cost. Chances and costs are estimates, and frames take
+# time that no forward shows, so with many users drafts that just break even are a loss (docs/adr/0060).
 LEAST_GAIN = 0.1
 
 
