@@ -85,7 +85,7 @@ class CostLine:
     slope_ms: float
     shares: RowShares
 
-    def ms(self, nodes: int) -> float:
+    def ms(self, nodes: float) -> float:
         """The expected time of a forward over `nodes` draft nodes."""
         return max(self.plain_ms, self.start_ms + self.slope_ms * self.shares.of(nodes)) if nodes else self.plain_ms
 

@@ -2,21 +2,18 @@
 
 Time has a price: at r tokens a millisecond, a millisecond costs r tokens. A step of the drafter takes d milliseconds
 and looks at the place where the text leaves what is known with a chance, its *reach*; there it finds `found` tokens on
-average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes that it adds cost the
-forward: those of one place, and of a drafter that guesses a block in a step, those of as many as it finds tokens in.
+average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes that it adds cost the forward.
 A node pays if its chance outweighs what its row adds. The nodes of an answer together must bring LEAST_GAIN more than
 they cost, and so must its first step.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moa_server.drafting.forward_cost import CostLine
 
-NODES_OF_A_PLACE = 2  # that are worth their rows, on average
 # Tokens that an answer's draft must bring beyond what its rows cost. Chances and costs are estimates, and frames take
 # time that no forward shows, so with many users drafts that just break even are a loss (docs/adr/0060).
 LEAST_GAIN = 0.1
@@ -41,15 +38,15 @@ class GrowthRule:
     follow_ms: float
     most_nodes: int
 
-    def pays(self, reach: float, found: float, *, first: bool = False) -> bool:
+    def pays(self, reach: float, found: float, nodes: float, *, first: bool = False) -> bool:
         """Whether to take a step of the drafter.
 
         Args:
             reach: the chance that it looks at the right place; `found`: tokens that it finds there, on average.
+            nodes: that it adds to the forward where it looks at the right place, on average.
             first: it must read what was committed before.
         """
         ms = self.step_ms + (self.follow_ms if first else 0.0)
-        nodes = NODES_OF_A_PLACE + max(0, math.ceil(found) - 1)
         nodes_ms = self.cost.ms(self.rows + nodes) - self.cost.ms(self.rows)
         return reach * (found - self.rate * nodes_ms) > self.rate * ms + (self._least_gain if first else 0.0)
 

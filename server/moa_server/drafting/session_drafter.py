@@ -40,6 +40,7 @@ SHAPE = GrowthShape(breadth=4, nodes=64)
 FOUND = (0.57, 0.42)
 # Of a drafter that guesses a block in a step: published ones find 3.2 (chat) to 5.5 (code) by their authors' tables.
 FOUND_IN_BLOCK = 2.0
+NODES = 2.0  # of a place, that are worth their rows, until those of a drafter are counted
 FOUND_WEIGHT = 8.0  # so that a few misses in a row, which are common, do not stop a good drafter
 # Rows of a prompt that it reads: all rows take a tenth of the prompt's time before the second token can come, and with
 # these few the drafts were as good (docs/adr/0024-drafts-on-the-server.md).
@@ -97,6 +98,8 @@ class DrafterRecord:
         self.most_found = max(1, block_levels)
         first = min(FOUND_IN_BLOCK, FOUND[0] * block_levels) if block_levels else FOUND[0]
         self.found = [Calibration(found, FOUND_WEIGHT, SLOW, self.most_found) for found in (first, *FOUND[1:])]
+        # Nodes of a step where it looks at the right place, counted as the tokens that it finds there are.
+        self.nodes = Calibration(NODES + first - 1 if block_levels else NODES, FOUND_WEIGHT, SLOW, SHAPE.nodes)
         self.calibration = Calibration(decay=SLOW)
 
 
@@ -209,10 +212,11 @@ class SessionDrafter:
             found = self._found[min(len(reaches), len(FOUND) - 1)].factor
             if trial.is_open and trial.lacks_tokens and not reaches:
                 found = max(found, FOUND[0])  # one that is not right would hardly be asked, and never be judged
-            if not rule.pays(1.0, found, first=not reaches):
+            nodes = record.nodes.factor
+            if not rule.pays(1.0, found, nodes, first=not reaches):
                 break
             reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
-            if not reach or not rule.pays(reach, found, first=not reaches):
+            if not reach or not rule.pays(reach, found, nodes, first=not reaches):
                 break
             if not reaches:
                 began = time.perf_counter()
@@ -252,6 +256,8 @@ class SessionDrafter:
                     calibration.add(reached, sum(step in numbers for step in right))
                 else:
                     calibration.fade()
+        if guess.reaches:
+            self._record.nodes.add(sum(guess.reaches), sum(step >= 0 for step in guess.steps))
 
     def _follow_form(self, form: ConstrainedText | None, sampling: Sampling) -> None:
         """Guesses only what is of the form."""

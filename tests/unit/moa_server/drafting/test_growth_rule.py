@@ -18,27 +18,27 @@ def rule(rate: float = 0.1, rows: int = 0, most_nodes: int = 64, step_ms: float 
 
 def test_a_step_pays_as_far_as_it_finds_more_than_its_time_is_worth() -> None:
     # 0.1 tokens a ms: 2.5 ms are worth 0.25 tokens, two rows 0.1
-    assert rule().pays(1.0, 0.4)
-    assert not rule().pays(1.0, 0.3)
-    assert rule().pays(0.5, 0.65)
-    assert not rule().pays(0.4, 0.65)
+    assert rule().pays(1.0, 0.4, 2.0)
+    assert not rule().pays(1.0, 0.3, 2.0)
+    assert rule().pays(0.5, 0.65, 2.0)
+    assert not rule().pays(0.4, 0.65, 2.0)
 
 
 def test_a_step_that_finds_many_tokens_pays_for_their_nodes_too() -> None:
-    assert rule(step_ms=30.0).pays(1.0, 3.5)  # 3 tokens for the step, 0.25 for five nodes
-    assert not rule(step_ms=30.0).pays(1.0, 3.2)
+    assert rule(step_ms=30.0).pays(1.0, 3.5, 5.0)  # 3 tokens for the step, 0.25 for five nodes
+    assert not rule(step_ms=30.0).pays(1.0, 3.2, 5.0)
 
 
 def test_the_first_step_pays_for_what_is_read_before_it() -> None:
-    assert rule().pays(1.0, 0.4)
-    assert not rule().pays(1.0, 0.4, first=True)
-    assert not rule().pays(1.0, 0.44 + LEAST_GAIN, first=True)
-    assert rule().pays(1.0, 0.46 + LEAST_GAIN, first=True)
+    assert rule().pays(1.0, 0.4, 2.0)
+    assert not rule().pays(1.0, 0.4, 2.0, first=True)
+    assert not rule().pays(1.0, 0.44 + LEAST_GAIN, 2.0, first=True)
+    assert rule().pays(1.0, 0.46 + LEAST_GAIN, 2.0, first=True)
 
 
 def test_with_many_users_time_is_worth_more_and_the_server_stops_drafting() -> None:
-    assert rule(rate=0.1).pays(1.0, 0.65, first=True)
-    assert not rule(rate=0.6, rows=15).pays(1.0, 0.65)
+    assert rule(rate=0.1).pays(1.0, 0.65, 2.0, first=True)
+    assert not rule(rate=0.6, rows=15).pays(1.0, 0.65, 2.0)
 
 
 def test_the_dearer_time_is_the_likelier_a_node_must_be() -> None:

@@ -92,9 +92,10 @@ class Bench:
         rate: float = 0.08,
         most_nodes: int = 8,
         step_ms: float = 2.0,
+        row_ms: float = 0.1,
         room: ReadingRoom | None = None,
     ) -> Guess:
-        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1, RowShares.straight(1.0)), 0, step_ms, 0.5, most_nodes)
+        rule = GrowthRule(rate, CostLine(10.0, 10.0, row_ms, RowShares.straight(1.0)), 0, step_ms, 0.5, most_nodes)
 
         def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)
@@ -112,6 +113,21 @@ def test_it_drafts_as_deep_as_pays() -> None:
     assert guess.reaches[0] == 1.0
     dear = Bench([1, 2, 3]).guess(rate=0.17)
     assert 0 < dear.own < 8
+
+
+def test_one_that_adds_a_single_node_a_place_is_asked_for_the_next_where_two_nodes_would_not_pay() -> None:
+    """Nodes of a place are counted, so rows of which one pays do not keep it at its first step for ever."""
+    bench = Bench([1, 2, 3])
+    own: list[int] = []
+    for _ in range(12):
+        guess = bench.guess(step_ms=0.1, row_ms=2.6)  # a row costs 0.21 tokens; at first 0.42 are expected of two nodes
+        newest = bench.tokens[-1]
+        taken = [*range(newest + 1, newest + guess.own + 2)]
+        bench.session.learn(guess, taken)
+        bench.commit(*taken)
+        own.append(guess.own)
+    assert own[0] == 1
+    assert own[-1] > 2
 
 
 def test_where_time_is_worth_too_much_it_takes_no_step_but_copies() -> None:
