@@ -35,9 +35,10 @@ NewDrafter = Callable[[], ConversationDrafter]
 ReadRows = Callable[[Plane, int, int], Rows]  # of a plane, of the positions from the first to before the second
 
 SHAPE = GrowthShape(breadth=4, nodes=64)
-# Tokens that the first step before a forward, and each later one, finds for each place that it reaches: of the default
-# drafter with n-grams (docs/adr/0026-ngrams.md), until its own are counted.
-FOUND = (0.57, 0.42)
+# Tokens that the first step before a forward finds where it looks at the right place, and the share of these that each
+# later one finds: of the default drafter with n-grams (docs/adr/0026-ngrams.md), until a drafter's own are counted.
+FOUND = 0.57
+FOUND_LATER = 0.74
 # Of a drafter that guesses a block in a step: published ones find 3.2 (chat) to 5.5 (code) by their authors' tables.
 FOUND_IN_BLOCK = 2.0
 NODES = 2.0  # of a place, that are worth their rows, until those of a drafter are counted
@@ -84,6 +85,42 @@ class OwnDrafter:
         return rows * (self.token_bytes + COPY_BYTES)
 
 
+class FoundTokens:
+    """How many tokens steps find where they look at the right place.
+
+    What later steps find is a share of what the first one does: a drafter whose first step turns out better than it was
+    taken for is asked for later ones too.
+
+    Args:
+        first: of the first step before a forward; `later`: the share of each later one. Both until they are counted.
+        most: that a step can find.
+        decay: of older verifications with each new one.
+    """
+
+    def __init__(self, first: float, later: float, most: float, decay: float = 0.98) -> None:
+        self._first = Calibration(first, FOUND_WEIGHT, decay, most)
+        self._later = Calibration(later, FOUND_WEIGHT, decay, most)
+        self._most = most
+
+    def of_step(self, step: int) -> float:
+        """Of the step of this number before a forward."""
+        first = self._first.factor
+        return min(self._most, first * self._later.factor) if step else first
+
+    def learn(self, guess: Guess, right: Sequence[int]) -> None:
+        """The target has chosen.
+
+        Args:
+            right: of each right node, the number of the step that found it.
+        """
+        self._later.add(self._first.factor * sum(guess.reaches[1:]), sum(step > 0 for step in right))
+        self._first.add(sum(guess.reaches[:1]), sum(step == 0 for step in right))
+
+    def copy(self) -> FoundTokens:
+        """For one session, which begins with what is known."""
+        return FoundTokens(self._first.factor, self._later.factor, self._most)
+
+
 class DrafterRecord:
     """What all sessions have shown of one kind of drafter: what its steps take, and how often it is right.
 
@@ -95,9 +132,8 @@ class DrafterRecord:
     def __init__(self, step_ms: float, block_levels: int = 0) -> None:
         self.step_ms = Smoothed(step_ms)
         self.follow_ms = Smoothed(step_ms / 4)
-        self.most_found = max(1, block_levels)
-        first = min(FOUND_IN_BLOCK, FOUND[0] * block_levels) if block_levels else FOUND[0]
-        self.found = [Calibration(found, FOUND_WEIGHT, SLOW, self.most_found) for found in (first, *FOUND[1:])]
+        first = min(FOUND_IN_BLOCK, FOUND * block_levels) if block_levels else FOUND
+        self.found = FoundTokens(first, FOUND_LATER, max(1, block_levels), SLOW)
         # Nodes of a step where it looks at the right place, counted as the tokens that it finds there are.
         self.nodes = Calibration(NODES + first - 1 if block_levels else NODES, FOUND_WEIGHT, SLOW, SHAPE.nodes)
         self.calibration = Calibration(decay=SLOW)
@@ -147,7 +183,7 @@ class SessionDrafter:
         self._draft = self._new_draft()
         self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
         self._record = record
-        self._found = [Calibration(found.factor, FOUND_WEIGHT, most=record.most_found) for found in record.found]
+        self._found = record.found.copy()
         self._calibration = Calibration(record.calibration.factor)
         self._unread = 0  # tokens committed since the last step
         self._form: ConstrainedText | None = None  # of the answer that it drafts, and its own copy
@@ -209,9 +245,9 @@ class SessionDrafter:
             steps += [len(reaches) - 1] * len(offered.tokens)
             if trial.is_dropped or len(steps) >= rule.most_nodes:
                 break
-            found = self._found[min(len(reaches), len(FOUND) - 1)].factor
+            found = self._found.of_step(len(reaches))
             if trial.is_open and trial.lacks_tokens and not reaches:
-                found = max(found, FOUND[0])  # one that is not right would hardly be asked, and never be judged
+                found = max(found, FOUND)  # one that is not right would hardly be asked, and never be judged
             nodes = record.nodes.factor
             if not rule.pays(1.0, found, nodes, first=not reaches):
                 break
@@ -249,13 +285,7 @@ class SessionDrafter:
             else:
                 calibration.fade()
         for found in (self._found, self._record.found):
-            for kind, calibration in enumerate(found):
-                numbers = [step for step in range(len(guess.reaches)) if min(step, len(FOUND) - 1) == kind]
-                if numbers:
-                    reached = sum(guess.reaches[step] for step in numbers)
-                    calibration.add(reached, sum(step in numbers for step in right))
-                else:
-                    calibration.fade()
+            found.learn(guess, right)
         if guess.reaches:
             self._record.nodes.add(sum(guess.reaches), sum(step >= 0 for step in guess.steps))
 

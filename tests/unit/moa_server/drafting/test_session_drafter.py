@@ -16,6 +16,7 @@ from moa_server.drafting.session_drafter import (
     PROMPT_ROWS,
     ROWS_A_FORWARD,
     DrafterRecord,
+    FoundTokens,
     Guess,
     OwnDrafter,
     ReadingRoom,
@@ -128,6 +129,21 @@ def test_one_that_adds_a_single_node_a_place_is_asked_for_the_next_where_two_nod
         own.append(guess.own)
     assert own[0] == 1
     assert own[-1] > 2
+
+
+def test_later_steps_are_taken_to_find_a_share_of_what_the_first_one_does() -> None:
+    found = FoundTokens(0.5, 0.8, 1.0)
+    assert (found.of_step(0), found.of_step(1)) == (0.5, pytest.approx(0.4))
+    one_step, two_steps = (Guess(DraftTree.chain([1]), 1, 1.0, reaches, (0,)) for reaches in ((1.0,), (1.0, 0.9)))
+    for _ in range(20):
+        found.learn(one_step, [0])
+    assert found.of_step(0) > 0.8
+    assert found.of_step(1) == pytest.approx(0.8 * found.of_step(0))
+    for _ in range(20):
+        found.learn(two_steps, [0])
+    assert found.of_step(0) > 0.85
+    assert found.of_step(1) < 0.4
+    assert found.copy().of_step(1) == found.of_step(1)
 
 
 def test_where_time_is_worth_too_much_it_takes_no_step_but_copies() -> None:
@@ -333,7 +349,7 @@ def block_bench(tokens: Sequence[int] = (1, 2, 3)) -> Bench:
 def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
     """A step as dear as a plain one pays where it finds more than one token, and no longer where it finds none."""
     bench = block_bench()
-    first = bench.record.found[0].factor
+    first = bench.record.found.of_step(0)
     assert first > 1
     for number in range(12):
         guess = bench.guess(rate=0.1, step_ms=10.0)
@@ -344,7 +360,7 @@ def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
         taken = range(newest + 1, newest + 7)
         bench.session.learn(guess, taken)
         bench.commit(*taken)
-    assert first < bench.record.found[0].factor <= 5
+    assert first < bench.record.found.of_step(0) <= 5
     for token in range(100, 180):
         steps = bench.drafter.steps
         bench.session.learn(bench.guess(rate=0.1, step_ms=10.0), [token, token + 300])
