@@ -54,7 +54,7 @@ def simulate(
     """
     costs = costs or Costs()
     loop = EventLoop()
-    server = SimulatedServer(loop, costs)
+    server = SimulatedServer(loop, costs, measured=True)
     text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
     run_ahead = drafting is None or drafting.server_runs_ahead
     user = SimulatedUser(
