@@ -140,7 +140,7 @@ async def test_greedy_text_is_what_transformers_generates(
         for prompt, expected in zip(PROMPTS[::2], generated, strict=True):
             assert await answer(engine, prompt_tokens(tokenizer, prompt), settings) == expected, prompt
             accepted += engine.figures.accepted + engine.figures.server_accepted
-    assert accepted > 0  # the drafter was at work; on a busy machine most drafts come late
+    assert accepted > len(generated)  # the drafter was at work; a busy machine's drafts come late
 
 
 async def test_the_default_level_is_the_exact_one(exact_server: str) -> None:
