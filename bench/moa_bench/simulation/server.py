@@ -192,7 +192,7 @@ class SimulatedServer:
         step_ms = self._costs.own_draft_ms(most) / most  # the share of one of those that draft at once
         drafting: list[int] = []  # how many draft, by depth
         drafting_ms = self._own_drafts * self._costs.own_draft_ms(len(parts))
-        rate, cost, rows = schedule.rate(len(parts)), schedule.cost.line(), sum(part.rows for part in parts) - 1
+        rate, cost, rows = schedule.draft_price(len(parts)), schedule.cost.line(), sum(part.rows for part in parts) - 1
         extended = []
         for part in parts:
             live, plan = part.live, part.plan

@@ -3,8 +3,7 @@
 Time has a price: at r tokens a millisecond, a millisecond costs r tokens. A step of the drafter takes d milliseconds
 and looks at the place where the text leaves what is known with a chance, its *reach*; there it finds `found` tokens on
 average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes that it adds cost the forward.
-A node pays if its chance outweighs what its row adds. The nodes of an answer together must bring LEAST_GAIN more than
-they cost, and so must its first step.
+A node pays if its chance outweighs what its row adds.
 """
 
 from __future__ import annotations
@@ -14,17 +13,13 @@ from dataclasses import dataclass
 
 from moa_server.drafting.forward_cost import CostLine
 
-# Tokens that an answer's draft must bring beyond what its rows cost. Chances and costs are estimates, and frames take
-# time that no forward shows, so with many users drafts that just break even are a loss (docs/adr/0060).
-LEAST_GAIN = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class GrowthRule:
     """The rule for one forward.
 
     Args:
-        rate: tokens a millisecond.
+        rate: tokens that a millisecond must bring.
         cost: of the forward by its rows.
         rows: of the forward, without the nodes that the rule is asked about.
         step_ms: of a step of the drafter; `follow_ms`: of what it reads before the first one.
@@ -48,11 +43,7 @@ class GrowthRule:
         """
         ms = self.step_ms + (self.follow_ms if first else 0.0)
         nodes_ms = self.cost.ms(self.rows + nodes) - self.cost.ms(self.rows)
-        return reach * (found - self.rate * nodes_ms) > self.rate * ms + (self._least_gain if first else 0.0)
-
-    @property
-    def _least_gain(self) -> float:
-        return LEAST_GAIN if self.rate else 0.0  # where time costs nothing, all that may be right is drafted
+        return reach * (found - self.rate * nodes_ms) > self.rate * ms
 
     @property
     def least_chance(self) -> float:
@@ -67,7 +58,7 @@ class GrowthRule:
         """
         order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))[: self.most_nodes]
         plain_ms = self.cost.ms(self.rows)
-        best_value, best_count, tokens = self._least_gain, 0, 0.0
+        best_value, best_count, tokens = 0.0, 0, 0.0
         for count, node in enumerate(order, 1):
             tokens += chances[node]
             value = tokens - self.rate * (self.cost.ms(self.rows + count) - plain_ms)

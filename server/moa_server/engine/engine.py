@@ -127,7 +127,7 @@ class Engine:
         self._observer.on_planned([now - part.live.turn.queued_at for part in parts])
         for part in parts:
             part.live.turn.occupy()
-        price = TimePrice(self._schedule.rate(len(parts)), self._schedule.cost.line())
+        price = TimePrice(self._schedule.draft_price(len(parts)), self._schedule.cost.line())
         self._thread.submit(partial(self._run, parts, price))
 
     def _run(self, parts: Sequence[ForwardPart], price: TimePrice) -> None:

@@ -51,7 +51,7 @@ class TimePrice:
     """What time is worth, and what rows take of it.
 
     Args:
-        rate: tokens a millisecond.
+        rate: tokens that a millisecond must bring.
         cost: of a forward by its rows.
     """
 

@@ -125,7 +125,9 @@ class GrowingServer(InProcessServer):
                 order = DraftOrder(known, session.tokens[known:], 0.0, session.most_nodes)
                 known = len(session.tokens)
             work = DraftedWork(tensors, planned, order=order)
-            drafting_ms = self._drafts.extend([work], TimePrice(self._schedule.rate(1), self._schedule.cost.line()))
+            drafting_ms = self._drafts.extend(
+                [work], TimePrice(self._schedule.draft_price(1), self._schedule.cost.line())
+            )
             decided, forward_ms = self._verify(session, tensors, work.plan)
             work.outcome = decided
             self._drafts.learn([work])

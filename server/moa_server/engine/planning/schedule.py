@@ -7,9 +7,8 @@ another has many sessions.
 
 Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
 probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
-that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Each answer
-that has nodes must bring LEAST_GAIN more, so the likeliest nodes are taken as far as that is best. Waiting for a draft
-that is due does not pay: docs/adr/0025.
+that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Drafts pay
+DRAFT_PRICE times that. Waiting for a draft that is due does not pay: docs/adr/0025.
 
 Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
 doubles its time, and a prompt loses little: rows of the answers are read next to its own. Where several wait, a turn is
@@ -27,11 +26,13 @@ from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares
-from moa_server.drafting.growth_rule import LEAST_GAIN
 from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.session.session import Session
 
+# What drafts must bring, over what their time is worth. Of many nodes those are taken whose chance is overestimated or
+# whose cost is underestimated, so drafts that are expected to break even are a loss (docs/adr/0060).
+DRAFT_PRICE = 1.3
 RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
 MOST_ROWS = 512  # of answers in one forward
 SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
@@ -169,14 +170,12 @@ class Schedule(Generic[Waiting]):
             for node, chance in enumerate(each.survival)
         )
         rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
-        rate = self.rate(len(candidates))
-        best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
+        price = self.draft_price(len(candidates))
+        best, best_count, tokens = -price * self.cost.ms(rows), 0, 0.0
         cost = self.cost.line()
-        drafted: set[int] = set()
-        for count, (less, which, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
+        for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
             tokens -= less
-            drafted.add(which)
-            value = tokens - LEAST_GAIN * len(drafted) - rate * cost.ms(rows + count)
+            value = tokens - price * cost.ms(rows + count)
             if value > best:
                 best, best_count = value, count
         for _, which, node in offered[:best_count]:
@@ -192,6 +191,10 @@ class Schedule(Generic[Waiting]):
             return 0.0
         recent = self._tokens.mean / self._ms.mean if self._ms.samples else 0.0
         return max(answers / self.cost.ms(answers - 1), recent)
+
+    def draft_price(self, answers: int) -> float:
+        """The tokens that a millisecond of drafts must bring."""
+        return DRAFT_PRICE * self.rate(answers)
 
     def least_chance(self, answers: int) -> float:
         """The chance that a draft node must have to be worth verifying next to so many answers; 0: not known yet."""

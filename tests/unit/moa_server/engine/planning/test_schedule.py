@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.drafting.forward_cost import RowShares
-from moa_server.drafting.growth_rule import LEAST_GAIN
 from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.engine.planning.schedule import (
@@ -231,8 +230,7 @@ def test_no_other_nodes_of_all_sessions_are_worth_more(
 
     def worth(*picked: Sequence[int]) -> float:
         tokens = sum(chances[node] for chances, nodes in zip(survival, picked, strict=True) for node in nodes)
-        drafted = LEAST_GAIN * sum(map(bool, picked))
-        return tokens - drafted - schedule.rate(2) * schedule.cost.ms(1 + sum(map(len, picked)))
+        return tokens - schedule.draft_price(2) * schedule.cost.ms(1 + sum(map(len, picked)))
 
     def subtrees(tree: DraftTree) -> list[tuple[int, ...]]:
         return [
@@ -243,9 +241,7 @@ def test_no_other_nodes_of_all_sessions_are_worth_more(
         ]
 
     best = max(worth(a, b) for a in subtrees(trees[0]) for b in subtrees(trees[1]))
-    # The likeliest nodes first: one answer's, which cannot pay for itself, may come with another's.
-    assert best - LEAST_GAIN - 1e-9 <= worth(*(part.tokens for part in chosen)) <= best + 1e-9
-    assert worth(*(part.tokens for part in chosen)) >= worth((), ())
+    assert worth(*(part.tokens for part in chosen)) == pytest.approx(best)
 
 
 def test_before_anything_is_measured_everything_is_verified() -> None:
@@ -297,11 +293,11 @@ def test_where_drafts_bring_little_more_than_they_cost_none_are_verified(answers
     plain_ms, drafted_ms = schedule.cost.ms(answers - 1), schedule.cost.ms(2 * answers - 1)
 
     def chosen(gain: float) -> list[int]:
-        draft = offered(DraftTree.chain([1]), (drafted_ms / plain_ms - 1 + gain,))
+        draft = offered(DraftTree.chain([1]), (gain * (drafted_ms / plain_ms - 1),))
         return [len(tree) for tree in schedule.choose_nodes([draft] * answers)]
 
-    assert chosen(LEAST_GAIN / 4) == [0] * answers
-    assert chosen(LEAST_GAIN * 2) == [1] * answers
+    assert chosen(1.2) == [0] * answers
+    assert chosen(1.4) == [1] * answers
 
 
 def test_devices_learn_what_a_node_must_be_worth() -> None:
