@@ -49,11 +49,7 @@ def cpu_s(pid: int) -> float:
 
 @contextmanager
 def running(
-    module: str,
-    arguments: Sequence[str],
-    *,
-    cores: set[int] | None = None,
-    last: Sequence[str] = (),
+    module: str, arguments: Sequence[str], *, cores: set[int] | None = None, last: Sequence[str] = ()
 ) -> Iterator[Child]:
     """Start `python -m module arguments` and wait until it has written its address into its ready file.
 

@@ -43,20 +43,12 @@ class Stage:
 
 @contextmanager
 def staged(
-    model: str,
-    level: str,
-    server_cores: set[int] | None,
-    own_cores: set[int] | None,
-    named: str = DEFAULT_DRAFTER,
+    model: str, level: str, server_cores: set[int] | None, own_cores: set[int] | None, named: str = DEFAULT_DRAFTER
 ) -> Iterator[Stage]:
     """A server with a drafter, as `find_drafter` takes its name; the block has the other core."""
     files = resolve(model, progress=make_progress())
     drafter = find_drafter(files, named)
-    with (
-        on_cores(own_cores),
-        make_runner() as runner,
-        tempfile.TemporaryDirectory(prefix="moa-bench-") as folder,
-    ):
+    with on_cores(own_cores), make_runner() as runner, tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         path = str(drafter_file(drafter, Path(folder)))
         with running_server(model, level=level, drafter=path, cores=server_cores) as server:
             program = client_settings(server=server.address, model=model, drafter=path)

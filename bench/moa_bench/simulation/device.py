@@ -5,6 +5,7 @@ conversation and the draft in flight.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from moa_client.conversation.conversation import Conversation, Phase
@@ -24,54 +25,39 @@ Guess = Callable[[int, Sequence[int]], int]
 After = Callable[[float, Callable[[], None]], object]
 
 
+@dataclass(slots=True)
 class ScriptedDrafter:
-    """Drafts chains that `guess` knows; each step takes a time.
+    """Drafts chains that `guess` knows; each step takes a time."""
 
-    Args:
-        guess: the token after so many committed tokens and a chain of draft tokens.
-        draft_ms: of a step.
-        after: calls a function in so many milliseconds.
-        inbox: takes results.
-        round_length: of a whole draft.
-    """
-
-    def __init__(
-        self,
-        guess: Guess,
-        draft_ms: float,
-        after: After,
-        inbox: ResultInbox,
-        round_length: int = 1,
-    ) -> None:
-        self.busy = False
-        self.drafted_nodes = 0
-        self._guess = guess
-        self._draft_ms = draft_ms
-        self._after = after
-        self._inbox = inbox
-        self._round_length = round_length
+    guess: Guess  # the token after so many committed tokens and a chain of draft tokens
+    draft_ms: float  # of a step
+    after: After  # calls a function in so many milliseconds
+    round_length: int  # of a whole draft
+    inbox: ResultInbox  # takes results
+    busy: bool = False
+    drafted_nodes: int = 0
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
         self.busy = True
-        self._after(self._draft_ms, partial(self._end_step, step))
+        self.after(self.draft_ms, partial(self._end_step, step))
 
     def draft(self, committed: int, sampling: Sampling) -> None:
         self.busy = True
-        self._after(self._draft_ms * self._round_length, partial(self._end_round, committed))
+        self.after(self.draft_ms * self.round_length, partial(self._end_round, committed))
 
     def _end_step(self, step: DraftStep) -> None:
         self.busy = False
         self.drafted_nodes += 1
-        token = self._guess(step.committed, step.draft.tokens)
-        self._inbox.post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self._draft_ms))
+        token = self.guess(step.committed, step.draft.tokens)
+        self.inbox.post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self.draft_ms))
 
     def _end_round(self, committed: int) -> None:
         self.busy = False
-        self.drafted_nodes += self._round_length
+        self.drafted_nodes += self.round_length
         tokens: list[int] = []
-        for _ in range(self._round_length):
-            tokens.append(self._guess(committed, tokens))
-        self._inbox.post(DraftCompleted(committed, DraftTree.chain(tokens)))
+        for _ in range(self.round_length):
+            tokens.append(self.guess(committed, tokens))
+        self.inbox.post(DraftCompleted(committed, DraftTree.chain(tokens)))
 
 
 class ScriptedDevice:
@@ -80,9 +66,8 @@ class ScriptedDevice:
     Args:
         send: takes a frame for the server.
         clock: milliseconds.
-        guess, draft_ms, after, round_length: as `ScriptedDrafter`; without `guess` nothing is drafted.
+        new_drafter: makes its drafter, which posts to it; None: it has none.
         settings: how to draft.
-        plain_ms: of a plain step, as the server reports; 0: not known.
         rtt_ms: what its link monitor would say; 0: nothing.
     """
 
@@ -91,21 +76,14 @@ class ScriptedDevice:
         vocab_size: int,
         send: Callable[[Draft | Ack], None],
         clock: Callable[[], float],
-        guess: Guess | None,
-        draft_ms: float,
-        after: After,
+        new_drafter: Callable[[ResultInbox], ScriptedDrafter] | None,
         settings: DraftingSettings,
-        *,
-        plain_ms: float = 0.0,
         rtt_ms: float = 0.0,
-        round_length: int = 1,
     ) -> None:
         self.conversation = Conversation(vocab_size)
-        self.drafter = None
-        if guess is not None:
-            self.drafter = ScriptedDrafter(guess, draft_ms, after, self, round_length)
+        self.drafter = None if new_drafter is None else new_drafter(self)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
-        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, plain_ms)
+        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, 0.0)
         self.online.on_opened(server_drafts=False)
         if rtt_ms:
             self.online.window.rtt_ms.add(rtt_ms)

@@ -22,8 +22,8 @@ from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
 
 ROW_SHARES = RowShares.straight(0.85 / 49.85)  # of the default target (docs/measurements/parts.md)
-LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
 MEASURED_ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times a server knows from its start
+LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
 
 
 class ForwardCosts(Protocol):
@@ -116,14 +116,7 @@ class SimulatedServer:
         measured: the server has measured plain steps and rows when it started, as the real one does.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        costs: ForwardCosts,
-        *,
-        own_drafts: int = 0,
-        measured: bool = False,
-    ) -> None:
+    def __init__(self, loop: EventLoop, costs: ForwardCosts, *, own_drafts: int = 0, measured: bool = False) -> None:
         self._least_chance = 0.0
         self.forwards = self.accepted = 0
         self._schedule: Schedule[SimulatedSession] = Schedule()

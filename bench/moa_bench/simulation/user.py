@@ -1,6 +1,7 @@
 """A device, its session on a simulated server, and the link between them."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from moa.v1 import moa_pb2 as pb
 from moa_client.drafting.settings import DraftingSettings
@@ -11,7 +12,7 @@ from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction
 
-from moa_bench.simulation.device import ScriptedDevice
+from moa_bench.simulation.device import ScriptedDevice, ScriptedDrafter
 from moa_bench.simulation.events import EventLoop, OneWay
 from moa_bench.simulation.server import SimulatedServer, SimulatedSession
 from moa_bench.simulation.text import PROMPT, VOCAB_SIZE, ScriptedText
@@ -67,17 +68,9 @@ class SimulatedUser:
         self._memory_bytes = link.memory_bytes
         self._drafts, self._verdicts = DraftWriter(), VerdictWriter()
         self._live = SimulatedSession(server, text, self._send_down, run_ahead=run_ahead, own_acceptance=own_acceptance)
-        self.device = ScriptedDevice(
-            VOCAB_SIZE,
-            self._send_up,
-            lambda: loop.now_ms,
-            text.draft_on if drafting is not None else None,
-            draft_ms,
-            loop.after,
-            drafting or DraftingSettings("off"),
-            rtt_ms=link.rtt_ms,
-            round_length=round_length,
-        )
+        drafter = partial(ScriptedDrafter, text.draft_on, draft_ms, loop.after, round_length) if drafting else None
+        drafting = drafting or DraftingSettings("off")
+        self.device = ScriptedDevice(VOCAB_SIZE, self._send_up, lambda: loop.now_ms, drafter, drafting, link.rtt_ms)
 
     def ask(self, tokens: int) -> None:
         """For so many tokens."""

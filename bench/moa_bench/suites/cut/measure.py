@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
@@ -114,7 +114,8 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
         stretches = [
             (ride, each) for ride in rides for each in outages(recording_of(ride)) for _ in range(effort.of_outage)
         ]
-        stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
+        settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
+        stage = _Stage(running, server, connect, prompts, settings, int(files.config["vocab_size"]))
         incidents: list[Incident] = []
         answers = 0
         count = effort.cuts + effort.resets + effort.kills + len(stretches)
@@ -147,33 +148,25 @@ Connect = Callable[[str, Script], SplitClient]
 Judge = Callable[[InjectedIncident], Incident | None]
 
 
+@dataclass(frozen=True, slots=True)
 class _Stage:
     """A server, a link and a client, where answers meet incidents."""
 
-    def __init__(
-        self,
-        link: RunningLink,
-        server: MortalServer,
-        connect: Connect,
-        prompts: Sequence[Sequence[int]],
-        answer_tokens: int,
-        vocab_size: int,
-    ) -> None:
-        self._link = link
-        self._server = server
-        self._connect = connect
-        self._prompts = prompts
-        self._settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
-        self._vocab_size = vocab_size
+    link: RunningLink
+    server: MortalServer
+    connect: Connect
+    prompts: Sequence[Sequence[int]]
+    settings: AnswerSettings
+    vocab_size: int
 
     def undisturbed(self, prompt: int) -> Sequence[int]:
         """The whole text, by plain streaming."""
-        with closing(PlainClient(self._link.address)) as client:
-            return client.ask(self._prompts[prompt], self._settings).tokens
+        with closing(PlainClient(self.link.address)) as client:
+            return client.ask(self.prompts[prompt], self.settings).tokens
 
     def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
         """One answer, and what it met of the plan, which loses what was struck."""
-        client = self._connect(self._link.address, self._script(prompt, text, prompt + len(plan)))
+        client = self.connect(self.link.address, self._script(prompt, text, prompt + len(plan)))
         over = threading.Event()
         struck: list[InjectedIncident] = []
         striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
@@ -194,20 +187,20 @@ class _Stage:
     ) -> Incident | None:
         """One answer that is under way when a recorded outage begins; None: all of it was decided by then."""
         start_s = outage.at_s - BEFORE_S
-        with linked(replace(ride, start_s=start_s), self._server.address, cores=cores) as running:
+        with linked(replace(ride, start_s=start_s), self.server.address, cores=cores) as running:
             begins_s = time.perf_counter() + BEFORE_S
-            with closing(self._connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
+            with closing(self.connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
                 time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
                 judge = self._ask(client, prompt, text)
         [struck] = _since(client.began_s, [InjectedIncident(IncidentKind.OUTAGE, begins_s, begins_s + outage.seconds)])
         return judge(struck)
 
     def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
-        return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size, is_sure=True)
+        return Script((*self.prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self.vocab_size, is_sure=True)
 
     def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> Judge:
         """An answer: what it shows of an incident."""
-        answer, screen = client.ask(self._prompts[prompt], self._settings), client.screen
+        answer, screen = client.ask(self.prompts[prompt], self.settings), client.screen
         whole = answer.tokens == tuple(text) and screen.fits(answer.tokens)
         return lambda struck: judge_incident(
             struck, screen.moments, screen.decided_s, answer_tokens=len(answer.tokens), whole=whole
@@ -228,12 +221,12 @@ class _Stage:
     def _strike(self, planned: Planned) -> None:
         """Returns when link and server are there again."""
         if planned.kind is IncidentKind.CUT:
-            self._link.cut(planned.seconds)
+            self.link.cut(planned.seconds)
             time.sleep(planned.seconds)
         elif planned.kind is IncidentKind.RESET:
-            self._link.reset()
+            self.link.reset()
         else:
-            self._server.kill_and_replace(planned.seconds)
+            self.server.kill_and_replace(planned.seconds)
 
 
 def _since(began_s: float, struck: Sequence[InjectedIncident]) -> list[InjectedIncident]:

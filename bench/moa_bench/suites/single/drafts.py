@@ -50,11 +50,7 @@ class DrafterDrafts:
     """What a drafter guesses: a tree of a shape, or a chain of so many nodes; it reads the rows of `source`, if any."""
 
     def __init__(
-        self,
-        drafter: ConversationDrafter,
-        shape: TreeShape | int,
-        tensors: SessionTensors,
-        source: MemorySource | None,
+        self, drafter: ConversationDrafter, shape: TreeShape | int, tensors: SessionTensors, source: MemorySource | None
     ) -> None:
         self._drafter = drafter
         self._shape = shape

@@ -25,11 +25,7 @@ class SplitEffort:
     chain: int = 5  # nodes of a chain that is sent whole
     links: tuple[str, ...] = option(("5G", "4G", "RTT 150 ms"), "Only this link (repeat).", "--link", metavar="NAME")
     acceptances: tuple[float, ...] = option(
-        ACCEPTANCES,
-        "Of the oracle of a target without drafters (repeat).",
-        "--acceptance",
-        least=0,
-        most=1,
+        ACCEPTANCES, "Of the oracle of a target without drafters (repeat).", "--acceptance", least=0, most=1
     )
 
 

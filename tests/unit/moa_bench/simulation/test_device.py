@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from moa_bench.harness.oracle import Script
-from moa_bench.simulation.device import ScriptedDevice
+from moa_bench.simulation.device import ScriptedDevice, ScriptedDrafter
 from moa_bench.simulation.events import EventLoop
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -38,12 +39,8 @@ class Bench:
             50,
             self.sent.append,
             lambda: self.loop.now_ms,
-            guess if drafts else None,
-            5.0,
-            self.loop.after,
+            partial(ScriptedDrafter, guess, 5.0, self.loop.after, 3) if drafts else None,
             settings or DraftingSettings("device"),
-            plain_ms=50.0,
-            round_length=3,
         )
         self.device.ask(PROMPT, AnswerSettings(max_tokens=len(TEXT)))
 

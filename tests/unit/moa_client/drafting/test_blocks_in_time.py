@@ -34,9 +34,9 @@ class ScriptedBlocks(ScriptedDrafter):
         self.drafted_nodes += 1  # of which it counts the steps
         tokens = list(step.draft.tokens)
         while len(tokens) < LEVELS:
-            tokens.append(self._guess(step.committed, tokens))
+            tokens.append(self.guess(step.committed, tokens))
         growth = Growth.chain(step.draft, tokens[len(step.draft) :])
-        self._inbox.post(DraftExtended(step, growth, self._draft_ms))
+        self.inbox.post(DraftExtended(step, growth, self.draft_ms))
 
 
 def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, float]:
@@ -45,7 +45,7 @@ def answer(acceptance: float, rtt_ms: float, block_ms: float) -> tuple[float, fl
     text = ScriptedText(TOKENS, by_chance(acceptance, 0))
     user = SimulatedUser(loop, SimulatedServer(loop, Costs()), text, link, SETTINGS, block_ms)
     device = user.device
-    device.drafter = ScriptedBlocks(text.draft_on, block_ms, loop.after, device)
+    device.drafter = ScriptedBlocks(text.draft_on, block_ms, loop.after, 1, device)
     memory = MemoryPlan(None, {}, Codec.INT4)
     device.online = OnlineDrafting(SETTINGS, device.conversation, device.drafter, memory, block_levels=LEVELS)
     device.online.window.rtt_ms.add(link.rtt_ms)

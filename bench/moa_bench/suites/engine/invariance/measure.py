@@ -19,15 +19,7 @@ from moa_bench.harness.targets import load_level, on_variant, use_threads, varia
 from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.engine.invariance import InvarianceEffort
 from moa_bench.suites.engine.invariance.batches import MOST_SESSIONS, read_batches
-from moa_bench.suites.engine.invariance.readings import (
-    Tally,
-    chains,
-    chunks,
-    mixed,
-    read,
-    read_resumed,
-    trees,
-)
+from moa_bench.suites.engine.invariance.readings import Tally, chains, chunks, mixed, read, read_resumed, trees
 from moa_bench.suites.engine.invariance.reference import read_alone
 from moa_bench.suites.engine.invariance.texts import PlannedText, plan_texts
 

@@ -63,10 +63,7 @@ class NoRoom(Exception):
 def measure(effort: SoakEffort, run: SuiteRun) -> Result:
     flags = ["--kv-bytes", str(KV_BYTES), "--detached-seconds", f"{DETACHED_S:g}", "--log-level", "error"]
     try:
-        with (
-            running_server(run.model, flags=flags) as server,
-            make_progress().task(f"{effort.sessions} sessions"),
-        ):
+        with running_server(run.model, flags=flags) as server, make_progress().task(f"{effort.sessions} sessions"):
             soak = asyncio.run(soak_server(server.address, server.process.pid, effort.sessions, effort.batch))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
