@@ -83,7 +83,7 @@ class ScriptedDevice:
         self.conversation = Conversation(vocab_size)
         self.drafter = None if new_drafter is None else new_drafter(self)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
-        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, 0.0)
+        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory)
         self.online.on_opened(server_drafts=False)
         if rtt_ms:
             self.online.window.rtt_ms.add(rtt_ms)
