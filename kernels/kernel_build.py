@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import ctypes
 import functools
 import importlib.util
 import os
@@ -49,7 +50,8 @@ FLAGS = {
     "amx": (*AVX512, "-mamx-tile", "-mamx-int8"),
     "neon": ("-march=armv8.2-a+dotprod",),
 }
-# The variable that names the variants to build, apart by commas; all where it is not set or empty.
+# The variable that names the variants to build, apart by commas. Where it is not set or empty: in place, for this
+# machine, those that its CPU runs; all for wheels.
 CHOICE = "MOA_BUILD_KERNELS"
 ZIG_FLAGS = {**FLAGS, "neon": ("-mcpu=generic+v8_2a+dotprod",)}  # the same in zig's words
 # A compiler in a wheel (90 MB to fetch), for machines without one.
@@ -266,8 +268,20 @@ class Built:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
+def run_here(compiler: Compiler, names: Sequence[str]) -> list[str]:
+    """Those of the named variants that this CPU and operating system run; none where the probe tells nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, variants.library_file(variants.PROBE))
+        try:
+            compile_library(compiler, variants.PROBE, path)
+            bits = ctypes.CDLL(str(path)).moa_probe()
+        except (BuildError, OSError, AttributeError):
+            return []
+    return [variant.name for variant in variants.VARIANTS if variant.name in names and variant.bit & bits]
+
+
 def chosen(family: str) -> list[str]:
-    """The names of a processor family's variants that are to be built: all, or those that MOA_BUILD_KERNELS names.
+    """The names of a processor family's variants that may be built: all, or those that MOA_BUILD_KERNELS names.
 
     Raises:
         BuildError: it names one that there is not.
@@ -297,6 +311,8 @@ def build(folder: Path, target: Target | None = None) -> Built:
     compiler = None
     if len(names) > 1:
         compiler = zig_compiler(target.zig) if target else find_compiler()
+    if compiler and folder == variants.LIBRARIES and not os.environ.get(CHOICE):
+        names = [variants.PROBE, *(run_here(compiler, names) or names[-1:])]  # the plainest: it says what the CPU lacks
     built = Built()
     if compiler is None:
         lack = "no C compiler was found" if len(names) > 1 else f"there are none for {family} processors"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import kernel_build
 import pytest
-from moa_kernels.variants import LIBRARIES, PROBE, library_file
+from moa_kernels.library import probe
+from moa_kernels.variants import LIBRARIES, PROBE, VARIANTS, library_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compilers of these tests are shell scripts")
 X86 = ("amx", "avx512", "avxvnni", "avx2")
@@ -115,6 +116,27 @@ def test_a_build_may_be_of_some_variants_alone(commands: Path, tmp_path: Path, m
     monkeypatch.setenv("MOA_BUILD_KERNELS", "avx2,neon")
     with pytest.raises(kernel_build.BuildError, match=r"names neon\. Of x86_64 processors there are: amx, avx512, "):
         kernel_build.build(tmp_path / "lib")
+
+
+def test_in_place_are_those_that_the_cpu_runs(
+    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lib"
+    monkeypatch.setattr(kernel_build.variants, "LIBRARIES", folder)
+    write_compiler(commands / "cc")
+    assert kernel_build.build(folder).variants == X86[-1:]  # what it makes tells nothing of the CPU
+    monkeypatch.setattr(kernel_build, "run_here", lambda compiler, names: ["avx512", "avx2"])
+    assert kernel_build.build(folder).variants == ("avx512", "avx2")
+    monkeypatch.setenv("MOA_BUILD_KERNELS", "amx")
+    assert kernel_build.build(folder).variants == ("amx",)
+
+
+def test_what_the_cpu_runs_is_what_the_loader_takes() -> None:
+    compiler = kernel_build.find_compiler()
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    runs = [variant.name for variant in VARIANTS if probe(LIBRARIES) & variant.bit]
+    assert kernel_build.run_here(compiler, [variant.name for variant in VARIANTS]) == runs
 
 
 def test_a_variant_that_the_compiler_does_not_know_is_left_out(
