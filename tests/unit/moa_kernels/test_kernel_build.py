@@ -118,11 +118,9 @@ def test_a_build_may_be_of_some_variants_alone(commands: Path, tmp_path: Path, m
         kernel_build.build(tmp_path / "lib")
 
 
-def test_in_place_are_those_that_the_cpu_runs(
-    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_place_are_those_that_the_cpu_runs(commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "lib"
-    monkeypatch.setattr(kernel_build.variants, "LIBRARIES", folder)
+    monkeypatch.setattr("kernel_build.variants.LIBRARIES", folder)
     write_compiler(commands / "cc")
     assert kernel_build.build(folder).variants == X86[-1:]  # what it makes tells nothing of the CPU
     monkeypatch.setattr(kernel_build, "run_here", lambda compiler, names: ["avx512", "avx2"])

@@ -27,7 +27,7 @@ from tests.unit.moa_training.evaluation.test_acceptance import checkpoint
 
 def options(files: ModelFiles, limit: int | None = None) -> EvaluationOptions:
     tree = TreeShape(depth=3, breadth=3, nodes=8)
-    return EvaluationOptions(str(files.folder), limit, 16, 4, tree, 30, "float32")
+    return EvaluationOptions(str(files.folder), limit, 16, 4, tree, 30, "float32", standalone_tokens=32)
 
 
 def write_questions(folder: Path) -> Path:
