@@ -25,11 +25,12 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 for image in ${images:-server client netsim}; do
     case $image in
-    server | client | netsim) file=deploy/$image/Containerfile name=$image ;;
-    cuda) file=deploy/server/Containerfile.cuda name=server-cuda ;;
+    server | client | netsim) name=$image ;;
+    cuda) name=server-cuda ;;
     *) echo "There is no image $image: server, client, netsim or cuda." >&2 && exit 2 ;;
     esac
     # shellcheck disable=SC2086 # $ENGINE and $format are words
-    $ENGINE build $format --file "$file" --tag "${PREFIX:-moa-}$name:${TAG:-latest}" ${BASE:+--build-arg "BASE=$BASE"} \
-        --build-arg "VERSION=$version" --build-arg "REVISION=$revision" "$@" .
+    $ENGINE build $format --file deploy/Containerfile --target "$image" --tag "${PREFIX:-moa-}$name:${TAG:-latest}" \
+        --label "org.opencontainers.image.version=$version" --label "org.opencontainers.image.revision=$revision" \
+        ${BASE:+--build-arg "BASE=$BASE"} "$@" .
 done

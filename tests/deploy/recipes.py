@@ -1,4 +1,4 @@
-"""What deploy/ says: the compose file and the recipes of the images, read for tests."""
+"""What deploy/ says: the compose file and the recipe of the images, read for tests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.support.programs import CHECKOUT
 
 DEPLOY = CHECKOUT / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
+RECIPE = DEPLOY / "Containerfile"
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -31,16 +32,17 @@ def compose_variables() -> set[str]:
 
 
 def instructions(image: str) -> Sequence[tuple[str, str]]:
-    """The instructions of an image's recipe, each with what follows it on all its lines."""
-    text = recipe(image).read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    whole = "\n".join(lines).replace("\\\n", " ")
-    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in whole.splitlines()) if word]
-
-
-def recipe(image: str) -> Path:
-    """The file that an image is built from."""
-    return DEPLOY / "server/Containerfile.cuda" if image == "cuda" else DEPLOY / image / "Containerfile"
+    """The instructions of an image and of the stages that it begins from, each with what follows it on all its lines."""
+    lines = [line for line in RECIPE.read_text().splitlines() if not line.startswith("#")]
+    stages: dict[str, list[tuple[str, str]]] = {}
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            base, _, name = rest.partition(" AS ")
+            stages[name] = [*stages.get(base, [])]
+        elif word and stages:
+            stages[name].append((word, rest.strip()))
+    return stages[image]
 
 
 def last(image: str, word: str) -> str:

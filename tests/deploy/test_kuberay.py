@@ -16,7 +16,7 @@ import pytest
 import yaml
 from moa_server.settings import ServerSettings
 
-from tests.deploy.recipes import DEPLOY, last, variables
+from tests.deploy.recipes import DEPLOY, RECIPE, last, variables
 
 FIELDS = {
     "RayCluster": {
@@ -139,8 +139,7 @@ def test_the_fleet_s_command_is_ours_and_fits_the_workers() -> None:
 
 
 def test_the_image_can_have_ray() -> None:
-    recipe = (DEPLOY / "server/Containerfile").read_text("utf-8")
+    recipe = RECIPE.read_text("utf-8")
     (extras,) = re.findall(r"EXTRAS=(server,\w+)$", (DEPLOY / "kuberay/raycluster.yaml").read_text("utf-8").replace("     the image", "\n"), re.MULTILINE)  # fmt: skip
     assert extras == "server,cluster"
-    assert '"$wheel[$EXTRAS]"' in recipe
-    assert "ARG EXTRAS=server\n" in recipe
+    assert 'ARG EXTRAS=server\nRUN $INSTALL "$(echo /wheels/moa-*.whl)[$EXTRAS]"' in recipe
