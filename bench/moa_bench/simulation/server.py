@@ -238,7 +238,7 @@ def _guess(live: SimulatedSession, acceptance: float, rule: GrowthRule) -> tuple
     held, reach = len(live.session.tokens), 1.0
     tokens: list[int] = []
     chances: list[float] = []
-    while len(tokens) < rule.most_nodes and rule.pays(reach, acceptance, 1.0):
+    while len(tokens) < rule.most_nodes and rule.pays(reach, acceptance, 1.0, later=acceptance, drafted=len(tokens)):
         tokens.append(live.text.draft_on(held, tokens))
         reach *= acceptance
         chances.append(reach)

@@ -2,7 +2,9 @@
 
 Time has a price: at r tokens a millisecond, a millisecond costs r tokens. A step of the drafter takes d milliseconds
 and looks at the place where the text leaves what is known with a chance, its *reach*; there it finds `found` tokens on
-average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes that it adds cost the forward.
+average. So it gains reach * (found - r * rows) - r * d, where `rows` is what the nodes that it adds cost the forward.
+The first nodes can cost more than they find, since a forward over two rows takes longer than a plain step and one over
+five hardly longer than that: a step pays if it gains together with some of those that can follow it.
 A node pays if its chance outweighs what its row adds.
 """
 
@@ -12,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moa_server.drafting.forward_cost import CostLine
+
+MOST_AHEAD = 8  # steps that are weighed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,37 @@ class GrowthRule:
     follow_ms: float
     most_nodes: int
 
-    def pays(self, reach: float, found: float, nodes: float, *, first: bool = False) -> bool:
-        """Whether to take a step of the drafter.
+    def pays(
+        self,
+        reach: float,
+        found: float,
+        nodes: float,
+        *,
+        later: float = 0.0,
+        drafted: int = 0,
+        first: bool = False,
+    ) -> bool:
+        """Whether to take a step of the drafter, which some more may follow.
 
         Args:
-            reach: the chance that it looks at the right place; `found`: tokens that it finds there, on average.
-            nodes: that it adds to the forward where it looks at the right place, on average.
+            reach: the chance that it looks at the right place; `found`: tokens that it finds there, on average, and
+                `later`: those of each that follows.
+            nodes: that a step adds to the forward where it looks at the right place, on average.
+            drafted: nodes that are added already.
             first: it must read what was committed before.
         """
-        ms = self.step_ms + (self.follow_ms if first else 0.0)
-        nodes_ms = self.cost.ms(self.rows + nodes) - self.cost.ms(self.rows)
-        return reach * (found - self.rate * nodes_ms) > self.rate * ms
+        step_price = self.rate * self.step_ms
+        gain = -self.rate * self.follow_ms if first else 0.0
+        rows = float(self.rows + drafted)
+        for _ in range(MOST_AHEAD):
+            if reach * found <= step_price:
+                return False  # nor does any that follows
+            nodes_ms = self.cost.ms(rows + nodes) - self.cost.ms(rows)
+            gain += reach * (found - self.rate * nodes_ms) - step_price
+            if gain > 0.0:
+                return True
+            reach, found, rows = reach * min(1.0, found), later, rows + nodes
+        return False
 
     @property
     def least_chance(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -245,14 +246,16 @@ class SessionDrafter:
             steps += [len(reaches) - 1] * len(offered.tokens)
             if trial.is_dropped or len(steps) >= rule.most_nodes:
                 break
-            found = self._found.of_step(len(reaches))
+            found, later = self._found.of_step(len(reaches)), self._found.of_step(len(reaches) + 1)
             if trial.is_open and trial.lacks_tokens and not reaches:
                 found = max(found, FOUND)  # one that is not right would hardly be asked, and never be judged
-            nodes = record.nodes.factor
-            if not rule.pays(1.0, found, nodes, first=not reaches):
+            pays = partial(
+                rule.pays, found=found, nodes=record.nodes.factor, later=later, drafted=len(steps), first=not reaches
+            )
+            if not pays(1.0):
                 break
             reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
-            if not reach or not rule.pays(reach, found, nodes, first=not reaches):
+            if not reach or not pays(reach):
                 break
             if not reaches:
                 began = time.perf_counter()

@@ -36,6 +36,22 @@ def test_the_first_step_pays_for_what_is_read_before_it() -> None:
     assert rule().pays(1.0, 0.46, 2.0, first=True)
 
 
+def test_a_step_that_loses_alone_pays_with_those_that_follow_it() -> None:
+    # Gemma 3 270M on a core: a plain step takes 10.5 ms, a forward of two rows 13.6, and three more rows nearly nothing.
+    steep = CostLine(10.5, 13.5, 2.0, RowShares(((1, 0.01), (3, 0.03), (7, 0.3))))
+    gemma = GrowthRule(1.3 * 2.1 / 10.5, steep, 0, step_ms=0.5, follow_ms=0.1, most_nodes=64)
+    assert gemma.pays(1.0, 0.8, 1.0, later=0.8, first=True)
+    assert not gemma.pays(1.0, 0.8, 1.0, later=0.2, first=True)
+    assert not gemma.pays(1.0, 0.8, 1.0, first=True)
+
+
+def test_what_drafting_costs_at_all_is_paid_once() -> None:
+    steep = CostLine(10.0, 14.0, 0.5, EACH)  # a first node takes 4.5 ms, each further one half of one
+    dear = GrowthRule(0.2, steep, 0, step_ms=0.5, follow_ms=0.0, most_nodes=64)
+    assert not dear.pays(1.0, 0.6, 1.0)
+    assert dear.pays(1.0, 0.6, 1.0, drafted=1)
+
+
 def test_with_many_users_time_is_worth_more_and_the_server_stops_drafting() -> None:
     assert rule(rate=0.1).pays(1.0, 0.65, 2.0, first=True)
     assert not rule(rate=0.6, rows=15).pays(1.0, 0.65, 2.0)
