@@ -16,6 +16,12 @@ typedef struct {
     uint8_t rows[16];
 } tile_config_t;
 
+// GCC's intrinsic names 8 of the configuration's bytes to the compiler, which may then leave out the stores of the others.
+INLINE void configure_tiles(const tile_config_t *config) {
+    __asm__ volatile("" : : "m"(*config));
+    _tile_loadconfig(config);
+}
+
 // Tiles 0 and 1: activations [rows][32 inputs]; 2 and 3: weights [8][16 outputs][4 inputs]; 4 and 5: sums [rows][16].
 static void begin_amx(int rows) {
     tile_config_t config = {.palette = 1};
@@ -23,7 +29,7 @@ static void begin_amx(int rows) {
         config.rows[i] = (uint8_t)(i == 2 || i == 3 ? 8 : rows);
         config.row_bytes[i] = i < 2 ? MOA_GROUP : 64;
     }
-    _tile_loadconfig(&config);
+    configure_tiles(&config);
 }
 static void end_amx(void) { _tile_release(); }
 

@@ -9,7 +9,7 @@ static int64_t peak_products(int64_t rounds) {
     _Alignas(64) static const int8_t codes[1024];
     tile_config_t config = {.palette = 1};
     for (int i = 0; i < 8; i++) config.rows[i] = 16, config.row_bytes[i] = 64;
-    _tile_loadconfig(&config);
+    configure_tiles(&config);
     _tile_loadd(0, codes, 64);
     _tile_loadd(1, codes, 64);
     _tile_loadd(2, codes, 64);
