@@ -40,6 +40,7 @@ from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving
 from tests.support import fake_hub, tiny_gguf
 from tests.support.messages import raises
+from tests.support.model_places import use_hub_cache
 from tests.support.tiny_gguf import GgufWriter, write_gguf
 from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
 
@@ -238,7 +239,7 @@ async def test_one_of_the_hub_comes_from_there_and_else_from_the_server(
 ) -> None:
     from huggingface_hub import constants
 
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    use_hub_cache(monkeypatch, tmp_path / "hub")
     hub = fake_hub.FakeHub({"somebody/small": contents(small)})
     notes: list[str] = []
     monkeypatch.setattr(SilentProgress, "note", lambda _, text: notes.append(text))
@@ -250,12 +251,12 @@ async def test_one_of_the_hub_comes_from_there_and_else_from_the_server(
             served = await link.describe()
             assert served.companion.hub == f"hub:somebody/small@{fake_hub.COMMIT}"
             nobody = Fleet([Server("127.0.0.1:1", 1.0, 1.0)])
-            monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "device"))
+            use_hub_cache(monkeypatch, tmp_path / "device")
             files = await take_offered(device(tmp_path), nobody, served, QUIET)
             assert files.fingerprint == served.companion.fingerprint.hex()
             assert find_offered(device(tmp_path), served.companion) == files
             assert notes[-1].startswith("The companion somebody/small (")
-            monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "another"))
+            use_hub_cache(monkeypatch, tmp_path / "another")
             hub.repos.clear()
             files = await take_offered(device(tmp_path), link, served, QUIET)
             assert files.folder.parent.name == "fetched"

@@ -8,12 +8,12 @@ from typing import Any
 
 from tests.support.tiny_gguf import MERGES, TOKENS
 
-_BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+_BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a|a)*$"}, "behavior": "Isolated", "invert": False}
 _CHANGES: dict[str, dict[str, Any]] = {
     "none": {},
-    "abort": {"model": {"continuing_subword_prefix": "a"}},
-    "panic": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
-    "decoder": {"decoder": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}},
+    "prefix": {"model": {"continuing_subword_prefix": "a"}},
+    "normaliser": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "decoder": {"decoder": {"type": "Replace", "pattern": {"Regex": "(a|a)*$"}, "content": ""}},
     "backtracks": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [_BACKTRACKS]}},
 }
 

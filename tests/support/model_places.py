@@ -47,16 +47,22 @@ def put_into_ollama(folder: Path, name: str, weights: Path | None, *other: str) 
     return manifest
 
 
+def use_hub_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Makes this folder the hub's cache, for its client too, which has read the environment already."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder))
+
+
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Empty places of its own for the hub, ollama and LM Studio."""
-    from huggingface_hub import constants
-
     home = tmp_path / "home"
     found = {"hub": home / "hub", "ollama": home / ".ollama/models", "lm studio": home / ".lmstudio/models"}
     for folder in found.values():
         folder.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("OLLAMA_MODELS", raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(found["hub"]))
+    use_hub_cache(monkeypatch, found["hub"])
     return found

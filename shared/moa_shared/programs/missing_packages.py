@@ -17,9 +17,9 @@ EXTRAS = {
     "structlog": "bench",
     "prompt_toolkit": "bench",
     "gguf": "bench",
-    "tokenizers": "bench",
+    "regex": "bench",
     "jinja2": "bench",
-    "huggingface_hub": "bench",
+    "huggingface_hub": "hub",
 }
 
 

@@ -1,32 +1,16 @@
-"""Reads a tokenizer's files: tokenizer.json by the `tokenizers` package, special tokens and chat template beside it.
-
-Invariant: a panic of `tokenizers`, which is a BaseException, is raised as a ModelSourceError.
-"""
+"""Reads a tokenizer's files: tokenizer.json, and special tokens and the chat template beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from moa_shared.errors import ModelSourceError
 from moa_shared.text.json_text import parse_json
+from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
-@contextmanager
-def without_panics() -> Iterator[None]:
-    """In this block, a panic of `tokenizers` is raised as an error."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # the class cannot be imported
-            raise
-        raise failure(error) from None
 
 
 def failure(error: BaseException) -> ModelSourceError:
@@ -36,13 +20,9 @@ def failure(error: BaseException) -> ModelSourceError:
     )
 
 
-def read_backend(folder: Path) -> tokenizers.Tokenizer:
-    """What `folder/tokenizer.json` describes; raises whatever the library raises for a damaged one."""
-    with without_panics():
-        backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        backend.no_truncation()
-        backend.no_padding()
-        return backend
+def read_tokenizer(folder: Path) -> JsonTokenizer:
+    """What `folder/tokenizer.json` describes; raises what `JsonTokenizer` raises, and OSError."""
+    return JsonTokenizer((folder / "tokenizer.json").read_text("utf-8"))
 
 
 def read_special(folder: Path) -> dict[str, str]:
@@ -52,16 +32,15 @@ def read_special(folder: Path) -> dict[str, str]:
     return {name: str(token["content"] if isinstance(token, dict) else token) for name, token in found.items()}
 
 
-def read_bos(folder: Path, backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> int | None:
+def read_bos(folder: Path, described: JsonTokenizer, special: Mapping[str, str]) -> int | None:
     """The token that a raw text begins with, as tokenizer_config.json says, or else as tokenizer.json adds it."""
-    if "bos_token" not in special:
+    bos = special.get("bos_token")
+    if bos is None:
         return None
-    bos = backend.token_to_id(special["bos_token"])
     is_added = _read_json(folder / "tokenizer_config.json").get("add_bos_token")
     if not isinstance(is_added, bool):
-        with without_panics():
-            is_added = bos in backend.encode("", add_special_tokens=True).ids[:1]
-    return bos if is_added else None
+        is_added = described.first_added == bos
+    return described.vocabulary.get(bos) if is_added else None
 
 
 def read_template(folder: Path) -> str | None:

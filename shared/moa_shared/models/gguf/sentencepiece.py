@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies of GGUF files (`tokenizer.ggml.model` = llama) as byte pairs of the `tokenizers` package.
+"""SentencePiece vocabularies of GGUF files (`tokenizer.ggml.model` = llama) as byte pairs of tokenizer.json.
 
 Pure over the header. llama.cpp joins the two neighbours whose joint token has the highest score: the same as byte pairs
 whose merges are all ways to make each token, in the order of scores. Invariant: ids are those of llama.cpp.
@@ -6,27 +6,25 @@ whose merges are all ways to make each token, in the order of scores. Invariant:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from moa_shared.models.gguf.header import GgufHeader
+from moa_shared.tokenization.token_models import SPACE
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-_SPACE = "▁"
 _NORMAL = 1  # of `tokenizer.ggml.token_type`
+_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+_TEXT = (
+    {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+)  # fmt: skip
 
 
-def build_sentencepiece(header: GgufHeader) -> Tokenizer:
-    """The tokenizer without special tokens.
+def describe_sentencepiece(header: GgufHeader) -> dict[str, Any]:
+    """What tokenizer.json says, but for added tokens.
 
     Raises:
         ValueError: a vocabulary that makes no sense.
     """
-    from tokenizers import Tokenizer, decoders, normalizers
-    from tokenizers.models import BPE
-
     tokens, scores = header.texts("tokenizer.ggml.tokens"), header.reals("tokenizer.ggml.scores")
     kinds = header.integers("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
     if not tokens or not len(scores) == len(kinds) == len(tokens):
@@ -35,41 +33,54 @@ def build_sentencepiece(header: GgufHeader) -> Tokenizer:
     joined = [index for index, kind in enumerate(kinds) if kind == _NORMAL and len(tokens[index]) > 1]
     joined.sort(key=lambda index: -scores[index])
     merges = [pair for index in joined for pair in _ways(tokens[index], vocabulary)]
-    unknown = header.integer("tokenizer.ggml.unknown_token_id")
-    unk_token = tokens[unknown] if unknown is not None else None
-    tokenizer = Tokenizer(BPE(vocabulary, merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True))
-    spaces = normalizers.Replace(" ", _SPACE)
-    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    model = _byte_pairs(header, tokens, vocabulary, merges)
+    decoders: list[dict[str, Any]] = list(_TEXT)
     if header.flag("tokenizer.ggml.add_space_prefix") is False:
-        tokenizer.normalizer = spaces
+        normaliser: dict[str, Any] = _SPACES
     else:
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
-        steps.append(decoders.Strip(" ", 1, 0))
-    tokenizer.decoder = decoders.Sequence(steps)
-    return tokenizer
+        normaliser = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}, _SPACES]}
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {
+        "normalizer": normaliser,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model,
+    }
 
 
-def build_gemma4(header: GgufHeader) -> Tokenizer:
-    """The tokenizer of Gemma 4 (`tokenizer.ggml.model` = gemma4), whose merges the file names: without special tokens.
+def describe_gemma4(header: GgufHeader) -> dict[str, Any]:
+    """What tokenizer.json says of Gemma 4 (`tokenizer.ggml.model` = gemma4), whose merges the file names.
 
     Raises:
         ValueError: a vocabulary that makes no sense.
     """
-    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-    from tokenizers.models import BPE
-
     tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
     if not tokens or not merges:
         raise ValueError(f"{len(tokens)} tokens, {len(merges)} merges")
     vocabulary = {token: index for index, token in enumerate(tokens)}
     pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
+    return {
+        "normalizer": _SPACES,
+        "pre_tokenizer": {
+            "type": "Split", "pattern": {"Regex": r"[^\n]+|\n+"}, "behavior": "Isolated", "invert": False,
+        },
+        "decoder": {"type": "Sequence", "decoders": list(_TEXT)},
+        "model": _byte_pairs(header, tokens, vocabulary, pairs),
+    }  # fmt: skip
+
+
+def _byte_pairs(
+    header: GgufHeader, tokens: Sequence[str], vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     unknown = header.integer("tokenizer.ggml.unknown_token_id")
-    unk_token = tokens[unknown] if unknown is not None else None
-    tokenizer = Tokenizer(BPE(vocabulary, pairs, unk_token=unk_token, fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\n]+|\n+"), behavior="isolated")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
-    return tokenizer
+    return {
+        "type": "BPE",
+        "unk_token": tokens[unknown] if unknown is not None else None,
+        "fuse_unk": True,
+        "byte_fallback": True,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
 
 
 def _ways(token: str, vocabulary: dict[str, int]) -> Iterator[tuple[str, str]]:

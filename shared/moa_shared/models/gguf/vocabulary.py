@@ -1,28 +1,25 @@
 """tokenizer.json, tokenizer_config.json and chat_template.jinja out of a GGUF file's metadata.
 
-Built over the `tokenizers` package: byte-level BPE here, SentencePiece in `sentencepiece.py`. Invariant: text is cut
-before BPE as the header says; a dialect that is not known here is reported.
+Byte-level BPE here, SentencePiece in `sentencepiece.py`. Invariant: text is cut before BPE as the header says, and a
+dialect that is not known here is reported.
 """
 
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.models.gguf.sentencepiece import build_gemma4, build_sentencepiece
+from moa_shared.models.gguf.sentencepiece import describe_gemma4, describe_sentencepiece
 from moa_shared.programs.progress import Progress
-from moa_shared.sandbox.patterns import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from tokenizers.pre_tokenizers import PreTokenizer
+from moa_shared.tokenization.patterns import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
+from moa_shared.tokenization.token_bytes import BYTE_LEVEL, spell_bytes
+from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 _BYTE_PAIRS, _SENTENCEPIECE, _GEMMA_4 = "gpt2", "llama", "gemma4"  # `tokenizer.ggml.model`
-_SPELLED = {_SENTENCEPIECE: build_sentencepiece, _GEMMA_4: build_gemma4}  # in letters, not in bytes
+_SPELLED = {_SENTENCEPIECE: describe_sentencepiece, _GEMMA_4: describe_gemma4}  # in letters, not in bytes
 _CONTROL, _USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 _LLAMA_3 = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
@@ -52,11 +49,12 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     tokens = header.texts("tokenizer.ggml.tokens")
     named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
     try:
-        tokenizer = _SPELLED[kind](header) if kind in _SPELLED else _build(header, progress)
-        _add_tokens(tokenizer, header)
-        tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+        content = _SPELLED[kind](header) if kind in _SPELLED else _describe(header, progress)
+        content = {"version": "1.0", "added_tokens": _added_tokens(header)} | content
+        described = JsonTokenizer(json.dumps(content, ensure_ascii=False))
+        (folder / "tokenizer.json").write_text(described.text, "utf-8")
         config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
-    except Exception as error:  # tokenizers raises a bare Exception, for a merge of unknown tokens among others
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # such as a merge of unknown tokens
         raise ModelSourceError(
             f"The vocabulary of the GGUF file {header.path} makes no sense ({error}).", hint=DAMAGED
         ) from error
@@ -85,69 +83,66 @@ def check_vocabulary(header: GgufHeader) -> str:
     return kind
 
 
-def _add_tokens(tokenizer: Tokenizer, header: GgufHeader) -> None:
+def _added_tokens(header: GgufHeader) -> list[dict[str, Any]]:
     """Tokens that are found in a text before it is cut: special ones, and those that a user has defined."""
-    from tokenizers import AddedToken
-
     tokens, kinds = header.texts("tokenizer.ggml.tokens"), header.integers("tokenizer.ggml.token_type")
-    named = (header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values())
-    control = [index for index, kind in enumerate(kinds) if kind == _CONTROL]
-    special = dict.fromkeys([*control, *(index for index in named if index is not None)])
-    tokenizer.add_special_tokens([AddedToken(tokens[index], normalized=False, special=True) for index in special])
-    own = [token for token, kind in zip(tokens, kinds, strict=False) if kind == _USER_DEFINED]
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])
+    named = [header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values()]
+    special = {index for index, kind in enumerate(kinds) if kind == _CONTROL or index in named}
+    own = [index for index, (_, kind) in enumerate(zip(tokens, kinds, strict=False)) if kind == _USER_DEFINED]
+    numbers = {token: index for index, token in enumerate(tokens)}
+    added = {tokens[index]: index in special for index in (*own, *special)}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    entries: list[dict[str, Any]] = [
+        {"id": numbers[text], "content": text, **plain, "special": is_special} for text, is_special in added.items()
+    ]
+    return sorted(entries, key=lambda entry: entry["id"])
 
 
-def _build(header: GgufHeader, progress: Progress) -> Tokenizer:
-    from tokenizers import Tokenizer, decoders
-    from tokenizers.models import BPE
-
+def _describe(header: GgufHeader, progress: Progress) -> dict[str, Any]:
+    """What tokenizer.json says of a byte-level vocabulary, but for added tokens."""
     tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
     kinds = header.integers("tokenizer.ggml.token_type") or [1] * len(tokens)
     if not tokens or not merges or len(kinds) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types, {len(merges)} merges")
     whole = {index for index, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)}
     vocabulary = {token if index in whole else _spell(token): index for index, token in enumerate(tokens)}
-    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
     dialect = header.text("tokenizer.ggml.pre")
-    empty = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
-    tokenizer = Tokenizer(BPE(vocabulary, pairs, fuse_unk=False, ignore_merges=dialect in _WHOLE_WORDS, **empty))
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.pre_tokenizer = _pre_tokenizer(dialect, progress)
-    return tokenizer
+    model = {
+        "type": "BPE", "ignore_merges": dialect in _WHOLE_WORDS, "vocab": vocabulary,
+        "merges": [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)],
+    }  # fmt: skip
+    return {
+        "normalizer": None,
+        "pre_tokenizer": _pre_tokenizer(dialect, progress),
+        "decoder": _byte_level(use_regex=True),
+        "model": model,
+    }
 
 
-def _pre_tokenizer(dialect: str | None, progress: Progress) -> PreTokenizer:
-    from tokenizers import Regex, pre_tokenizers
-
-    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+def _pre_tokenizer(dialect: str | None, progress: Progress) -> dict[str, Any]:
     if dialect in _DIGITS_FIRST:  # without it "\n\n1" loses its double newline token
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+        first: dict[str, Any] = {"type": "Digits", "individual_digits": True}
+        return {"type": "Sequence", "pretokenizers": [first, _byte_level(use_regex=True)]}
     split = _SPLITS.get(dialect)
     if split is not None:
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), behavior="isolated"), bytes_only])
+        first = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
+        return {"type": "Sequence", "pretokenizers": [first, _byte_level(use_regex=False)]}
     if dialect not in _SPLITS:
         progress.note(
             f"The tokenizer dialect {dialect!r} of this GGUF file is not known here: text may be cut"
             " into tokens a little differently than the model was trained on."
         )
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    return _byte_level(use_regex=True)
 
 
-@cache
-def _alphabet() -> dict[int, str]:
-    """How byte-level BPE spells a byte: printable ones as themselves, the others as characters from 256 on."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + place) for place, byte in enumerate(others)}
+def _byte_level(*, use_regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
 
 
 def _spell(token: str) -> str:
     """A token in the byte alphabet; most are in it already."""
-    spelling = _alphabet()
     if token.isascii() and token.isprintable() and " " not in token:
         return token
-    if set(token) <= set(spelling.values()):
+    if set(token) <= BYTE_LEVEL.keys():
         return token
-    return "".join(spelling[byte] for byte in token.encode("utf-8"))
+    return spell_bytes(token)

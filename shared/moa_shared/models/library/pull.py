@@ -70,10 +70,10 @@ def pull(model: HubModel, progress: Progress) -> Path:
         ChecksumError: a file came differently than the hub describes it.
         DiskFullError: no room in the hub's cache, seen before or while writing.
     """
-    from huggingface_hub import HfApi, snapshot_download
-
     repo_id, revision = model.repo_id, model.revision or None
     with hub_errors(repo_id, model.revision, f"The hub could not be reached for {repo_id}", _OFFLINE):
+        from huggingface_hub import HfApi, snapshot_download
+
         info = HfApi().model_info(repo_id, revision=revision, files_metadata=True)
         files = {file.rfilename: file for file in info.siblings or ()}
         names = choose_files(repo_id, files, model.wanted)

@@ -50,13 +50,13 @@ def fetch_from_hub(spec: str, progress: Progress, wanted: HubSelection = TARGET)
         ModelSourceError: no such model, no permission, or the hub cannot be reached; it says which.
         DiskFullError: the hub's cache ran out of room.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]  # public, but not said to be
-
     repo_id, _, revision = spec.partition("@")
     patterns = list(wanted.patterns)
     unreachable = f"There is no folder {repo_id}, and the hub could not be reached for it"
     with hub_errors(repo_id, revision, unreachable, wanted.offline):
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]  # public, but not said to be
+
         info = _described(repo_id, revision)
         if info is not None:
             files = {file.rfilename: file for file in info.siblings or ()}

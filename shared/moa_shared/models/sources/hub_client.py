@@ -1,8 +1,9 @@
-"""The hub's client: where it keeps what it has fetched, and its errors in our words."""
+"""The hub's client: where it keeps what it has fetched, and its errors in our words. It need not be installed."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +22,21 @@ def hub_errors(repo_id: str, revision: str, unreachable: str, hint: str) -> Iter
         unreachable: what to say where the hub cannot be reached; `hint`: and what to do.
 
     Raises:
-        ModelSourceError: no such model, no permission, or the hub cannot be reached.
+        ModelSourceError: no such model, no permission, the hub cannot be reached, or its client is not installed.
         DiskFullError: the hub's cache ran out of room.
     """
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-
+    try:
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+    except ModuleNotFoundError as error:
+        hint = "Install it: pip install 'moa[hub]'. Or name a local folder or a GGUF file."
+        raise ModelSourceError(
+            f"Fetching {repo_id} needs huggingface_hub, which is not installed.", hint=hint
+        ) from error
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are lines between our sentences
     try:
         yield
@@ -64,10 +75,10 @@ def is_of_http(error: Exception) -> bool:
 
 
 def hub_cache() -> Path:
-    """The hub's cache: HF_HUB_CACHE, HF_HOME and the like rule."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
+    """The hub's cache, as its client finds it: HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME rule."""
+    home = os.environ.get("HF_HOME", os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub"))
+    return Path(os.path.expandvars(os.environ.get("HF_HUB_CACHE", older))).expanduser()
 
 
 def _unreachable(unreachable: str, error: Exception, hint: str) -> ModelSourceError:

@@ -1,6 +1,6 @@
 """Tries a tokenizer and its chat template in a child process before anything else reads them.
 
-A hostile tokenizer.json can abort the process that loads it, and a hostile template can compute for hours.
+A hostile tokenizer.json can take all memory or hours of the process that loads it, as a hostile template can.
 State: the files that passed, by their hashes, under the cache folder: a later start pays nothing.
 """
 
@@ -17,7 +17,7 @@ from moa_shared.sandbox.child import ChildError, TextChild
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 SECONDS = 10  # of processor time: the largest vocabularies take two on a slow device
-TRIAL = 2  # raised when files are tried in another way
+TRIAL = 3  # raised when files are tried in another way
 _passed: set[str] = set()
 
 
@@ -32,7 +32,7 @@ def accept_tokenizer(folder: Path, root: Path) -> str:
     """
     digest = hash_tokenizer(folder, root)
     hashes = [f"{name} {remembered_hash(folder / name, root)}" for name in FILES if (folder / name).is_file()]
-    versions = [f"{TRIAL}", *map(version, ("tokenizers", "jinja2"))]
+    versions = [f"{TRIAL}", *map(version, ("regex", "jinja2"))]
     key = f"tried-{combine([*versions, *hashes])[:32]}"
     if key not in _passed and not recall(root, key):
         try:

@@ -18,7 +18,7 @@ def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
 def test_a_model_without_a_chat_template_is_asked_in_plain_text(tokenizer: Tokenizer) -> None:
     question = SURE_QUESTIONS[0]
     assert tokenizer.decode(chat_tokens(tokenizer, question)).endswith("<|im_start|>assistant\n")
-    bare = Tokenizer(tokenizer._backend)
+    bare = Tokenizer(tokenizer._described)
     assert bare.decode(chat_tokens(bare, question)) == f"{question}\n"
 
 

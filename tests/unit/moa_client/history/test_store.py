@@ -311,7 +311,7 @@ def test_options_come_back_as_they_were() -> None:
 
 
 def test_the_history_needs_nothing_heavy() -> None:
-    heavy = "{'numpy', 'grpc', 'pydantic', 'tokenizers', 'jinja2', 'asyncio'}"
+    heavy = "{'numpy', 'grpc', 'pydantic', 'regex', 'jinja2', 'asyncio'}"
     code = f"import sys, moa_client.history.store; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
     path = environment("proto", "shared", "client")
     done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, timeout=60)

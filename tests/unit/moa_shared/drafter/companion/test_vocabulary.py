@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
-import tokenizers
 from inline_snapshot import snapshot
 from moa_shared.drafter.companion.vocabulary import check_vocabulary, token_count
 from moa_shared.errors import MismatchError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 from tests.support.messages import raises
 
@@ -16,10 +17,10 @@ WORDS = ["<end>", "a", "b", "c"]
 
 
 def vocabulary(words: Sequence[str] = WORDS, special: Sequence[str] = ("<end>",)) -> Tokenizer:
-    model = tokenizers.models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="a")
-    backend = tokenizers.Tokenizer(model)
-    backend.add_special_tokens([tokenizers.AddedToken(word, special=True) for word in special])
-    return Tokenizer(backend)
+    numbers = {word: number for number, word in enumerate(words)}
+    added = [{"id": numbers[word], "content": word, "special": True} for word in special]
+    content = {"added_tokens": added, "model": {"type": "WordLevel", "vocab": numbers}}
+    return Tokenizer(JsonTokenizer(json.dumps(content)))
 
 
 def test_padding_and_what_only_the_companion_has_are_no_difference() -> None:

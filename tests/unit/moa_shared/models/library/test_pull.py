@@ -19,6 +19,7 @@ from moa_shared.programs.progress import SilentProgress, Task
 
 from tests.support.fake_hub import FakeHub, serving
 from tests.support.messages import raises
+from tests.support.model_places import use_hub_cache
 from tests.support.tiny_gguf import GgufWriter
 
 SILENT = SilentProgress()
@@ -38,7 +39,7 @@ def hub(
         monkeypatch.setattr(
             constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + "/{repo_id}/resolve/{revision}/{filename}"
         )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        use_hub_cache(monkeypatch, tmp_path / "hub")
         monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 20)
         monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
         yield running

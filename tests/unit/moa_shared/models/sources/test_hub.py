@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -17,9 +19,11 @@ from huggingface_hub.errors import (
 from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
+from moa_shared.models.sources.hub_client import hub_cache
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import raises
+from tests.support.model_places import use_hub_cache
 
 try:
     http_client: Any = import_module("httpx2")
@@ -92,9 +96,42 @@ def test_each_failure_is_one_sentence(
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", "/cache/hub")
+    use_hub_cache(monkeypatch, Path("/cache/hub"))
     with raises(expected, message):
         fetch_from_hub("some/model@v2", SILENT)
+
+
+def test_without_the_hubs_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", None)
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "Fetching some/model needs huggingface_hub, which is not installed. Install it: pip install 'moa[hub]'. Or name a local folder or a GGUF file."
+        ),
+    ):
+        fetch_from_hub("some/model@v2", SILENT)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "/home/u/.cache/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "/x", "HF_HOME": "~/h"}, "/home/u/h/hub"),
+        ({"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/o"}, "/o"),
+        ({"HF_HOME": "/h", "HF_HUB_CACHE": "$HOME/c"}, "/home/u/c"),
+    ],
+)
+def test_the_cache_is_where_the_hubs_client_has_it(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
+) -> None:
+    for name in ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"HOME": "/home/u"} | variables).items():
+        monkeypatch.setenv(name, value)
+    script = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    theirs = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert str(hub_cache()) == theirs.stdout.strip() == expected
 
 
 def test_a_defect_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sandbox import chat_template
 from moa_shared.sandbox.child import text_child
-from moa_shared.sandbox.tokenizer_files import read_backend
+from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.hostile_tokenizers import write_hostile
@@ -245,12 +245,22 @@ def hostile(files: ModelFiles, kind: str) -> ModelFiles:
     return files
 
 
-def test_a_panic_of_the_library_is_an_error(files: ModelFiles) -> None:
-    with pytest.raises(ModelSourceError, match="cannot be read"):
-        load_tokenizer(hostile(files, "panic"))
-    backend = read_backend(hostile(files, "backtracks").folder)
-    with pytest.raises(ModelSourceError, match="The target's tokenizer has failed"):
-        Tokenizer(backend).encode("a" * 40 + "b")
+def test_a_tokenizer_of_a_kind_that_is_not_read(files: ModelFiles) -> None:
+    with pytest.raises(ModelSourceError, match="moa does not read its normaliser Precompiled"):
+        load_tokenizer(hostile(files, "normaliser"))
+
+
+def test_a_text_without_tokens_is_an_error() -> None:
+    model = {"type": "WordLevel", "vocab": {"a": 0}}
+    tokenizer = Tokenizer(JsonTokenizer(json.dumps({"model": model})))
+    assert tokenizer.encode("a") == [0]
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The target's tokenizer has failed: 'b' is not in its vocabulary, and there is no token for unknown words. Send another text, or use another model."
+        ),
+    ):
+        tokenizer.encode("b")
 
 
 def test_text_is_encoded_in_a_child_where_the_expressions_are_not_known(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_shared.models.tokenizer.token_bytes import token_bytes
+from moa_shared.tokenization.token_bytes import token_bytes
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,18 @@ def _byte_level() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + rank): byte for rank, byte in enumerate(others)}
 
 
-_BYTE_LEVEL = _byte_level()
+BYTE_LEVEL = _byte_level()
+_SPELLED = {byte: character for character, byte in BYTE_LEVEL.items()}
+
+
+def spell_bytes(text: str) -> str:
+    """A text in that alphabet."""
+    return text.encode().decode("latin-1").translate(_SPELLED)
+
+
+def byte_of(piece: str) -> int | None:
+    """The byte that a token stands for in a vocabulary that spells words in letters; None: it is no such token."""
+    return int(found[1], 16) if (found := _BYTE.fullmatch(piece)) is not None else None
 
 
 def token_bytes(piece: str, text: str) -> bytes:
@@ -25,10 +36,10 @@ def token_bytes(piece: str, text: str) -> bytes:
     Args:
         piece: the token as its vocabulary has it; `text`: as it is decoded by itself.
     """
-    if (byte := _BYTE.fullmatch(piece)) is not None and text != piece:
-        return bytes.fromhex(byte[1])
-    if INCOMPLETE in text and all(character in _BYTE_LEVEL for character in piece):
-        return bytes(_BYTE_LEVEL[character] for character in piece)
+    if (byte := byte_of(piece)) is not None and text != piece:
+        return bytes([byte])
+    if INCOMPLETE in text and all(character in BYTE_LEVEL for character in piece):
+        return bytes(BYTE_LEVEL[character] for character in piece)
     if piece.startswith(_SPACE) and not text.startswith(" "):
         text = f" {text}"  # which is left out at the beginning of a text
     return text.encode()
