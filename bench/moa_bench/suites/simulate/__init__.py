@@ -1,7 +1,9 @@
 """`moa-bench simulate`: the event simulation next to what `split` measured with oracles."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from moa_bench.options import option
 from moa_bench.report.report import SCALE
 from moa_bench.suite import Suite
 
@@ -11,6 +13,9 @@ class SimulateEffort:
     """How much is simulated."""
 
     seeds: int = 8  # of the link's delays; an oracle's luck is the measured one's
+    results: Path | None = option(
+        None, "Folder of what was measured.", shown="the checkout's results", metavar="FOLDER"
+    )
 
 
 SUITE = Suite(

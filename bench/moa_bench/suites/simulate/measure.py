@@ -28,7 +28,7 @@ class Comparison:
     """A way over a link: tokens a second after the first, over plain streaming's."""
 
     result: str  # that measured it
-    commit: str | None
+    origin: str  # machine and commit
     link: str
     way: str
     measured: float
@@ -41,9 +41,10 @@ class Comparison:
 
 
 def measure(effort: SimulateEffort, run: SuiteRun) -> Result:
-    """Compares the checkout's results; none, where no oracle was measured yet."""
+    """Compares the results of a folder; none, where no oracle was measured yet."""
     root = checkout_root()
-    results = {} if root is None else read_folder(root / "bench" / "results")
+    folder = effort.results or (None if root is None else root / "bench" / "results")
+    results = {} if folder is None else read_folder(folder)
     measured = {name: each for name, each in results.items() if each.get("has_oracles")}
     return {"rows": [row for name, each in measured.items() for row in comparisons(name, each, effort)]}
 
@@ -61,8 +62,8 @@ def comparisons(name: str, result: Mapping[str, Any], effort: SimulateEffort) ->
             acceptance = float(drafter.partition(", ")[2])
             pairs = [_pair(each, method, acceptance, simulated_link, result, effort) for each in rounds]
             measured, simulated = (round(median(side), 3) for side in zip(*pairs, strict=True))
-            commit = ResultOrigin.of(result).commit
-            yield Comparison(name, commit, link, f"{drafter}: {way}", measured, simulated)
+            origin = ResultOrigin.of(result)
+            yield Comparison(name, f"{origin.machine}, {origin.commit}", link, f"{drafter}: {way}", measured, simulated)
 
 
 def _pair(
