@@ -25,10 +25,14 @@ LINKS = ("5G", "4G")
 ORACLE = f"oracle, 0.8: {STREAMED}"  # the drafter of a target that has none
 
 
-def targets_table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each target: its speed on one core, over llama.cpp's, and what drafts bring one user over links."""
+def targets_table(*machines: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each target: its speed on one core, over llama.cpp's, and what drafts bring one user over links.
+
+    Args:
+        machines: the results of each, by name.
+    """
     rows = []
-    for name, found in _by_target(results, "single"):
+    for name, found in (row for results in machines for row in _by_target(results, "single")):
         rounds, peer, base = found["single"]["rounds"], LLAMA_CPP, SERVER
         plain = [answer for each in rounds if not each["short"] for answer in each["answers"][PLAIN]]
         speed = Spread.of([1e3 / steady_ms([answer]) for answer in plain]).median
@@ -73,7 +77,7 @@ def sections_of(results: Path, docs: Path) -> dict[str, str]:
     """The sections of the page, by name.
 
     Args:
-        results: folder of the results.
+        results: folder of the results; folders in it are of other machines, which only the table of targets has.
         docs: folder of the pages.
 
     Raises:
@@ -82,7 +86,8 @@ def sections_of(results: Path, docs: Path) -> dict[str, str]:
     found = read_folder(results)
     if not found:
         raise DataError(f"There are no results in {results}.", hint="Measure first: moa-bench run all.")
-    return {TARGETS: targets_table(found), MAP: map_table(found), SECTION: results_table(found, docs)}
+    others = [read_folder(folder) for folder in sorted(results.glob("[!.]*/"))]
+    return {TARGETS: targets_table(found, *others), MAP: map_table(found), SECTION: results_table(found, docs)}
 
 
 def results_table(found: Mapping[str, Mapping[str, Any]], docs: Path) -> str:

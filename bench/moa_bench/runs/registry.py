@@ -86,11 +86,14 @@ CHAPTERS = (
 
 
 def choose_parts(chapters: tuple[Chapter, ...], names: tuple[str, ...]) -> list[Suite[Any]]:
-    """The suites of the named chapters in their order; `all` names every chapter."""
+    """The suites of the named chapters in their order; `all` names every chapter, and a suite's own name itself."""
     there_are = [chapter.name for chapter in chapters]
+    suites = [part.name for chapter in chapters for part in chapter.parts]
     for name in names:
-        if name not in (*there_are, "all"):
+        if name not in (*there_are, *suites, "all"):
             raise ConfigError(
-                f"There is no suite {name!r}.", hint=f"There are {', '.join(there_are)}, and all of them: all."
+                f"There is no suite {name!r}.",
+                hint=f"There are {', '.join(there_are)}, all of them: all, and their parts, like {suites[-1]}.",
             )
-    return [part for chapter in chapters if "all" in names or chapter.name in names for part in chapter.parts]
+    wanted = {"all", *names} if "all" in names else set(names)
+    return [part for chapter in chapters for part in chapter.parts if wanted & {"all", chapter.name, part.name}]

@@ -103,8 +103,10 @@ def test_all_sizes_are_told_together() -> None:
     assert map_table(results).splitlines()[2] == "| one | 4 | drafts 1.20 |"
 
 
-def test_chapters_are_chosen_by_name_in_their_order() -> None:
+def test_chapters_and_parts_are_chosen_by_name_in_their_order() -> None:
     names = [part.name for part in choose_parts((ONE, TWO), ("second", "first"))]
     assert names == ["one", "two", "three"] == [part.name for part in choose_parts((ONE, TWO), ("all",))]
-    with raises(ConfigError, "There is no suite 'third'. There are first, second, and all of them: all."):
+    assert [part.name for part in choose_parts((ONE, TWO), ("three", "one"))] == ["one", "three"]
+    said = "There is no suite 'third'. There are first, second, all of them: all, and their parts, like three."
+    with raises(ConfigError, said):
         choose_parts((ONE, TWO), ("third",))
