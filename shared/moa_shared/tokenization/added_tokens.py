@@ -33,10 +33,12 @@ class AddedToken:
         """A token of tokenizer.json.
 
         Raises:
-            KeyError: it has no id or content.
+            KeyError, ValueError: it has no id or content, or an id that is no number from 0 on.
         """
+        if (number := int(token["id"])) < 0:
+            raise ValueError(f"its added token {token['content']!r} has the id {number}")
         flags = (bool(token.get(name)) for name in ("special", "normalized", "single_word", "lstrip", "rstrip"))
-        return cls(int(token["id"]), str(token["content"]), *flags)
+        return cls(number, str(token["content"]), *flags)
 
 
 class TokenFinder:

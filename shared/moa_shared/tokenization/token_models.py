@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 SPACE = "▁"  # in vocabularies that spell words in letters, not in bytes
-_MOST_PARTS = 1 << 16  # whose ids are remembered
+_MOST_WORDS, _LONGEST_WORD = 1 << 16, 256  # whose tokens are remembered
 _UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # by language models
 _WORDS = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
 
@@ -38,7 +38,7 @@ def _read_vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 class BytePairs:
-    """A model of the type BPE. State: the ids of the parts that it met.
+    """A model of the type BPE. State: the tokens of short words that it met.
 
     Raises:
         KeyError, TypeError, ValueError: a vocabulary or merges that make no sense, or an option that is not read.
@@ -86,9 +86,10 @@ class BytePairs:
                 ids = [self.vocabulary[word]]
             else:
                 ids = self._merge(self._spell(word))
-            if len(self._known) >= _MOST_PARTS:
+            if len(self._known) >= _MOST_WORDS:
                 self._known.clear()
-            self._known[word] = ids
+            if len(word) <= _LONGEST_WORD:
+                self._known[word] = ids
         return ids
 
     def _spell(self, word: str) -> list[int]:

@@ -25,7 +25,7 @@ class JsonTokenizer:
         text: of tokenizer.json.
 
     Raises:
-        KeyError, TypeError, ValueError: it makes no sense, or has a part that moa does not read.
+        AttributeError, KeyError, TypeError, ValueError: it makes no sense, or has a part that moa does not read.
     """
 
     def __init__(self, text: str) -> None:

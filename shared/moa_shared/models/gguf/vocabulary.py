@@ -86,9 +86,10 @@ def check_vocabulary(header: GgufHeader) -> str:
 def _added_tokens(header: GgufHeader) -> list[dict[str, Any]]:
     """Tokens that are found in a text before it is cut: special ones, and those that a user has defined."""
     tokens, kinds = header.texts("tokenizer.ggml.tokens"), header.integers("tokenizer.ggml.token_type")
-    named = [header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values()]
-    special = {index for index, kind in enumerate(kinds) if kind == _CONTROL or index in named}
-    own = [index for index, (_, kind) in enumerate(zip(tokens, kinds, strict=False)) if kind == _USER_DEFINED]
+    named = (header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values())
+    special = {index for index in named if index is not None}
+    special |= {index for index, kind in enumerate(kinds) if kind == _CONTROL}
+    own = [index for index, kind in enumerate(kinds) if kind == _USER_DEFINED]
     numbers = {token: index for index, token in enumerate(tokens)}
     added = {tokens[index]: index in special for index in (*own, *special)}
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

@@ -182,6 +182,7 @@ def test_a_long_word_takes_time_in_proportion_to_its_length() -> None:
         ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "not numbered from 0"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}, "unpack"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}}, "byte pairs with a dropout"),
+        ({"added_tokens": [{"id": -1, "content": "x"}]}, "'x' has the id -1"),
         ({"normalizer": {"type": "BertNormalizer"}}, "its normaliser BertNormalizer"),
         ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "its pre-tokeniser UnicodeScripts"),
         ({"pre_tokenizer": split({"Regex": "("})}, "makes no sense"),

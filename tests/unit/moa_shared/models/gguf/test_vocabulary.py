@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.models.gguf.vocabulary import _SPLITS
+from moa_shared.models.gguf.header import read_header
+from moa_shared.models.gguf.vocabulary import _SPLITS, write_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import SilentProgress
+from moa_shared.sandbox.tokenizer_files import read_tokenizer
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -105,6 +108,17 @@ def test_an_unknown_dialect_is_said(write_gguf: GgufWriter, cache: Path) -> None
     notes = Notes()
     resolve(str(write_gguf(pre="volapuk")), cache, notes)
     assert ["volapuk" in line for line in notes.lines] == [True]
+
+
+def test_the_tokens_that_a_header_names_are_special_where_it_has_no_types(
+    write_gguf: GgufWriter, tmp_path: Path
+) -> None:
+    header = read_header(write_gguf())
+    metadata = {name: value for name, value in header.metadata.items() if name != "tokenizer.ggml.token_type"}
+    write_tokenizer(replace(header, metadata=metadata), tmp_path, Notes())
+    described = read_tokenizer(tmp_path)
+    assert list(described.special) == SPECIALS
+    assert described.encode("hi<|im_end|>") == [TOKENS.index("hi"), 2]
 
 
 def test_tokens_of_the_user_stay_whole_and_are_no_specials(write_gguf: GgufWriter, cache: Path) -> None:
