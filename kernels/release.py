@@ -105,6 +105,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the release of the last commit into dist/.")
     parser.add_argument("--check", action="store_true", help="build it again, and compare with what is in dist/")
     is_check = parser.parse_args().check
+    if is_check and not DIST.is_dir():
+        sys.exit("There is no release in dist/ to compare with. Build one first: make wheels.")
     try:
         with tempfile.TemporaryDirectory() as folder:
             fresh = Path(folder)
