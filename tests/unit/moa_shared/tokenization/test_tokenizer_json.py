@@ -161,6 +161,11 @@ def test_any_tokens_in_a_row_are_the_same_text(name: str, shares: list[float]) -
     theirs, ours = both(name)
     ids = [int(share * (len(ours.vocabulary) + 2)) for share in shares]
     assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_vocabulary_is_the_same(name: str) -> None:
+    theirs, ours = both(name)
     assert ours.vocabulary == theirs.get_vocab(with_added_tokens=True)
     added = theirs.get_added_tokens_decoder()
     assert ours.special == {token.content: number for number, token in added.items() if token.special}
