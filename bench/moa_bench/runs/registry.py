@@ -93,7 +93,8 @@ def choose_parts(chapters: tuple[Chapter, ...], names: tuple[str, ...]) -> list[
         if name not in (*there_are, *suites, "all"):
             raise ConfigError(
                 f"There is no suite {name!r}.",
-                hint=f"There are {', '.join(there_are)}, all of them: all, and their parts, like {suites[-1]}.",
+                hint=f"There are {', '.join(there_are)}, and all of them: all. Or name a part, such as {suites[-1]}.",
             )
-    wanted = {"all", *names} if "all" in names else set(names)
-    return [part for chapter in chapters for part in chapter.parts if wanted & {"all", chapter.name, part.name}]
+    return [
+        part for chapter in chapters for part in chapter.parts if {"all", chapter.name, part.name}.intersection(names)
+    ]

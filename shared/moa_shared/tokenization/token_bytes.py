@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 INCOMPLETE = "�"  # how a tokenizer shows a part of a character
-_SPACE = "▁"  # before a word, where a vocabulary is SentencePiece's
+SPACE = "▁"  # before a word, where a vocabulary is SentencePiece's
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # the same vocabularies have these for what they cannot spell
 
 
@@ -40,6 +40,6 @@ def token_bytes(piece: str, text: str) -> bytes:
         return bytes([byte])
     if INCOMPLETE in text and all(character in BYTE_LEVEL for character in piece):
         return bytes(BYTE_LEVEL[character] for character in piece)
-    if piece.startswith(_SPACE) and not text.startswith(" "):
+    if piece.startswith(SPACE) and not text.startswith(" "):
         text = f" {text}"  # which is left out at the beginning of a text
     return text.encode()

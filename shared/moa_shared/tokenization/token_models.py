@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-SPACE = "▁"  # in vocabularies that spell words in letters, not in bytes
+from moa_shared.tokenization.token_bytes import SPACE
+
 _MOST_WORDS, _LONGEST_WORD = 1 << 16, 256  # whose tokens are remembered
 _UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # by language models
 _WORDS = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import regex
 
 from moa_shared.tokenization.patterns import GPT_2
 from moa_shared.tokenization.token_bytes import BYTE_LEVEL, INCOMPLETE, byte_of, spell_bytes
 
+Value = TypeVar("Value")
 Step = Mapping[str, Any]
 Normaliser = Callable[[str], str]
 Cut = Callable[[Sequence[str], bool], Sequence[str]]  # parts, and whether they begin the text, to smaller parts
@@ -43,10 +44,10 @@ def read_normaliser(step: Step | None) -> Normaliser:
             raise _unread("normaliser", step)
 
 
-def _in_turn(steps: Iterable[Normaliser], text: str) -> str:
+def _in_turn(steps: Iterable[Callable[[Value], Value]], value: Value) -> Value:
     for step in steps:
-        text = step(text)
-    return text
+        value = step(value)
+    return value
 
 
 def read_cut(step: Step | None) -> Cut:
@@ -162,7 +163,7 @@ def read_decoder(step: Step | None) -> Decoder:
         case None:
             return lambda tokens: [" ".join(tokens)]
         case {"type": "Sequence", "decoders": steps}:
-            return partial(_decode_in_turn, [read_decoder(each) for each in steps])
+            return partial(_in_turn, [read_decoder(each) for each in steps])
         case {"type": "ByteLevel"}:
             return lambda tokens: [b"".join(map(_bytes_of, tokens)).decode("utf-8", "replace")]
         case {"type": "Replace", "pattern": {"String": str(text)}, "content": str(content)}:
@@ -180,12 +181,6 @@ def read_decoder(step: Step | None) -> Decoder:
             ]
         case _:
             raise _unread("decoder", step)
-
-
-def _decode_in_turn(steps: Iterable[Decoder], tokens: Sequence[str]) -> Sequence[str]:
-    for step in steps:
-        tokens = step(tokens)
-    return tokens
 
 
 @lru_cache(1 << 16)
@@ -225,7 +220,7 @@ def _stripped(token: str, content: str, start: int, stop: int) -> str:
 
 
 def _expression(pattern: Mapping[str, str]) -> regex.Pattern[str]:
-    """An expression, or one that finds a text; none is found everywhere."""
+    """The expression of a step: its own, or one that finds a text. An empty text is found nowhere."""
     text = pattern.get("Regex")
     try:  # version 1 reads sets in sets, as `tokenizers` does
         return regex.compile(text or (regex.escape(pattern["String"]) or r"(?!)"), regex.VERSION1)

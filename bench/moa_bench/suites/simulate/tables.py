@@ -21,11 +21,10 @@ def render(result: Mapping[str, Any]) -> str:
     if not rows:
         return "Nothing to check yet: `moa-bench split --pin --shape 8b` measures what is simulated.\n"
     missed = sum(abs(row.error) > TOLERANCE for row in rows)
-    names = {
-        origin: dict.fromkeys(row.result for row in rows if row.origin == origin)
-        for origin in {row.origin for row in rows}
-    }
-    sources = "; ".join(sorted(f"{', '.join(results)} ({origin})" for origin, results in names.items()))
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        names.setdefault(row.origin, {})[row.result] = None
+    sources = "; ".join(f"{', '.join(results)} ({origin})" for origin, results in names.items())
     note = (
         f"Tokens a second after the first, over plain streaming's, of {sources}: {len(rows) - missed} of {len(rows)} "
         f"are within {TOLERANCE:.0%} of the simulation, which has the measured step and rows, the same link, and the "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from moa_shared.models.gguf.header import GgufHeader
-from moa_shared.tokenization.token_models import SPACE
+from moa_shared.tokenization.token_bytes import SPACE
 
 _NORMAL = 1  # of `tokenizer.ggml.token_type`
 _SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}

@@ -107,6 +107,6 @@ def test_chapters_and_parts_are_chosen_by_name_in_their_order() -> None:
     names = [part.name for part in choose_parts((ONE, TWO), ("second", "first"))]
     assert names == ["one", "two", "three"] == [part.name for part in choose_parts((ONE, TWO), ("all",))]
     assert [part.name for part in choose_parts((ONE, TWO), ("three", "one"))] == ["one", "three"]
-    said = "There is no suite 'third'. There are first, second, all of them: all, and their parts, like three."
+    said = "There is no suite 'third'. There are first, second, and all of them: all. Or name a part, such as three."
     with raises(ConfigError, said):
         choose_parts((ONE, TWO), ("third",))
