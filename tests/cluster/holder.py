@@ -22,12 +22,12 @@ class Holder:
 
     Args:
         channel: to the replica.
-        key: the caller's.
+        key: the caller's; empty: none.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, key: str) -> None:
+    def __init__(self, channel: grpc.aio.Channel, key: str = "") -> None:
         self._channel = channel
-        self._metadata = (("authorization", f"Bearer {key}"),)
+        self._metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async def describe(self) -> pb.DescribeResponse:
         """Makes one request.

@@ -22,6 +22,7 @@ from tests.support.tiny_models import save_tiny_model
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 
+IMPATIENCE = {"RAY_health_check_period_ms": "500"}  # a sixth; a node that has not answered five times is lost
 NODES = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray would take the machine's own address
 
 
@@ -62,7 +63,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, sub
     token.write_text("0123456789abcdef" * 4)
     address = f"{NODES[0]}:{free_port()}"
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_ADDRESS": address}
-    fleet = Fleet(folder, save_tiny_model(folder / "tiny", max_position_embeddings=1024), ray=access)
+    ray = {**access, **IMPATIENCE}
+    fleet = Fleet(folder, save_tiny_model(folder / "tiny", max_position_embeddings=1024), ray=ray)
     with ExitStack() as started:
         started.callback(fleet.leave)
         short = started.enter_context(TemporaryDirectory(prefix="moa-nodes-", dir="/tmp"))  # Ray's sockets lie below

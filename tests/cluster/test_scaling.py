@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import grpc.aio
 import pytest
 from moa_client.link.server import Server
 from moa_shared.errors import MoaError
 
 from tests.cluster.asking import texts
 from tests.cluster.conftest import Fleet
+from tests.cluster.holder import Holder
 
-Asking = asyncio.Task[list[list[list[int]]]]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 NAME = "scaled"
 POLL_SECONDS = 0.5
-SOME, MANY = 6, 13  # clients that are too many for one replica at a load of 0.7, and for two; all find room
+ASKING = 2  # clients, which find room whatever else is held
+HELD = 6  # of a replica's eight answers: a load beyond 0.7
+REST_SECONDS = 0.5  # between two answers of a client
 
 
 @pytest.fixture
@@ -36,23 +40,27 @@ def alone(fleet: Fleet) -> Iterator[str]:
 
 
 async def test_replicas_follow_a_load_that_rises_and_falls_and_no_answer_is_lost(fleet: Fleet, alone: str) -> None:
-    few_over, many_over = asyncio.Event(), asyncio.Event()
-    async with asyncio.TaskGroup() as asking:
-
-        def ask(clients: int, addresses: Sequence[str], over: asyncio.Event) -> Asking:
-            return asking.create_task(texts(fleet.model, addresses, clients, over.is_set))
-
-        asked = [ask(1, [alone], few_over), ask(SOME - 1, [alone], many_over)]
+    over = asyncio.Event()
+    asking = asyncio.create_task(texts(fleet.model, [alone], ASKING, over.is_set, rest_seconds=REST_SECONDS))
+    async with held_answers(alone):
         two = await _until([alone], 2)
-        asked.append(ask(MANY - SOME, two, many_over))
-        three = await _until(two, 3)
-        many_over.set()
-        left = await _until(three, 1)
-        few_over.set()
+        async with held_answers(two[1]):
+            three = await _until(two, 3)
+    left = await _until(three, 1)
+    over.set()
     assert [each["address"] for each in fleet.status(NAME)["replicas"]] == left
-    for answers in [answers for task in asked for answers in task.result()]:
+    for answers in await asking:
         assert answers
         assert all(answer == answers[0] and len(answer) == 400 for answer in answers)
+
+
+@asynccontextmanager
+async def held_answers(address: str) -> AsyncIterator[None]:
+    """Answers of a replica that wait for drafts: a load that takes no time of the processor."""
+    async with grpc.aio.insecure_channel(address) as channel, AsyncExitStack() as held:
+        for _ in range(HELD):
+            held.push_async_callback((await Holder(channel).hold(400)).bye)
+        yield
 
 
 async def _until(known: Sequence[str], replicas: int) -> list[str]:

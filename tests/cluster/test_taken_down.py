@@ -1,4 +1,4 @@
-"""`cluster down` where Ray's head has ended; the last of these tests, as no fleet is left after it."""
+"""`cluster down`, also where Ray's head has ended; the last of these tests, as no fleet is left after it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from moa_server.cluster.processes import name_of
 from tests.cluster.conftest import Fleet, unnumbered
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+
+
+def test_ray_ends_with_its_last_fleet_and_waits_for_nothing(fleet: Fleet) -> None:
+    head = fleet.head
+    with head.log.open("rb") as log:
+        assert fleet.command("down") == (0, "", "The fleet moa is down.\n")
+        said = log.read().decode()
+    assert "did not finish draining" not in said
+    assert not head.processes()
 
 
 async def test_a_fleet_whose_head_was_killed_can_be_taken_down(fleet: Fleet) -> None:

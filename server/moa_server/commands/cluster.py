@@ -127,6 +127,8 @@ def down(address: str | None, name: str) -> None:
         from moa_server.cluster import control
 
         serves_nothing = control.down(name)
+        if head is not None and serves_nothing:
+            control.end_serve()
     if head is not None and serves_nothing:
         end_local(head)
     click.echo(f"The fleet {name} is down.", err=True)
