@@ -22,10 +22,12 @@ import structlog
 from _pytest.mark.expression import Expression
 from hypothesis import settings
 
+from tests.support.scheduling import GroupScheduling, rank
 from tests.support.skipping import cannot_run
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles
+    from xdist.remote import Producer
 
 pytest.register_assert_rewrite("tests.support.messages")  # so that a failure shows both texts
 
@@ -117,7 +119,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = wanted and (not snapshots or _compares_with_a_snapshot(item))
         (chosen if wanted else others).append(item)
     config.hook.pytest_deselected(items=others)
-    items[:] = chosen
+    items[:] = sorted(chosen, key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    """Takes the place of --dist."""
+    return GroupScheduling(config, log)
 
 
 def _not_chosen(config: pytest.Config) -> set[str]:

@@ -69,7 +69,6 @@ def blocks() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("real target")
 def test_its_commands_lead_from_a_model_to_an_answer(tmp_path: Path, settings: dict[str, str]) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()

@@ -19,7 +19,7 @@ from tests.e2e.endpoints import KEY, Endpoints, example
 pytestmark = [
     pytest.mark.system,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("real target"),
+    pytest.mark.xdist_group("endpoints"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # some leave their connections to the collector
 ]
 QUESTION = "What is the weather in Paris?"

@@ -19,7 +19,7 @@ from tests.e2e.endpoints import KEY, Endpoints, example
 from tests.support.programs import PATIENCE
 from tests.support.skipping import cannot_run
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("real target")]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("endpoints")]
 QUESTION = "What is the weather in Paris?"
 WEATHER = {
     "name": "get_weather",

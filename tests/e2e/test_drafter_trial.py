@@ -29,7 +29,7 @@ from moa_shared.protocol.memory_codec import Codec
 
 from tests.net.server_peer import serving
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.xdist_group("real target")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 QUESTIONS = (
     "Explain to a child how rain comes about.",

@@ -27,7 +27,7 @@ from openai.types.responses import ResponseStreamEvent
 from tests.support.daemon_home import Home, daemon_home
 from tests.support.skipping import cannot_run
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("real target"), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("endpoints"), pytest.mark.long]
 QUESTION = "Explain to a child, in four long paragraphs, why the sky is blue."
 CUTS_S = (0.7, 2.0, 0.4)
 LENGTH = 320
