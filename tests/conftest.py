@@ -123,9 +123,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
-    """Takes the place of --dist."""
-    return GroupScheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
+    """What `--dist loadgroup` does here; other ways to distribute tests are pytest-xdist's own."""
+    return GroupScheduling(config, log) if config.option.dist == "loadgroup" else None
 
 
 def _not_chosen(config: pytest.Config) -> set[str]:

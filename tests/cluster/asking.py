@@ -47,7 +47,7 @@ async def texts(
     Args:
         broken: takes what each client had of an answer when no server was left, after which it asks again; None: that
             does not happen.
-        rest_seconds: of each client after an answer.
+        rest_seconds: how long each client waits after an answer.
     """
     async with connect([Server(address, 5.0, 20.0) for address in addresses]) as fleet:
         device = load_device(program(model), await fleet.describe(), SilentProgress())

@@ -115,7 +115,7 @@ def down(name: str) -> bool:
 
 
 def end_serve() -> None:
-    """Ends Serve's own actors, for which a node that is told to end would wait for half a minute."""
+    """Ends Serve's own actors: a node that is told to end would wait half a minute for them."""
     serve.shutdown()
 
 
