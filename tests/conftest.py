@@ -22,7 +22,7 @@ import structlog
 from _pytest.mark.expression import Expression
 from hypothesis import settings
 
-from tests.support.scheduling import GroupScheduling, rank
+from tests.support.scheduling import GroupScheduling, give_way, rank
 from tests.support.skipping import cannot_run
 
 if TYPE_CHECKING:
@@ -176,8 +176,10 @@ def _compares_with_a_snapshot(item: pytest.Item) -> bool:
     return "snapshot(" in inspect.getsource(item.function) or "message" in item.fixturenames
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures start programs
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What makes network namespaces needs root: it skips without, or fails where nothing may skip."""
+    give_way(item)
     if item.get_closest_marker("root") is not None and os.geteuid() != 0:
         cannot_run("it makes network namespaces, which needs root")
 

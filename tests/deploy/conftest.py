@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.deploy.charts import Helm, find_helm
-from tests.deploy.engine import Engine, find_engine
+from tests.deploy.engine import BUILD_SECONDS, Engine, find_engine
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,8 @@ def images() -> Engine:
     engine = find_engine()
     engine.make_base()
     engine.build("server", "client", "netsim")
-    engine.call("image", "prune", "--force", check=False)  # what a killed build left may still be in use
+    # What a killed build left may still be in use.
+    engine.call("image", "prune", "--force", seconds=BUILD_SECONDS, check=False)
     return engine
 
 

@@ -233,7 +233,7 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
 
 @pytest.mark.long
 async def test_a_process_that_says_nothing_ends_the_replica(files: Path, tmp_path: Path) -> None:
-    with sharing(files, tmp_path, "--hang-seconds", "2") as replica:
+    with sharing(files, tmp_path, "--hang-seconds", "6") as replica:
         replica.processes[1].send_signal(signal.SIGSTOP)
         assert replica.processes[0].wait() == 69
         assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
