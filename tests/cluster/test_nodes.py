@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from tempfile import TemporaryDirectory
 
 import pytest
+from moa_server.cluster import ray_head
 from moa_server.cluster.local_ray import POLL_SECONDS, PORTS, STARTED, STORE_BYTES, free_port
 from moa_server.cluster.processes import session_processes
 
@@ -30,7 +31,7 @@ NODES = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray would take the machine's o
 def node(fleet: Fleet, address: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A node of one core with this address, once it has joined."""
     command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={address}",
+        sys.executable, "-m", ray_head.__name__, "start", "--block", f"--node-ip-address={address}",
         "--num-cpus=1", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats", *arguments,
         *(f"--{name}-port={free_port()}" for name in PORTS if name != "ray-client-server" or "--head" in arguments),
     ]  # fmt: skip

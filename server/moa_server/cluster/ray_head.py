@@ -1,5 +1,5 @@
-"""A program that starts Ray's head as `ray start` does, but waits longer for its scheduler: 30 s, for which Ray has no
-setting, are short on a busy machine. `LocalRay` runs it.
+"""A program that starts a node of Ray as `ray start` does, but waits longer for its scheduler: 30 s, for which Ray has
+no setting, are short on a busy machine. `LocalRay` runs it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
-
-from ray._private import services
-from ray.scripts.scripts import main
 
 PATIENCE_SECONDS = 150.0  # less than a start may take in all
 POLL_SECONDS = 0.2
@@ -33,5 +30,8 @@ def patient(look: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
+    from ray._private import services
+    from ray.scripts.scripts import main
+
     services.get_node = patient(services.get_node)
     sys.exit(main())
