@@ -79,6 +79,11 @@ async def test_a_replica_of_another_level_is_refused_by_name_and_the_others_stay
     assert before[0]["process"] in {each["process"] for each in fleet.status()["replicas"]}
 
 
+def test_people_do_not_wait_for_a_replica_as_for_batch_work(fleet: Fleet) -> None:
+    processes = [each["process"] for each in fleet.status()["replicas"]]
+    assert [os.getpriority(os.PRIO_PROCESS, each) for each in processes] == [os.getpriority(os.PRIO_PROCESS, 0)] * 2
+
+
 async def test_only_this_machine_and_user_reach_ray(fleet: Fleet) -> None:
     head = fleet.head
     code, out, err = fleet.command("status", "--json")

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from moa_server.cluster import ray_head
-from moa_server.cluster.local_ray import POLL_SECONDS, PORTS, STARTED, STORE_BYTES, free_port
+from moa_server.cluster.local_ray import POLL_SECONDS, PORTS, PRIORITY, STARTED, STORE_BYTES, free_port
 from moa_server.cluster.processes import session_processes
 
 from tests.cluster.asking import texts
@@ -64,7 +64,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, sub
     token.write_text("0123456789abcdef" * 4)
     address = f"{NODES[0]}:{free_port()}"
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_ADDRESS": address}
-    ray = {**access, **IMPATIENCE}
+    ray = {**access, **IMPATIENCE, **PRIORITY}
     fleet = Fleet(folder, save_tiny_model(folder / "tiny", max_position_embeddings=1024), ray=ray)
     with ExitStack() as started:
         started.callback(fleet.leave)

@@ -22,6 +22,7 @@ from typing import Any
 from moa_kernels.variants import variants_of
 
 from tests.support.programs import CHECKOUT
+from tests.support.scheduling import GENTLY
 from tests.support.skipping import cannot_run
 
 STORE = Path("/var/tmp/moa-test-images")
@@ -73,7 +74,16 @@ class Engine:
         with tempfile.TemporaryDirectory() as folder:
             tar = str(Path(folder, "base.tar"))
             without = [f"--dpkgopt=path-exclude={path}" for path in UNWANTED]
-            command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", *without, "bookworm", tar]
+            command = [
+                *GENTLY,
+                "mmdebstrap",
+                "--quiet",
+                "--variant=minbase",
+                f"--include={PACKAGES}",
+                *without,
+                "bookworm",
+                tar,
+            ]
             made = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
             assert made.returncode == 0, made.stderr
             self.call("import", tar, BASE, seconds=BUILD_SECONDS)
@@ -82,7 +92,7 @@ class Engine:
         """Builds images as an operator does, with deploy/build.sh; with one kind of kernels alone."""
         with tempfile.TemporaryDirectory() as folder:
             options = ["--isolation=chroot", "--build-arg", f"KERNELS={KERNELS}", *pip_mounts(Path(folder))]
-            command = [str(CHECKOUT / "deploy/build.sh"), *images, "--", *options]
+            command = [*GENTLY, str(CHECKOUT / "deploy/build.sh"), *images, "--", *options]
             variables = {"ENGINE": shlex.join(self.words), "BASE": BASE, "PREFIX": PREFIX}
             done = subprocess.run(
                 command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=BUILD_SECONDS

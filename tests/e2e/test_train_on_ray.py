@@ -34,7 +34,7 @@ def test_a_worker_that_dies_leaves_no_trace(tmp_path: Path, ray_folder: str, mon
     done = subprocess.run(
         [sys.executable, str(CHECKOUT / "tests" / "e2e" / "train_on_ray.py"),
          str(tmp_path), str(source), str(questions)],
-        env=environment("proto", "shared", "kernels", "training", RAY_TMPDIR=ray_folder,
+        env=environment("proto", "shared", "kernels", "training", RAY_TMPDIR=ray_folder, RAY_worker_niceness="0",
                         MOA_CACHE_DIR=str(tmp_path / "cache of the cluster")),
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip

@@ -49,6 +49,8 @@ HERE = "127.0.0.1"
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # What Ray's parts wait for each other, 30 s by itself, which are short on a busy machine.
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": "120", "RAY_agent_register_timeout_ms": "120000"}
+# Ray's own workers have a processor last: nice 15, for batch work. Replicas are what people wait for.
+PRIORITY = {"RAY_worker_niceness": "0"}
 # The parts of Ray's head in the order in which they start, and what they do.
 PARTS = {"gcs_server": "its control store", "raylet": "its scheduler"}
 SECRET = stat.S_IRWXG | stat.S_IRWXO  # what others may do with our files: nothing
@@ -168,7 +170,7 @@ def _try_to_start(cpus: int, say: Callable[[str], None]) -> LocalRay:
         with head.log.open("wb") as out:
             process = subprocess.Popen(
                 _command(head, cpus), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                env={**inherited, **PATIENCE, **head.environment()}, start_new_session=True,
+                env={**PRIORITY, **inherited, **PATIENCE, **head.environment()}, start_new_session=True,
             )  # fmt: skip
         head = replace(head, process=process.pid, began=began_at(process.pid))
         _await_start(head, process, say)
