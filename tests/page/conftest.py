@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
+from tests.page.chromium import MISSING, find_chromium
 from tests.page.fake_backend import Script
 from tests.page.reader import Reader
 from tests.page.served import ServedPage
 from tests.support.skipping import cannot_run
 
 PATIENCE_MS = 30_000  # a busy machine is not a defect
-# The first is Chromium without windows, which takes a third of the processor's time.
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # uvicorn says it of a tab that left before it could be refused.
 LEFT_FIRST = "ASGI callable returned without completing handshake."
 Serve = Callable[..., ServedPage]
@@ -34,9 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium as it is installed; Playwright's event loop ends with the module, for asynchronous tests after it."""
-    path = next(filter(None, map(shutil.which, NAMES)), None)
+    path = find_chromium()
     if path is None:
-        cannot_run("there is no chromium (Debian: apt-get install chromium-headless-shell)")
+        cannot_run(MISSING)
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)

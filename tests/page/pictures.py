@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.page.chromium import MISSING, find_chromium
 from tests.page.demo import fill
 from tests.page.scripts import SCRIPTS
 from tests.page.served import ServedPage
@@ -17,9 +17,9 @@ WIDE = {"width": 1360, "height": 860}
 
 
 def main() -> None:
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+    path = find_chromium()
     if path is None:
-        raise SystemExit("There is no chromium. On Debian: apt-get install chromium")
+        raise SystemExit(MISSING)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
         for take in (take_light, take_cut, take_call, take_narrow):
