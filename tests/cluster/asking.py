@@ -22,6 +22,7 @@ from tests.support.tiny_models import SIZES
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 ANSWER_SECONDS = 60.0
+REST_SECONDS = 0.5  # after an answer: what fails meanwhile meets one of the others
 RETRY_SECONDS = 1.0  # of somebody who is told that there is no server, and would leave none of a busy machine
 
 
@@ -40,7 +41,7 @@ async def texts(
     clients: int,
     is_over: Callable[[], bool],
     broken: dict[int, list[list[int]]] | None = None,
-    rest_seconds: float = 0.0,
+    rest_seconds: float = REST_SECONDS,
 ) -> list[list[list[int]]]:
     """All answers of each client, which asks for the same text again and again, and once more when it is over.
 
@@ -68,7 +69,7 @@ async def _ask_on(
     seed: int,
     is_over: Callable[[], bool],
     broken: dict[int, list[list[int]]] | None = None,
-    rest_seconds: float = 0.0,
+    rest_seconds: float = REST_SECONDS,
 ) -> list[list[int]]:
     answers: list[list[int]] = []
     while True:
