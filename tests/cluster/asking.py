@@ -41,18 +41,16 @@ async def texts(
     clients: int,
     is_over: Callable[[], bool],
     broken: dict[int, list[list[int]]] | None = None,
-    rest_seconds: float = REST_SECONDS,
 ) -> list[list[list[int]]]:
     """All answers of each client, which asks for the same text again and again, and once more when it is over.
 
     Args:
         broken: takes what each client had of an answer when no server was left, after which it asks again; None: that
             does not happen.
-        rest_seconds: how long each client waits after an answer.
     """
     async with connect([Server(address, 5.0, 20.0) for address in addresses]) as fleet:
         device = load_device(program(model), await fleet.describe(), SilentProgress())
-        asking = [_ask_on(fleet, device, seed, is_over, broken, rest_seconds) for seed in range(clients)]
+        asking = [_ask_on(fleet, device, seed, is_over, broken) for seed in range(clients)]
         return list(await asyncio.gather(*asking))
 
 
@@ -69,7 +67,6 @@ async def _ask_on(
     seed: int,
     is_over: Callable[[], bool],
     broken: dict[int, list[list[int]]] | None = None,
-    rest_seconds: float = REST_SECONDS,
 ) -> list[list[int]]:
     answers: list[list[int]] = []
     while True:
@@ -90,4 +87,4 @@ async def _ask_on(
             await engine.close()
         if was_over:
             return answers
-        await asyncio.sleep(rest_seconds)
+        await asyncio.sleep(REST_SECONDS)

@@ -20,7 +20,6 @@ NAME = "scaled"
 POLL_SECONDS = 0.5
 ASKING = 2  # clients, which find room whatever else is held
 HELD = 6  # of a replica's eight answers: a load beyond 0.7
-REST_SECONDS = 0.5  # between two answers of a client
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def alone(fleet: Fleet) -> Iterator[str]:
 
 async def test_replicas_follow_a_load_that_rises_and_falls_and_no_answer_is_lost(fleet: Fleet, alone: str) -> None:
     over = asyncio.Event()
-    asking = asyncio.create_task(texts(fleet.model, [alone], ASKING, over.is_set, rest_seconds=REST_SECONDS))
+    asking = asyncio.create_task(texts(fleet.model, [alone], ASKING, over.is_set))
     async with held_answers(alone):
         two = await _until([alone], 2)
         async with held_answers(two[1]):
