@@ -16,7 +16,6 @@ from moa_kernels.library import FOLDER_VARIABLE, WITHOUT
 from wheel_check import WheelError, check_wheel
 
 from tests.support.programs import CHECKOUT, environment, started
-from tests.support.scheduling import GENTLY
 
 # One worker makes the wheel and the environment, once.
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(900)]
@@ -49,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ROOTS:
         shutil.copytree(CHECKOUT / name, sources / name, ignore=UNTRACKED)
     plat_name = f"--config-settings=--build-option=--plat-name={PLATFORM}"
-    run(*GENTLY, *PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, plat_name, sources)
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, plat_name, sources)
     (made,) = folder.glob("moa-*.whl")
     return made
 

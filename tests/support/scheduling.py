@@ -26,7 +26,6 @@ WAITING = (
 COMPUTING = ("tests/unit/", "tests/e2e/")  # modules that wait for little, so that they may be kept waiting themselves
 BEGUN_AT = os.getpriority(os.PRIO_PROCESS, 0)  # the greater, the later
 GIVING_WAY = 5  # more than that: a quarter of a processor, where something else wants all of it
-GENTLY = ("nice", "-n", "10")  # before commands that compute for long
 
 
 class GroupScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
