@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
-# Large pages, where the system gives them to who asks: looking up small ones is a tenth of the time of some machines.
+# Large pages of memory, where the system gives them on request: with small ones Python takes a tenth longer.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Compiled modules are kept: the tests start hundreds of programs, which would each compile moa again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -49,7 +49,7 @@ HERE = "127.0.0.1"
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # What Ray's parts wait for each other, 30 s by itself, which are short on a busy machine.
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": "120", "RAY_agent_register_timeout_ms": "120000"}
-# Ray's own workers have a processor last: nice 15, for batch work. Replicas are what people wait for.
+# By itself Ray runs workers at nice 15, as batch work. People wait for replicas.
 PRIORITY = {"RAY_worker_niceness": "0"}
 # The parts of Ray's head in the order in which they start, and what they do.
 PARTS = {"gcs_server": "its control store", "raylet": "its scheduler"}

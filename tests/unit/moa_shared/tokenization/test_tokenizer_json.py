@@ -35,7 +35,7 @@ ADDED: tuple[tuple[str, dict[str, bool]], ...] = (  # as they are written, and h
 )
 LETTERS = "abcdelé日0128 '.\n"
 PIECES = ("▁", " ", "ab", "hello", "'LL", "\r\n", "12", "<0x0A>", "é", "\x1c", "\x85", "\u2028", "_", "1")
-# The two know different versions of Unicode: for one a new character is a digit, for the other there is none.
+# The two know different versions of Unicode: what is a digit for one may be no character yet for the other.
 ASSIGNED = st.characters(exclude_categories=("Cs", "Cn"))
 MANY = st.one_of(
     st.text(ASSIGNED),
