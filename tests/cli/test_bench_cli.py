@@ -260,7 +260,8 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
     assert result["name"] == "split-135m-q4_1"
     times = dict(result["costs"]["times"])
     assert list(times) == [2, 4, 8, 16, 32]
-    assert times[32] > result["costs"]["step_ms"] > 0
+    assert sorted(times.values()) == list(times.values())
+    assert 10 * times[32] > result["costs"]["step_ms"] > 0  # milliseconds both, of which neighbours can double either
     assert all(answer["same"] for method in round_["answers"].values() for answer in method)
     assert "streamed drafts are chains that grow, or trees" in done.stdout
 
