@@ -12,7 +12,7 @@ from moa_bench.harness.links import EmulatedLink, linked
 from moa_bench.harness.oracle import has_no_drafter
 from moa_bench.harness.stage import staged
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.payoff import APART_S, SHORT, PayoffEffort
+from moa_bench.suites.payoff import SHORT, PayoffEffort
 from moa_bench.users.plan import UsersPlan
 from moa_bench.users.questions import UsersEffort
 from moa_bench.users.strategies import Strategy
@@ -30,7 +30,7 @@ def measure(effort: PayoffEffort, run: SuiteRun) -> Result:
         effort.answer_tokens,
         SHORT,
         seed=effort.seed,
-        apart_seconds=APART_S,
+        apart_seconds=effort.apart_s,
         waits_for_all=True,
     )
     cells = []
