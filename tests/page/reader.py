@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from tests.page.served import ServedPage
 
+logger = logging.getLogger(__name__)
 NETWORK = ("Failed to load resource", "WebSocket connection")  # what the browser says of a daemon that is gone
 
 
@@ -23,6 +26,8 @@ class Reader:
         self.complaints: list[str] = []
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", self._listen)
+        # Shown where a test fails: a page without one of its scripts says nothing itself.
+        page.on("requestfailed", lambda request: logger.warning("%s failed: %s", request.url, request.failure))
 
     @property
     def field(self) -> Locator:
@@ -86,5 +91,6 @@ class Reader:
         return [f"{each['id']}: {node['html'][:120]}" for each in found for node in each["nodes"]]
 
     def _listen(self, message: ConsoleMessage) -> None:
+        logger.warning("the browser's log: %s", message.text)
         if message.type == "error" and not message.text.startswith(NETWORK):
             self.complaints.append(message.text)
