@@ -64,7 +64,7 @@ TRIAL = """
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
-#if defined(__x86_64__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
