@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -45,15 +46,21 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
+@cache
+def _beginning(grammar: str) -> ConstrainedText:
+    """Of the answers under a grammar: to compile it takes as long as to write one."""
+    constraint = Constraint(ConstraintKind.LARK, grammar)
+    vocabulary = byte_vocabulary()
+    return ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
+
+
 def walk(form: ToolFormat, grammar: str, random: Random, end: bytes = b"") -> str:
     """A text under a grammar, each byte of it chosen at random.
 
     Args:
         end: of texts, in place of what the form has.
     """
-    constraint = Constraint(ConstraintKind.LARK, grammar)
-    vocabulary = byte_vocabulary()
-    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
+    answer = _beginning(grammar).copy()
     end = end or ENDS.get(type(form).__name__, b'"')
     text = b""
     while True:
