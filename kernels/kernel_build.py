@@ -50,6 +50,8 @@ FLAGS = {
     "amx": (*AVX512, "-mamx-tile", "-mamx-int8"),
     "neon": ("-march=armv8.2-a+dotprod",),
 }
+# All that Windows has, and compilers there warn of the flag.
+POSITION_INDEPENDENT = () if sys.platform == "win32" else ("-fPIC",)
 # The variable that names the variants to build, apart by commas. Where it is not set or empty: in place, for this
 # machine, those that its CPU runs; all for wheels.
 CHOICE = "MOA_BUILD_KERNELS"
@@ -124,20 +126,32 @@ class Compiler:
             defines.append(f"-DMOA_VARIANT_{name.upper()}")
         return [*COMMON, *optimise, *self.flags[name], *defines]
 
+    def link(self, name: str, sources: Sequence[str], output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
+        """Makes a shared library of a variant (or of the probe); it appears whole or not at all.
+
+        Linked without the variant's instructions: for each set of them zig would compile its own runtime.
+
+        Raises:
+            BuildError: it does not compile.
+        """
+        with tempfile.TemporaryDirectory(dir=output.parent) as name_of_folder:
+            folder = Path(name_of_folder)
+            self.run([*self.flags_of(name, optimise), *POSITION_INDEPENDENT, "-c", *sources], folder)
+            objects = sorted(path.name for path in folder.iterdir())
+            # Run there, because a library for macOS holds the path that it is written to.
+            self.run([*COMMON, *optimise, "-shared", *objects, "-o", output.name, "-lm"], folder)
+            (folder / output.name).replace(output)
+
     def accepts(self, name: str) -> bool:
         """Whether it makes a shared library with the flags of a variant (or of the probe)."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "trial.c")
             source.write_text(TRIAL)
             try:
-                self.run([*self.flags_of(name), *SHARED, str(source), "-o", str(source.with_suffix(".lib"))])
+                self.link(name, [str(source)], source.with_suffix(".lib"))
             except BuildError:
                 return False
         return True
-
-
-# Position-independent code is all that Windows has, and compilers there warn of the flag.
-SHARED = ("-shared",) if sys.platform == "win32" else ("-shared", "-fPIC")
 
 
 def sources_of(name: str) -> list[str]:
@@ -149,12 +163,8 @@ def sources_of(name: str) -> list[str]:
 
 
 def compile_library(compiler: Compiler, name: str, output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
-    """Builds one library; the file appears whole or not at all, so running programs keep the one they have loaded."""
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        flags = [*compiler.flags_of(name, optimise), *SHARED]
-        # Run there, because a library for macOS holds the path that it is written to.
-        compiler.run([*flags, *sources_of(name), "-o", output.name, "-lm"], Path(folder))
-        Path(folder, output.name).replace(output)
+    """Builds one library; programs that run keep the one they have loaded."""
+    compiler.link(name, sources_of(name), output, optimise)
 
 
 def machine() -> str:
