@@ -33,7 +33,7 @@ def node(fleet: Fleet, address: str, *arguments: str) -> Iterator[subprocess.Pop
     command = [
         sys.executable, "-m", ray_head.__name__, "start", "--block", f"--node-ip-address={address}",
         "--num-cpus=1", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats", *arguments,
-        *(f"--{name}-port={free_port()}" for name in PORTS if name != "ray-client-server" or "--head" in arguments),
+        *(f"--{name}-port={free_port()}" for name in PORTS),
     ]  # fmt: skip
     log = fleet.folder / f"{address}.log"
     with log.open("wb") as out:

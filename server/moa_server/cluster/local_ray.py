@@ -39,7 +39,7 @@ STORE_BYTES = 100 * 1024 * 1024  # nothing of ours goes through Ray's object sto
 POLL_SECONDS = 0.2
 # By itself Ray takes fixed ports, which another Ray of this machine may have; or it waits for 15 s until its agents say
 # which they took, and gives up on a busy machine.
-PORTS = ("ray-client-server", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export")
+PORTS = ("dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export")
 # What asks a cloud for nodes, and what sends the workers' logs to drivers: nothing here needs them.
 WITHOUT = ("--no-monitor", "--include-log-monitor=false")
 STARTED = b"Ray runtime started"

@@ -1,5 +1,6 @@
 """A program that starts a node of Ray as `ray start` does, but waits longer for its scheduler: 30 s, for which Ray has
-no setting, are short on a busy machine. `LocalRay` runs it.
+no setting, are short on a busy machine. Nor does it start the server for programs that are not of the cluster: nobody
+asks it. `LocalRay` runs it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def patient(look: Callable[..., Any]) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     from ray._private import services
+    from ray._private.node import Node
     from ray.scripts.scripts import main
 
     services.get_node = patient(services.get_node)
+    Node.start_ray_client_server = lambda _: None
     sys.exit(main())
