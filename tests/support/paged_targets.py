@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -19,6 +20,25 @@ from transformers import PreTrainedModel
 
 # Otherwise FlexAttention is traced for each shape before it runs without a compiler, which takes many times as long.
 flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+
+
+def _broadcast(
+    function: Callable[..., torch.Tensor], prefix: tuple[int | None, ...], **_: Any
+) -> Callable[..., torch.Tensor]:
+    """What torch's vmap over batch, head, row and key makes of a function of single numbers: here of whole tensors.
+
+    Under vmap each index in the function goes through Python again for each of the four.
+    """
+
+    def of_all(*arguments: torch.Tensor) -> torch.Tensor:
+        scores, places = arguments[: len(prefix)], arguments[len(prefix) :]
+        return function(*scores, *(place.view([-1] + [1] * (3 - axis)) for axis, place in enumerate(places)))
+
+    return of_all
+
+
+VMAP = flex_attention._vmap_for_bhqkv
+flex_attention._vmap_for_bhqkv = _broadcast  # type: ignore[assignment]
 
 POOL_BYTES = 1 << 20  # few pages: FlexAttention without a compiler looks at all of them
 ATTENTIONS: dict[str, type[Attention]] = {

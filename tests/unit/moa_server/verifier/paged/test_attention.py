@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.nn.attention.flex_attention as flex_attention
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_server.verifier.paged.attention import Attention
@@ -14,7 +15,7 @@ from moa_server.verifier.paged.batch import PAGE_ROWS, Batch, BatchPart, lay_out
 from moa_server.verifier.paged.flex import BLOCK_ROWS, mask_arrays, sees
 from moa_server.verifier.paged.pool import PagePool
 
-from tests.support.paged_targets import ATTENTIONS, fake_flashinfer
+from tests.support.paged_targets import ATTENTIONS, VMAP, fake_flashinfer
 from tests.support.properties import examples
 
 pytestmark = pytest.mark.torch
@@ -24,8 +25,9 @@ ROWS = 128  # that a filled batch has
 
 
 @pytest.fixture(autouse=True)
-def _flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
+def _libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer())
+    monkeypatch.setattr(flex_attention, "_vmap_for_bhqkv", VMAP)
 
 
 def over_pages(name: str) -> tuple[Attention, PagePool]:
