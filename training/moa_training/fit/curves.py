@@ -65,16 +65,17 @@ def gain_per_doubling(points: list[dict[str, float]]) -> float | None:
 
 
 def draw_curves(folder: Path) -> None:
-    """Loss and agreement over tokens, smoothed over a twentieth of the run."""
-    points = read_points(folder)
-    if not points:
+    """Loss and agreement over tokens, smoothed over a twentieth of the run; a picture newer than its points stays."""
+    points, picture = read_points(folder), folder / PICTURE
+    if not points or (picture.is_file() and picture.stat().st_mtime_ns > (folder / LINES).stat().st_mtime_ns):
         return
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure = Figure(figsize=(9, 3.4))
+    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.15, top=0.96, wspace=0.25)
     tokens = [point["tokens"] / 1e6 for point in points]
     for place, (name, label) in enumerate((("cross_entropy", "cross-entropy"), ("agreement", "agreement"))):
         axis = figure.add_subplot(1, 2, place + 1)
@@ -84,7 +85,7 @@ def draw_curves(folder: Path) -> None:
         axis.set_xlabel("million training tokens")
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
-    figure.savefig(folder / PICTURE, dpi=110)
+    figure.savefig(picture, dpi=110)
 
 
 def _smooth(values: list[float], width: int) -> list[float]:

@@ -15,7 +15,7 @@ from moa_shared.models import ModelFiles
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
-from moa_training.fit.curves import read_points
+from moa_training.fit.curves import PICTURE, append_point, draw_curves, read_points
 from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.master_weights import MasterWeights
@@ -223,6 +223,20 @@ def test_curves_are_json_lines(tmp_path: Path, files: ModelFiles, shard: Path) -
     lines = (path.parent / "curves.jsonl").read_text().splitlines()
     assert all(isinstance(json.loads(line)["agreement"], float) for line in lines)
     assert path.name == DRAFTER
+
+
+def test_curves_are_drawn_again_after_each_new_point(tmp_path: Path) -> None:
+    point, picture = {"step": 1.0, "tokens": 1e6, "cross_entropy": 2.0, "agreement": 0.5}, tmp_path / PICTURE
+    append_point(tmp_path, point)
+    draw_curves(tmp_path)
+    drawn = picture.read_bytes()
+    picture.write_bytes(b"as it was")
+    draw_curves(tmp_path)
+    assert picture.read_bytes() == b"as it was"
+    append_point(tmp_path, point | {"tokens": 2e6})
+    draw_curves(tmp_path)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert picture.read_bytes() != drawn
 
 
 def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
