@@ -82,8 +82,8 @@ def test_results_are_checked_where_references_name_them(tmp_path: Path, files: M
         ),
     ):
         evaluate(str(tmp_path), questions, checking, SilentProgress())
-    rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 14), ("w1 w5", 2))]
-    (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w14 and w84
+    rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 57), ("w1 w5", 2))]
+    (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w57 and w0
     (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "6"}))
     result = evaluate(str(tmp_path), questions, checking, SilentProgress())
     content = result.to_json()["task"]

@@ -1,0 +1,14 @@
+"""A target of sizes that the kernels take: a drafter of it is computed many times as fast as in numpy."""
+
+from __future__ import annotations
+
+import pytest
+from moa_shared.models import ModelFiles
+
+from tests.support.tiny_training import tiny_files
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    root = tmp_path_factory.mktemp("tiny")
+    return tiny_files(root / "target", root / "cache", small={})
