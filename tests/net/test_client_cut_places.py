@@ -249,15 +249,20 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
 async def test_an_answer_that_is_left_in_the_middle_of_a_character_shows_no_part_of_it() -> None:
     script = Script(OTHER)
     target = ScriptTarget(script)
-    parted = next(token for token in range(20, script.length) if not script.is_whole(token))
+    parted = 0
     decoder, screen = AnswerDecoder(AnswerText(), script.decode), Screen()
     settings = DraftingSettings(standalone=StandaloneRule("never", end_ms=60_000.0, leave_ms=0.0), drafting="off")
     async with talking_over_a_link(target, settings, held=script_device(target, script)) as (_, engine):
 
         async def cut(event: Event) -> None:
+            nonlocal parted
             if isinstance(event, AnswerEvent | Earlier):
                 decoder.take(event)
-            if len(screen.committed) == parted and not screen.cuts:
+            there = len(
+                screen.committed
+            )  # on a busy machine several tokens come at once, and any place may be left out
+            if not screen.cuts and not script.is_whole(there):
+                parted = there
                 screen.cuts += 1
                 engine.go_offline()
 
