@@ -8,8 +8,9 @@ from typing import cast
 from llguidance import LLTokenizer, TokenizerWrapper
 from moa_shared.constraints.compiler import ConstraintCompiler
 from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.sampling.constraint import Constraint
+
+from tests.support.byte_vocabulary import begin
 
 FIRST = 32  # the character of token 0
 
@@ -45,8 +46,7 @@ class ToyForms:
         self._vocabulary = characters(end)
 
     def begin(self, constraint: Constraint) -> ConstrainedText:
-        matcher = compile_grammar(constraint, self._vocabulary)
-        return ConstrainedText(constraint.kind, matcher, self._vocabulary)
+        return begin(constraint, self._vocabulary)
 
     def as_compiler(self) -> ConstraintCompiler:
         """The same for a server."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from random import Random
 from typing import Any
 
@@ -24,12 +23,10 @@ from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarte
 from moa_client.tools.reasoned import Reasoning
 from moa_client.tools.thinking import THINKINGS
 from moa_client.tools.tool import Tool
-from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.support.byte_vocabulary import END, TOKENS, byte_vocabulary
+from tests.support.byte_vocabulary import END, TOKENS, begin
 from tests.support.tool_calls import NOTE, NOW, TOOLS, WEATHER, call, read
 
 NO_TREE = DraftTree((), ())
@@ -46,21 +43,13 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-@cache
-def _beginning(grammar: str) -> ConstrainedText:
-    """Of the answers under a grammar: to compile it takes as long as to write one."""
-    constraint = Constraint(ConstraintKind.LARK, grammar)
-    vocabulary = byte_vocabulary()
-    return ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
-
-
 def walk(form: ToolFormat, grammar: str, random: Random, end: bytes = b"") -> str:
     """A text under a grammar, each byte of it chosen at random.
 
     Args:
         end: of texts, in place of what the form has.
     """
-    answer = _beginning(grammar).copy()
+    answer = begin(Constraint(ConstraintKind.LARK, grammar))
     end = end or ENDS.get(type(form).__name__, b'"')
     text = b""
     while True:
@@ -138,8 +127,7 @@ def test_what_the_form_writes_is_allowed(form: ToolFormat) -> None:
     note = call("take-note", text='a "b"\n', tags=["x", "y"], place=place, level="high", until=None)
     text = form.render("", [note, call("now")] if form.is_parallel else [note])
     constraint = Constraint(ConstraintKind.LARK, forced_grammar(form, TOOLS, {}, is_parallel=True))
-    vocabulary = byte_vocabulary()
-    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
+    answer = begin(constraint)
     answer.advance([*text.encode()])
     assert answer.allowed(NO_TREE)[0][END]
 
@@ -179,7 +167,7 @@ def test_marks_that_are_special_tokens_are_these_tokens(form: ToolFormat, marks:
     special = {mark: 256 + number for number, mark in enumerate(marks)}
     vocabulary = LLTokenizer(TokenizerWrapper(Vocabulary()), eos_token=Vocabulary.eos_token_id)
     constraint = Constraint(ConstraintKind.LARK, forced_grammar(form, [NOW], special))
-    answer = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
+    answer = begin(constraint, vocabulary)
     text = ""
     while (token := int(np.flatnonzero(answer.allowed(NO_TREE)[0])[0])) != Vocabulary.eos_token_id:
         answer.advance([token])

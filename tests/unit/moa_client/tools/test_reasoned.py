@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 from random import Random
 
 import numpy as np
@@ -17,12 +16,12 @@ from moa_client.tools.formats.harmony import Harmony
 from moa_client.tools.reasoned import Reasoning, _as_lark, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.constraints.trial import ByteTokens, try_constraint
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
+from tests.support.byte_vocabulary import begin
 from tests.support.tool_calls import NOW
 
 HARMONY, GEMMA4, _, TAGS = THINKINGS
@@ -39,15 +38,8 @@ def reasoning(thinking: Thinking = TAGS, *, is_open: bool, budget: int | None = 
     return Reasoning(thinking, is_open, budget, IDS, frozenset({END}))
 
 
-@cache
-def _beginning(grammar: str) -> ConstrainedText:
-    constraint = Constraint(ConstraintKind.LARK, grammar)
-    return ConstrainedText(constraint.kind, compile_grammar(constraint, VOCABULARY), VOCABULARY)
-
-
 def answer(grammar: str) -> ConstrainedText:
-    """A new answer; to compile its grammar takes many times as long as to read it."""
-    return _beginning(grammar).copy()
+    return begin(Constraint(ConstraintKind.LARK, grammar), VOCABULARY)
 
 
 def tokens_of(text: str) -> list[int]:

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
-from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask
@@ -23,7 +21,7 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.support.byte_vocabulary import END, TOKENS, byte_vocabulary, text_of
+from tests.support.byte_vocabulary import END, TOKENS, begin, text_of
 
 SCHEMA = {
     "type": "object",
@@ -32,10 +30,6 @@ SCHEMA = {
 }  # fmt: skip
 CONSTRAINT = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(SCHEMA))
 PROMPT = tuple(b"Hi")
-
-
-def form() -> ConstrainedText:
-    return ConstrainedText(CONSTRAINT.kind, compile_grammar(CONSTRAINT, byte_vocabulary()), byte_vocabulary())
 
 
 def choose(plan: StepPlan, table: np.ndarray) -> list[int]:
@@ -50,7 +44,7 @@ def answer(
 ) -> tuple[list[int], Finish]:
     limits = SessionLimits(4000, len(TOKENS), prefill_chunk=4)
     session = Session(limits, end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
-    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), form())
+    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), begin(CONSTRAINT))
     while True:
         plan = session.plan_step()
         assert plan is not None
@@ -111,7 +105,7 @@ def test_an_answer_that_goes_on_goes_on_in_its_form() -> None:
             SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True
         )
         tokens = (*PROMPT, *whole[:held])
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tokens, settings, answer_start=len(PROMPT)), form())
+        session.on_ask(Ask(1, 0, session.hashes.at(0), tokens, settings, answer_start=len(PROMPT)), begin(CONSTRAINT))
         while session.tokens[len(PROMPT) :] != whole:
             plan = session.plan_step()
             assert plan is not None
@@ -124,7 +118,9 @@ def test_an_answer_that_goes_on_goes_on_in_its_form() -> None:
 def test_an_answer_that_lost_its_form_is_refused() -> None:
     session = Session(SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
     settings = AnswerSettings(Sampling(constraint=CONSTRAINT))
-    session.on_ask(Ask(1, 0, session.hashes.at(0), (*PROMPT, ord("x")), settings, answer_start=len(PROMPT)), form())
+    session.on_ask(
+        Ask(1, 0, session.hashes.at(0), (*PROMPT, ord("x")), settings, answer_start=len(PROMPT)), begin(CONSTRAINT)
+    )
     plan = session.plan_step()
     assert plan is not None
     with pytest.raises(ConfigError, match="Token 1 of the answer does not have the form"):
@@ -136,7 +132,7 @@ def test_what_the_form_forces_is_drafted() -> None:
     settings = AnswerSettings(Sampling(1.0, seed=5, constraint=CONSTRAINT), max_tokens=60)
     whole, finish = answer(settings, table, lambda _: NO_DRAFT)
     session = Session(SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
-    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), form())
+    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), begin(CONSTRAINT))
     steps = 0
     while session.tokens[len(PROMPT) :] != whole:
         plan = session.plan_step()

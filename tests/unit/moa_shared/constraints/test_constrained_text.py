@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.support.byte_vocabulary import END, TOKENS, byte_vocabulary, text_of
+from tests.support.byte_vocabulary import END, TOKENS, begin, text_of
 
 SCHEMA = Constraint(
     ConstraintKind.JSON_SCHEMA,
@@ -29,7 +28,7 @@ NO_TREE = DraftTree((), ())
 
 
 def constrained(constraint: Constraint = SCHEMA) -> ConstrainedText:
-    return ConstrainedText(constraint.kind, compile_grammar(constraint, byte_vocabulary()), byte_vocabulary())
+    return begin(constraint)
 
 
 def tokens_of(text: str) -> list[int]:

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.constraints.constrained_text import ConstrainedText
-from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sandbox.child import constraint_child
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.support.byte_vocabulary import END, byte_vocabulary
+from tests.support.byte_vocabulary import END, begin
 from tests.support.messages import raises
 
 # By keyword: a schema, values that are valid, and values that are not. Without schemas of other servers and those of
@@ -27,10 +26,6 @@ SUITE: dict[str, list[tuple[Any, list[Any], list[Any]]]] = json.loads(
 )
 NO_TREE = DraftTree((), ())
 REFUSED = ("uses ", "cannot be enforced: ", "has a oneOf whose forms overlap", "allows no text at all")
-
-
-def begun(constraint: Constraint) -> ConstrainedText:
-    return ConstrainedText(constraint.kind, compile_grammar(constraint, byte_vocabulary()), byte_vocabulary())
 
 
 def holds(form: ConstrainedText, value: Any) -> bool:
@@ -47,7 +42,7 @@ def holds(form: ConstrainedText, value: Any) -> bool:
 def test_no_schema_of_the_public_suite_is_loosened(keyword: str) -> None:
     for schema, valid, invalid in SUITE[keyword]:
         try:
-            form = begun(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)))
+            form = begin(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)))
         except ConfigError as refusal:
             if not any(words in refusal.message for words in REFUSED):
                 pytest.fail(refusal.message)
@@ -174,11 +169,11 @@ def test_what_explodes_in_the_answer_ends_it_in_words(
     kind: ConstraintKind, text: str, letters: bytes, message: str
 ) -> None:
     with raises(ConfigError, message):
-        written(begun(Constraint(kind, text)), letters, 500)
+        written(begin(Constraint(kind, text)), letters, 500)
 
 
 @pytest.mark.parametrize("text", ["(a|b)*a(a|b){40}", "(x+x+)+y", "(.*a){1000}"])
 def test_expressions_that_explode_elsewhere_do_not_here(text: str) -> None:
-    form = begun(Constraint(ConstraintKind.REGEX, text))
+    form = begin(Constraint(ConstraintKind.REGEX, text))
     letter = int(np.flatnonzero(form.allowed(NO_TREE)[0])[0])
     written(form, [letter], 200)
