@@ -50,7 +50,7 @@ FLAGS = {
     "amx": (*AVX512, "-mamx-tile", "-mamx-int8"),
     "neon": ("-march=armv8.2-a+dotprod",),
 }
-# All that Windows has, and compilers there warn of the flag.
+# Position-independent code is all that Windows has, and compilers there warn of the flag.
 POSITION_INDEPENDENT = () if sys.platform == "win32" else ("-fPIC",)
 # The variable that names the variants to build, apart by commas. Where it is not set or empty: in place, for this
 # machine, those that its CPU runs; all for wheels.
@@ -126,16 +126,17 @@ class Compiler:
             defines.append(f"-DMOA_VARIANT_{name.upper()}")
         return [*COMMON, *optimise, *self.flags[name], *defines]
 
-    def link(self, name: str, sources: Sequence[str], output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
-        """Makes a shared library of a variant (or of the probe); it appears whole or not at all.
+    def build(self, name: str, sources: Sequence[str], output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
+        """Compiles and links a shared library with the flags of a variant (or of the probe).
 
-        Linked without the variant's instructions: for each set of them zig would compile its own runtime.
+        The file appears whole or not at all, so programs that run keep the one they have loaded. The linker gets no
+        flags of instructions: zig would compile its runtime anew for each set of them.
 
         Raises:
             BuildError: it does not compile.
         """
-        with tempfile.TemporaryDirectory(dir=output.parent) as name_of_folder:
-            folder = Path(name_of_folder)
+        with tempfile.TemporaryDirectory(dir=output.parent) as created:
+            folder = Path(created)
             self.run([*self.flags_of(name, optimise), *POSITION_INDEPENDENT, "-c", *sources], folder)
             objects = sorted(path.name for path in folder.iterdir())
             # Run there, because a library for macOS holds the path that it is written to.
@@ -148,7 +149,7 @@ class Compiler:
             source = Path(folder, "trial.c")
             source.write_text(TRIAL)
             try:
-                self.link(name, [str(source)], source.with_suffix(".lib"))
+                self.build(name, [str(source)], source.with_suffix(".lib"))
             except BuildError:
                 return False
         return True
@@ -163,8 +164,8 @@ def sources_of(name: str) -> list[str]:
 
 
 def compile_library(compiler: Compiler, name: str, output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
-    """Builds one library; programs that run keep the one they have loaded."""
-    compiler.link(name, sources_of(name), output, optimise)
+    """Builds the library of a variant (or of the probe) from the C sources."""
+    compiler.build(name, sources_of(name), output, optimise)
 
 
 def machine() -> str:

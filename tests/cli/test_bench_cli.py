@@ -261,7 +261,7 @@ def test_split_of_a_real_size_has_oracles(measure: Measure) -> None:
     times = dict(result["costs"]["times"])
     assert list(times) == [2, 4, 8, 16, 32]
     assert sorted(times.values()) == list(times.values())
-    assert 10 * times[32] > result["costs"]["step_ms"] > 0  # milliseconds both, of which neighbours can double either
+    assert 10 * times[32] > result["costs"]["step_ms"] > 0  # both in milliseconds; a neighbour can double either
     assert all(answer["same"] for method in round_["answers"].values() for answer in method)
     assert "streamed drafts are chains that grow, or trees" in done.stdout
 

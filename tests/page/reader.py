@@ -26,7 +26,7 @@ class Reader:
         self.complaints: list[str] = []
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", self._listen)
-        # Shown where a test fails: a page without one of its scripts says nothing itself.
+        # pytest shows it where a test fails: a page that lacks one of its scripts says nothing itself.
         page.on("requestfailed", lambda request: logger.warning("%s failed: %s", request.url, request.failure))
 
     @property

@@ -25,9 +25,9 @@ flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
 def _broadcast(
     function: Callable[..., torch.Tensor], prefix: tuple[int | None, ...], **_: Any
 ) -> Callable[..., torch.Tensor]:
-    """What torch's vmap over batch, head, row and key makes of a function of single numbers: here of whole tensors.
+    """Torch's vmap of a function of single numbers over batch, head, row and key, computed by broadcasting.
 
-    Under vmap each index in the function goes through Python again for each of the four.
+    Under vmap each index in the function goes through Python four times.
     """
 
     def of_all(*arguments: torch.Tensor) -> torch.Tensor:

@@ -20,18 +20,18 @@ TEMPLATE = (
 
 
 def save_tiny_target(
-    folder: Path, seed: int = 1, words: Sequence[str] = WORDS, small: Mapping[str, int] = SMALL
+    folder: Path, seed: int = 1, words: Sequence[str] = WORDS, sizes: Mapping[str, int] = SMALL
 ) -> Path:
-    sizes: dict[str, Any] = {**small, "vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 256}
-    tiny_model(seed=seed, eos_token_id=4, bos_token_id=None, spread=0.2, **sizes).save(folder)
+    config: dict[str, Any] = {**sizes, "vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 256}
+    tiny_model(seed=seed, eos_token_id=4, bos_token_id=None, spread=0.2, **config).save(folder)
     save_tokenizer(folder, words, end=4, template=TEMPLATE)
     return folder
 
 
 def tiny_files(
-    folder: Path, cache: Path, seed: int = 1, words: Sequence[str] = WORDS, small: Mapping[str, int] = SMALL
+    folder: Path, cache: Path, seed: int = 1, words: Sequence[str] = WORDS, sizes: Mapping[str, int] = SMALL
 ) -> ModelFiles:
-    return resolve(str(save_tiny_target(folder, seed, words, small)), cache)
+    return resolve(str(save_tiny_target(folder, seed, words, sizes)), cache)
 
 
 def write_conversations(path: Path, count: int, seed: int = 0) -> Path:

@@ -1,6 +1,6 @@
 """A program that starts a node of Ray as `ray start` does, but waits longer for its scheduler: 30 s, for which Ray has
-no setting, are short on a busy machine. Nor does it start the server for programs that are not of the cluster: nobody
-asks it. `LocalRay` runs it.
+no setting, are short on a busy machine. It leaves out Ray's server for programs outside of the cluster, which nothing
+here uses. `LocalRay` runs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A target of sizes that the kernels take: a drafter of it is computed many times as fast as in numpy."""
+"""A target large enough for the kernels, which compute its drafters many times as fast as numpy does."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from tests.support.tiny_training import tiny_files
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     root = tmp_path_factory.mktemp("tiny")
-    return tiny_files(root / "target", root / "cache", small={})
+    return tiny_files(root / "target", root / "cache", sizes={})
