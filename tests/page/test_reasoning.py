@@ -45,7 +45,9 @@ def cases() -> tuple[list[object], list[list[object]]]:
         places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
         ends = [*places, len(text)]
         pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        provisional = pieces.pop()
+        add(marks, effort, pieces, pieces.pop())
+
+    def add(marks: ReasoningMarks, effort: str, pieces: list[str], provisional: str) -> None:
         split = marks.split(effort or None)
         for count in range(1, len(pieces) + 1):
             split.read("".join(pieces[:count]), count)
@@ -56,6 +58,7 @@ def cases() -> tuple[list[object], list[list[object]]]:
         )
 
     divide()
+    add(TAGS, "", [f"{TAGS.openings[0]}a{TAGS.closings[0]}b"], "")  # reasoning that begins and ends in one piece
     return given_, expected
 
 

@@ -118,7 +118,7 @@ export class AnswerSplit {
   constructor(marks, effort) {
     this.reader = marks && new Reader(marks, marks.opened.includes(effort));
     this.committed = "";
-    this.tokens = 0; // of the reasoning, with those that mark it
+    this.tokens = 0; // of the reasoning, with those that mark it, and those that were read together with its end
   }
 
   /**
@@ -129,8 +129,10 @@ export class AnswerSplit {
     this.committed += piece;
     if (!this.reader) return;
     const wasThinking = this.reader.isThinking;
+    const length = this.reader.reasoning.text.length;
     this.reader.push(piece);
-    if (wasThinking || this.reader.isThinking) this.tokens += tokens;
+    const { isThinking, reasoning } = this.reader;
+    if (wasThinking || isThinking || reasoning.text.length > length) this.tokens += tokens;
   }
 
   /** The committed text that is no reasoning. */
