@@ -24,7 +24,9 @@ from tests.support.programs import PATIENCE
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # which is read when torch is imported
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch.distributed", "transformers.masking_utils", "accelerate"])
+_CONTEXT.set_forkserver_preload(
+    ["torch.distributed", "transformers.masking_utils", "transformers.modeling_utils", "accelerate"]
+)
 
 
 @dataclass(frozen=True)
