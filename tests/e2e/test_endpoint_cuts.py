@@ -18,6 +18,7 @@ from moa_client.tools.reasoned import Reasoning, limited_grammar
 from moa_client.tools.thinking import THINKINGS
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.sources.generation import read_sampling_defaults
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.settings import REPEAT_LAST_N
 from moa_shared.text.template import ChatTemplate
 from openai import AsyncOpenAI, OpenAI
@@ -31,8 +32,18 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("endpoints"), py
 QUESTION = "Explain to a child, in four long paragraphs, why the sky is blue."
 CUTS_S = (0.7, 2.0, 0.4)
 LENGTH = 320
-PLAIN = {"repeat_penalty": 1.0}  # as `over_a_wire` asks, not as the model's defaults say
+PLAIN = {"repeat_penalty": 1.0}  # as most answers over a wire are asked for, not as the model's defaults say
 SEED = 10  # whose answer is long: after each cut the server is 64 tokens ahead at once
+SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": SEED}
+FRUIT = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 40}, "colour": {"enum": ["red", "green", "yellow"]}},
+    "required": ["name", "colour"],
+    "additionalProperties": False,
+}
+FRUITS = {"type": "array", "items": FRUIT, "minItems": 8, "maxItems": 12}
+FRUITS_QUESTION = "List some fruits with their colours, as JSON."
+Answer = list[pb.GenerateResponse]
 
 
 class Behind4G:
@@ -44,16 +55,15 @@ class Behind4G:
         assert home.run("daemon", "start")[0] == 0
         self.url = home.status()["url"] + "/v1"
 
-    def over_a_wire(self, question: str, tokens: int, **sampling: Any) -> list[int]:
-        """What the server alone writes."""
-        return [token for part in self.parts_over_a_wire(question, tokens, **sampling) for token in part.tokens]
-
-    def parts_over_a_wire(self, question: str, tokens: int, **sampling: Any) -> list[pb.GenerateResponse]:
-        """What the server alone sends."""
+    def over_a_wire(self, asked: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Answer]:
+        """What the server alone sends for questions and their sampling, which it computes together."""
         with grpc.insecure_channel(self._server) as channel:
-            prompt = self._template.first_turn(question)
-            request = pb.GenerateRequest(tokens=prompt, sampling=pb.Sampling(max_tokens=tokens, **sampling))
-            return list(moa_pb2_grpc.MoaStub(channel).Generate(request))
+            stub = moa_pb2_grpc.MoaStub(channel)
+            prompts = [(self._template.first_turn(question), pb.Sampling(**sampling)) for question, sampling in asked]
+            calls = [
+                stub.Generate(pb.GenerateRequest(tokens=prompt, sampling=sampling)) for prompt, sampling in prompts
+            ]
+            return [list(call) for call in calls]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +74,42 @@ def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Be
         daemon_home(dict(os.environ), SERVER=link.address, ALONE="never", SETTLE_SECONDS="60") as home,
     ):
         yield Behind4G(home, link, exact_server, template)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
+    return load_tokenizer(default_model_files)
+
+
+@pytest.fixture(scope="module")
+def reasoning(tokenizer: Tokenizer) -> Reasoning:
+    """The model does not reason: its answer is taken for reasoning that a special token ends."""
+    marks = {"</think>": tokenizer.special_tokens["<file_sep>"]}
+    return Reasoning(THINKINGS[-1], is_open=True, budget=150, tokens=marks)
+
+
+@pytest.fixture(scope="module")
+def over_a_wire(
+    behind_4g: Behind4G, default_model_files: ModelFiles, tokenizer: Tokenizer, reasoning: Reasoning
+) -> dict[str, Answer]:
+    """The answers that the tests compare with."""
+    fruits = pb.Constraint(kind=pb.Constraint.KIND_JSON_SCHEMA, text=json.dumps(FRUITS))
+    limited = pb.Constraint(kind=pb.Constraint.KIND_LARK, text=limited_grammar(reasoning, tokenizer.special_tokens))
+    defaults = {"repeat_last_n": REPEAT_LAST_N} | read_sampling_defaults(default_model_files).said()
+    asked: dict[str, tuple[str, dict[str, Any]]] = {
+        "greedy": (QUESTION, {}),
+        "sampled": (QUESTION, SAMPLED),
+        "chances": (QUESTION, SAMPLED | {"chances": pb.WantedChances(likeliest=2)}),
+        "form": (FRUITS_QUESTION, SAMPLED | {"constraint": fruits}),
+        "defaults": (QUESTION, defaults | {"temperature": 0.0}),
+        "budget": (QUESTION, SAMPLED | {"constraint": limited}),
+    }
+    requests = [(question, sampling | {"max_tokens": LENGTH}) for question, sampling in asked.values()]
+    return dict(zip(asked, behind_4g.over_a_wire(requests), strict=True))
+
+
+def tokens_of(answer: Answer) -> list[int]:
+    return [token for part in answer for token in part.tokens]
 
 
 def text_through_cuts(
@@ -115,16 +161,17 @@ def joined_through_cuts(behind_4g: Behind4G, stream: Iterable[str]) -> str:
     return "".join(pieces)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(("name", "temperature"), [("greedy", 0.0), ("sampled", 0.8)])
 def test_three_cuts_leave_the_text_as_over_a_wire(
-    behind_4g: Behind4G, default_model_files: ModelFiles, temperature: float
+    behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer, name: str, temperature: float
 ) -> None:
     text = text_through_cuts(behind_4g, QUESTION, temperature=temperature)
-    tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=temperature, seed=SEED)
-    assert text == load_tokenizer(default_model_files).shown(tokens)
+    assert text == tokenizer.shown(tokens_of(over_a_wire[name]))
 
 
-def test_three_cuts_leave_a_response_as_over_a_wire(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+def test_three_cuts_leave_a_response_as_over_a_wire(
+    behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer
+) -> None:
     with OpenAI(base_url=behind_4g.url, api_key="none") as client:
         stream = client.responses.create(
             model="default",
@@ -140,7 +187,7 @@ def test_three_cuts_leave_a_response_as_over_a_wire(behind_4g: Behind4G, default
     last = events[-1]
     assert last.type == "response.completed"
     assert last.response.output_text == text
-    assert text == load_tokenizer(default_model_files).shown(behind_4g.over_a_wire(QUESTION, LENGTH))
+    assert text == tokenizer.shown(tokens_of(over_a_wire["greedy"]))
 
 
 def deltas(stream: Iterable[ResponseStreamEvent], events: list[ResponseStreamEvent]) -> Iterator[str]:
@@ -151,40 +198,29 @@ def deltas(stream: Iterable[ResponseStreamEvent], events: list[ResponseStreamEve
             yield event.delta
 
 
-def test_chances_through_cuts_are_those_over_a_wire_to_the_bit(behind_4g: Behind4G) -> None:
+def test_chances_through_cuts_are_those_over_a_wire_to_the_bit(
+    behind_4g: Behind4G, over_a_wire: dict[str, Answer]
+) -> None:
     choices = choices_through_cuts(behind_4g, QUESTION, temperature=0.8, logprobs=True, top_logprobs=2)
     told = [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content or []]
-    parts = behind_4g.parts_over_a_wire(
-        QUESTION, LENGTH, temperature=0.8, seed=SEED, chances=pb.WantedChances(likeliest=2)
-    )
-    expected = [chances for part in parts for chances in part.chances]
+    expected = [chances for part in over_a_wire["chances"] for chances in part.chances]
     assert [token.logprob for token in told] == [chances.chosen for chances in expected]
     likeliest = [[other.logprob for other in token.top_logprobs] for token in told]
     assert likeliest == [list(chances.chances) for chances in expected]
 
 
-def test_a_form_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+def test_a_form_holds_through_cuts(behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer) -> None:
     """JSON of a schema, which is what the server alone writes under it, without drafts."""
-    item = {
-        "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 40}, "colour": {"enum": ["red", "green", "yellow"]}},
-        "required": ["name", "colour"],
-        "additionalProperties": False,
-    }
-    schema = {"type": "array", "items": item, "minItems": 8, "maxItems": 12}
-    question = "List some fruits with their colours, as JSON."
-    form = {"type": "json_schema", "json_schema": {"name": "fruits", "schema": schema}}
-    text = text_through_cuts(behind_4g, question, temperature=0.8, response_format=form)
-    constraint = pb.Constraint(kind=pb.Constraint.KIND_JSON_SCHEMA, text=json.dumps(schema))
-    tokens = behind_4g.over_a_wire(question, LENGTH, temperature=0.8, seed=SEED, constraint=constraint)
-    assert text == load_tokenizer(default_model_files).shown(tokens)
+    form = {"type": "json_schema", "json_schema": {"name": "fruits", "schema": FRUITS}}
+    text = text_through_cuts(behind_4g, FRUITS_QUESTION, temperature=0.8, response_format=form)
+    assert text == tokenizer.shown(tokens_of(over_a_wire["form"]))
     fruits = json.loads(text)
     assert 8 <= len(fruits) <= 12
     assert all(set(fruit) == {"name", "colour"} for fruit in fruits)
 
 
 async def test_a_cut_leaves_anthropics_stream_as_over_a_wire(
-    behind_4g: Behind4G, default_model_files: ModelFiles
+    behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer
 ) -> None:
     if find_spec("anthropic") is None:
         cannot_run("anthropic is not installed: pip install '.[test-clients]'")
@@ -208,27 +244,22 @@ async def test_a_cut_leaves_anthropics_stream_as_over_a_wire(
                 behind_4g.link.cut(2.0)
         message = await stream.get_final_message()
     assert has_cut
-    sampling = {"repeat_last_n": REPEAT_LAST_N} | read_sampling_defaults(default_model_files).said()
-    tokens = behind_4g.over_a_wire(QUESTION, LENGTH, **(sampling | {"temperature": 0.0}))
-    assert text == load_tokenizer(default_model_files).shown(tokens)
+    tokens = tokens_of(over_a_wire["defaults"])
+    assert text == tokenizer.shown(tokens)
     assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", len(tokens))
 
 
-def test_a_budget_of_reasoning_holds_through_cuts(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
-    """The model does not reason: its answer is taken for reasoning that a special token ends."""
-    tokenizer = load_tokenizer(default_model_files)
-    marks = {"</think>": tokenizer.special_tokens["<file_sep>"]}
-    reasoning = Reasoning(THINKINGS[-1], is_open=True, budget=150, tokens=marks)
-    grammar = limited_grammar(reasoning, tokenizer.special_tokens)
-    form = {"structured_outputs": {"grammar": grammar}}
+def test_a_budget_of_reasoning_holds_through_cuts(
+    behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer, reasoning: Reasoning
+) -> None:
+    form = {"structured_outputs": {"grammar": limited_grammar(reasoning, tokenizer.special_tokens)}}
     text = text_through_cuts(behind_4g, QUESTION, extensions=form, temperature=0.8)
-    constraint = pb.Constraint(kind=pb.Constraint.KIND_LARK, text=grammar)
-    tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=0.8, seed=SEED, constraint=constraint)
-    assert tokens.index(marks["</think>"]) <= 150
+    tokens = tokens_of(over_a_wire["budget"])
+    assert tokens.index(reasoning.tokens["</think>"]) <= 150
     assert text == tokenizer.shown(tokens)
 
 
-async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, tokenizer: Tokenizer) -> None:
     questions = [f"Write a short sentence about the number {number}." for number in range(32)]
     async with AsyncOpenAI(base_url=behind_4g.url, api_key="none", max_retries=0, timeout=300) as client:
         answers = await asyncio.gather(
@@ -243,6 +274,8 @@ async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_
                 for question in questions
             )
         )
-    tokenizer = load_tokenizer(default_model_files)
-    for question, answer in zip(questions, answers, strict=True):
-        assert answer.choices[0].message.content == tokenizer.shown(behind_4g.over_a_wire(question, 24))
+    texts = [answer.choices[0].message.content for answer in answers]
+    # Four at a time: in other batches than the daemon's.
+    asked = [(question, {"max_tokens": 24}) for question in questions]
+    fours = [behind_4g.over_a_wire(asked[first : first + 4]) for first in range(0, len(asked), 4)]
+    assert texts == [tokenizer.shown(tokens_of(answer)) for four in fours for answer in four]
