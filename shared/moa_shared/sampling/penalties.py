@@ -64,7 +64,9 @@ def adjusted(
     if sampling.reads_text:
         if before is None:
             raise InternalError("Penalties were asked for without the text that they depend on.")
-        text, paths = columns.of(before.tokens), [columns.of(path) for path in before.paths]
+        looks_back = sampling.looks_back(positions[0] - len(before.paths[0]))
+        newest = before.tokens[max(0, len(before.tokens) - looks_back) :]
+        text, paths = columns.of(newest), [columns.of(path) for path in before.paths]
         if sampling.penalises_repeats:
             _penalise_repeats(rows, text, paths, sampling)
         if sampling.penalises_answer:
