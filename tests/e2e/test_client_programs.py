@@ -41,6 +41,7 @@ ASKED = {
     "temperature": 0,
     "max_tokens": 120,
 }
+HERE = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 FORCED = {"tools": [{"type": "function", "function": WEATHER}], "tool_choice": "required", "parallel_tool_calls": False}
 
 
@@ -48,7 +49,7 @@ def run(*command: object, **environment: str) -> str:
     """What a program prints."""
     done = subprocess.run(
         [str(each) for each in command],
-        env=os.environ | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **environment},
+        env=os.environ | HERE | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -127,7 +128,9 @@ def test_openai_for_node(endpoints: Endpoints, tmp_path: Path) -> None:
 
 
 OPENAI_FOR_NODE = "6.49.0"
+# Asks each endpoint that it reads the URL of, and then runs the program of the documentation.
 INSTRUCTOR = """
+import json
 import sys
 from typing import Literal
 
@@ -142,13 +145,17 @@ class Weather(BaseModel):
     reason: str = Field(min_length=60, max_length=100)
 
 
-openai = OpenAI(base_url=f"{sys.argv[1]}/v1", api_key=sys.argv[2], max_retries=0)
-asked = {"model": "default", "messages": [{"role": "user", "content": sys.argv[3]}], "temperature": 0, "max_tokens": 120}
-for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
-    client = instructor.from_openai(openai, mode=mode)
-    print(client.create(response_model=Weather, max_retries=0, **asked).model_dump_json())
-*_, last = instructor.from_openai(openai).create_partial(response_model=Weather, max_retries=0, **asked)
-print(last.model_dump_json())
+key, question, documented = sys.argv[1:]
+asked = {"model": "default", "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 120}
+for url in sys.stdin:
+    openai = OpenAI(base_url=f"{url.strip()}/v1", api_key=key, max_retries=0)
+    answers = [
+        instructor.from_openai(openai, mode=mode).create(response_model=Weather, max_retries=0, **asked)
+        for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA)
+    ]
+    answers += list(instructor.from_openai(openai).create_partial(response_model=Weather, max_retries=0, **asked))[-1:]
+    print(json.dumps([answer.model_dump_json() for answer in answers]), flush=True)
+exec(documented, {"__name__": "example"})
 """
 
 
@@ -157,13 +164,29 @@ OLDER = ("instructor==1.17.0", "openai==3.3.0", "jiter==0.14.0", "rich==14.3.4",
 
 
 def test_instructor(endpoints: Endpoints, tmp_path: Path) -> None:
-    install([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path, *OLDER], tmp_path)
-    command = [sys.executable, "-c", INSTRUCTOR]
-    printed = endpoints.same(lambda url: run(*command, url, KEY, QUESTION, PYTHONPATH=str(tmp_path))).splitlines()
-    assert len(printed) == 3
-    assert all(is_weather(line) for line in printed)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", tmp_path]
+    install([*pip, *OLDER], tmp_path)
     documented = example(endpoints.plain, "instructor") + "\nprint(city.model_dump_json())\n"
-    city = json.loads(run(sys.executable, "-c", documented, PYTHONPATH=str(tmp_path)))
+    with subprocess.Popen(
+        [sys.executable, "-c", INSTRUCTOR, KEY, QUESTION, documented],
+        env=os.environ | HERE | {"PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        asked, printed = program.stdin, program.stdout
+        assert asked is not None
+        assert printed is not None
+
+        def ask(url: str) -> list[str]:
+            print(url, file=asked, flush=True)
+            return list(json.loads(printed.readline()))
+
+        answers = endpoints.same(ask)
+        city = json.loads(program.communicate(timeout=PATIENCE)[0])
+    assert program.returncode == 0
+    assert len(answers) == 3
+    assert all(is_weather(answer) for answer in answers)
     assert set(city) == {"continent", "is_capital"}
 
 
