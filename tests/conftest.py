@@ -39,6 +39,11 @@ settings.load_profile(os.environ.get("MOA_PROPERTIES", "dev"))
 # Before gRPC is imported: its handlers of a fork, in which other threads may hold its locks, are of use to no test.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+# As servers log: structlog's own way to show an error, with all local variables, takes it a second.
+PLAIN_LOG = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], PLAIN_LOG])
+LOG = structlog.get_config()
+
 # The settings of whoever runs the tests are none of theirs.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).resolve().parents[1] / "build" / "no-settings")
 
@@ -70,7 +75,7 @@ def _process_as_before() -> Iterator[None]:
     """Commands that run in a test's own process set up its log, and what SIGHUP does."""
     before = signal.getsignal(signal.SIGHUP)
     yield
-    structlog.reset_defaults()
+    structlog.configure(**LOG)
     if signal.getsignal(signal.SIGHUP) is not before:
         signal.signal(signal.SIGHUP, before)
 
