@@ -7,6 +7,7 @@ of each format, and in layers of any size, so the time does not grow with the mo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -191,4 +192,7 @@ def _small(shape: StackShape, like: Layer) -> StackShape:
 
 
 def _error(got: Rows, expected: Rows) -> float:
-    return float(np.abs(got - expected).mean() / np.abs(expected).mean())
+    difference, size = float(np.abs(got - expected).mean()), float(np.abs(expected).mean())
+    if not size:  # of zeros, which a matrix may hold
+        return math.inf if difference else 0.0
+    return difference / size

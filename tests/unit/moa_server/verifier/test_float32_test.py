@@ -64,6 +64,17 @@ def test_tiles_that_are_another_matrix_are_found(load: Load, name: str) -> None:
     assert "tiles in the cache" in caught.value.hint
 
 
+def test_a_matrix_of_zeros_passes_and_another_one_in_its_place_is_found(load: Load) -> None:
+    model = tiny_model()
+    name, other = (f"model.layers.{layer}.self_attn.o_proj.weight" for layer in (0, 1))
+    model.tensors[name][:] = 0.0
+    network, weights = load(model)
+    assert 0 < compare_with_float32(network, weights) < 0.05
+    tiles = {**weights.tiles, name: weights.tiles[other]}
+    with pytest.raises(ConfigError, match=r"self_attn\.o_proj is inf% away"):
+        compare_with_float32(network, TiledWeights(weights.reader, tiles))
+
+
 def test_a_product_that_is_wrong_by_little_is_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     network, weights = load(tiny_model())
     monkeypatch.setattr(float32_test, "rounded", lambda rows: rows)  # what float activations would give
