@@ -371,7 +371,10 @@ class TrainingRun:
         return drafter
 
     def _sample(self, layer: int, tokens: int) -> tuple[Activations, torch.Tensor]:
-        """Activations of the first batches, of all processes' rows, and the state that enters a layer of the target."""
+        """Activations of the first batches, of all processes' rows, and the state that enters a layer of the target.
+
+        They are fewer than `tokens` where the text is: more of the same would not change a regression.
+        """
         states: list[torch.Tensor] = []
         hook = self.teacher.model.model.layers[layer].register_forward_pre_hook(
             lambda _, inputs: states.append(inputs[0])
@@ -379,8 +382,10 @@ class TrainingRun:
         kept: list[Activations] = []
         share = self.processes.share
         streams = [self._batches(replace(share, process=each)).from_position(0, 0) for each in range(share.processes)]
-        while sum(part.positions.numel() for part in kept) < tokens:
-            batches = [next(stream)[2].to(self.device) for stream in streams]
+        for following in zip(*streams, strict=True):
+            if any(epoch for epoch, _, _ in following) or sum(part.positions.numel() for part in kept) >= tokens:
+                break
+            batches = [batch.to(self.device) for _, _, batch in following]
             kept += [Teacher.run_packed(self.teacher, batch) for batch in batches]  # in torch, which runs the hook
         hook.remove()
         both = [(part.embeddings, part.kv, part.last_hidden, part.positions) for part in kept]

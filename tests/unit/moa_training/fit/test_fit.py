@@ -14,12 +14,15 @@ from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, Misma
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
+from moa_training.data.packing import PackedBatch
 from moa_training.data.prepare import prepare
 from moa_training.fit.curves import PICTURE, append_point, draw_curves, read_points
 from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.fit import DRAFTER, TrainingRun
 from moa_training.fit.master_weights import MasterWeights
+from moa_training.objective.network import Activations
 from moa_training.settings import FitSettings, load_fit_settings
+from moa_training.teacher.teacher import Teacher
 
 from tests.support.messages import raises
 from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
@@ -216,6 +219,22 @@ def test_a_first_run_on_the_kernels_trains(tmp_path: Path, shard: Path, drafter:
     settings = load_fit_settings(path)
     TrainingRun(settings, SilentProgress()).train()
     assert all(np.isfinite(point["cross_entropy"]) for point in read_points(settings.output))
+
+
+def test_a_warm_start_reads_no_text_twice(tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, read = tmp_path / "few.jsonl.zst", list[list[int]]()
+    prepare(files, [write_conversations(tmp_path / "in.jsonl", 12)], shard, 64, SilentProgress())
+    path = write_fit_config(tmp_path, files.folder, shard)
+    path.write_text(path.read_text().replace("reused_layers = 1", STATES[0]))
+    real = Teacher.run_packed
+
+    def counted(self: Teacher, batch: PackedBatch) -> Activations:
+        read.extend(batch.ids.tolist())
+        return real(self, batch)
+
+    monkeypatch.setattr(Teacher, "run_packed", counted)
+    TrainingRun(load_fit_settings(path), SilentProgress())
+    assert len(read) == len({tuple(row) for row in read}) > 2
 
 
 def test_curves_are_json_lines(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
