@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import MutableMapping
@@ -19,8 +21,10 @@ FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DI
 def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
     """To be called first by each program: opens its standard streams, and drops what the environment must not hold.
 
-    A relative folder is to be ignored, as the XDG Base Directory Specification has it.
+    A relative folder is to be ignored, as the XDG Base Directory Specification has it. At the program's end its memory
+    is not searched for garbage, which takes 0.05 s, and 1 s with torch and transformers.
     """
+    atexit.register(gc.freeze)
     open_standard_streams()
     for name in FOLDERS:
         if not Path(environment.get(name, "/")).is_absolute():
