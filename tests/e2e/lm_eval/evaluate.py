@@ -1,7 +1,7 @@
 """Has lm-eval ask the questions of this folder: `evaluate.py [--limit QUESTIONS] [URL]`.
 
-Asks the endpoint at the URL, or transformers where none is given. Prints a JSON object: `results` of the task, and for
-each question the log likelihood of each choice and whether it is the greedy one.
+Asks the endpoint at the URL, if one is given, and transformers. Prints a line of JSON for each: `results` of the task, and
+for each question the log likelihood of each choice and whether it is the greedy one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.entry import prepare_process
 
 HERE = Path(__file__).parent
 BATCH = 2  # texts in a request
@@ -25,16 +26,15 @@ def evaluate(files: ModelFiles, url: str | None, limit: int | None) -> dict[str,
         files: of the default model.
         limit: so many questions; None: all.
     """
-    from lm_eval import simple_evaluate
+    from lm_eval import evaluate as ask  # what adds the packages that are installed runs pip
     from lm_eval.tasks import TaskManager
 
     with tempfile.TemporaryDirectory() as folder:
         task = (HERE / "facts.yaml").read_text("utf-8").replace("FOLDER", str(HERE))
         Path(folder, "facts.yaml").write_text(task, "utf-8")
-        found = simple_evaluate(
-            model=_endpoint(files, url) if url is not None else _transformers(files),
-            tasks=["facts"],
-            task_manager=TaskManager(include_path=folder, include_defaults=False),
+        found = ask(
+            lm=_endpoint(files, url) if url is not None else _transformers(files),
+            task_dict=TaskManager(include_path=folder, include_defaults=False).load(["facts"]),
             limit=limit,
             bootstrap_iters=0,
         )
@@ -68,8 +68,10 @@ def _transformers(files: ModelFiles) -> Any:
 
 
 if __name__ == "__main__":
+    prepare_process()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url", nargs="?")
     parser.add_argument("--limit", type=int)
     arguments = parser.parse_args()
-    print(json.dumps(evaluate(resolve("default"), arguments.url, arguments.limit)))
+    for url in dict.fromkeys((arguments.url, None)):
+        print(json.dumps(evaluate(resolve("default"), url, arguments.limit)))
