@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gguf
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from moa_kernels.variants import NUMPY
 from tests.support.messages import raises
 from tests.unit.moa_kernels.variants_here import HERE, random_matrix
 
+Convert = Callable[[np.ndarray], QuantisedMatrix]
 KINDS = {Q4_1: gguf.GGMLQuantizationType.Q4_1, Q8_0: gguf.GGMLQuantizationType.Q8_0}
 
 
@@ -102,12 +105,13 @@ def test_more_rows_than_are_looked_at_at_once() -> None:
     np.testing.assert_array_equal(quantised(values).raw[4090:4110], quantised(values[4090:4110]).raw)
 
 
+@pytest.mark.parametrize("convert", [quantised, in_four_bits])
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e7, -1e7])
-def test_numbers_that_have_no_scale_are_refused(number: float) -> None:
+def test_numbers_that_have_no_scale_are_refused(number: float, convert: Convert) -> None:
     values = weights(3, 64)
     values[1, 40] = number
     with raises(KernelError, snapshot("It holds numbers that are not finite, or too large for scales in float16.")):
-        quantised(values)
+        convert(values)
 
 
 def test_the_largest_number_has_a_scale() -> None:
