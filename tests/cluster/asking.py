@@ -22,6 +22,7 @@ from tests.support.tiny_models import SIZES
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 ANSWER_SECONDS = 60.0
+READ_SECONDS = 0.01  # a piece of an answer, so that one is under way most of the time, which costs little
 REST_SECONDS = 0.5  # after an answer: what fails meanwhile meets one of the others
 RETRY_SECONDS = 1.0  # of somebody who is told that there is no server, and would leave none of a busy machine
 
@@ -75,7 +76,7 @@ async def _ask_on(
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 async for _ in engine.ask(PROMPT, sampled(seed)):
-                    pass
+                    await asyncio.sleep(READ_SECONDS)
             answers.append(list(engine.conversation.answer))
         except UnavailableError:
             if broken is None:
