@@ -27,7 +27,6 @@ from moa_server.access.key_file import read_key_file, text_of
 from moa_server.cluster.connection import NAMESPACE
 from moa_server.cluster.coordinator import Coordinator
 from moa_server.cluster.fleet_settings import FleetSettings
-from moa_server.cluster.replica import Replica
 from moa_server.cluster.roster import Report
 from moa_server.settings import ServerSettings
 from moa_server.tls.files import files_of
@@ -120,6 +119,8 @@ def end_serve() -> None:
 
 
 def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> Any:
+    from moa_server.cluster.replica import Replica  # a whole server, which only `up` needs
+
     options: dict[str, Any] = {"num_replicas": fleet.least}
     if fleet.most > fleet.least:
         options = {
