@@ -41,6 +41,11 @@ class Fleet:
     ray: Mapping[str, str] = field(default_factory=dict)
     _watchers: list[subprocess.Popen[str]] = field(default_factory=list)  # that `status` asks: one at most
 
+    def __post_init__(self) -> None:
+        # Ray Serve imports pandas where there is one, as in no installation of moa[cluster] alone.
+        self._hidden.mkdir()
+        (self._hidden / "pandas.py").write_text("raise ImportError")
+
     def command(self, *arguments: object) -> tuple[int, str, str]:
         """Runs `moa-server cluster`: exit code, standard output, standard error."""
         words = [sys.executable, "-m", "moa_server.cli", "cluster", *map(str, arguments)]
@@ -98,9 +103,14 @@ class Fleet:
             return ""
         return answers.readline()
 
+    @property
+    def _hidden(self) -> Path:
+        """Stands for packages that programs are to miss."""
+        return self.folder / "hidden"
+
     def environment(self) -> dict[str, str]:
         """Of all programs."""
-        path = os.pathsep.join(sys.path)
+        path = os.pathsep.join([str(self._hidden), *sys.path])
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MOA_"))}
         ours = {"PYTHONPATH": path, "XDG_STATE_HOME": str(self.folder / "state"), "OMP_NUM_THREADS": "1"}
         return {**kept, **ours, **self.ray}
