@@ -33,7 +33,7 @@ async def test_a_fleet_whose_head_was_killed_can_be_taken_down(fleet: Fleet) -> 
     before = _loaded_ray()
     waiting = asyncio.create_task(fleet.meanwhile("status"))
     await asyncio.to_thread(_await_a_question, head, before)
-    for process in (head.process, store):
+    for process in (store, head.process):  # the head would end it
         os.kill(process, signal.SIGKILL)
     code, _, err = await waiting
     assert (code, unnumbered(err)) == snapshot(
