@@ -41,7 +41,7 @@ ASKED = {
     "temperature": 0,
     "max_tokens": 120,
 }
-HERE = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+WITHOUT_PROXY = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 FORCED = {"tools": [{"type": "function", "function": WEATHER}], "tool_choice": "required", "parallel_tool_calls": False}
 
 
@@ -49,7 +49,7 @@ def run(*command: object, **environment: str) -> str:
     """What a program prints."""
     done = subprocess.run(
         [str(each) for each in command],
-        env=os.environ | HERE | environment,
+        env=os.environ | WITHOUT_PROXY | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -169,7 +169,7 @@ def test_instructor(endpoints: Endpoints, tmp_path: Path) -> None:
     documented = example(endpoints.plain, "instructor") + "\nprint(city.model_dump_json())\n"
     with subprocess.Popen(
         [sys.executable, "-c", INSTRUCTOR, KEY, QUESTION, documented],
-        env=os.environ | HERE | {"PYTHONPATH": str(tmp_path)},
+        env=os.environ | WITHOUT_PROXY | {"PYTHONPATH": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
