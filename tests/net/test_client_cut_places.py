@@ -258,9 +258,8 @@ async def test_an_answer_that_is_left_in_the_middle_of_a_character_shows_no_part
             nonlocal parted
             if isinstance(event, AnswerEvent | Earlier):
                 decoder.take(event)
-            there = len(
-                screen.committed
-            )  # on a busy machine several tokens come at once, and any place may be left out
+            # On a busy machine several tokens come at once, and any place may be left out.
+            there = len(screen.committed)
             if not screen.cuts and not script.is_whole(there):
                 parted = there
                 screen.cuts += 1

@@ -64,13 +64,13 @@ def adjusted(
     if sampling.reads_text:
         if before is None:
             raise InternalError("Penalties were asked for without the text that they depend on.")
-        looks_back = sampling.looks_back(positions[0] - len(before.paths[0]))
-        newest = before.tokens[max(0, len(before.tokens) - looks_back) :]
+        length = positions[0] - len(before.paths[0])  # of the text before all rows
+        newest = before.tokens[max(0, len(before.tokens) - sampling.looks_back(length)) :]
         text, paths = columns.of(newest), [columns.of(path) for path in before.paths]
         if sampling.penalises_repeats:
             _penalise_repeats(rows, text, paths, sampling)
         if sampling.penalises_answer:
-            _penalise_answer(rows, positions, text, paths, sampling)
+            _penalise_answer(rows, text[len(text) - max(0, length - sampling.answer_start) :], paths, sampling)
     return rows
 
 
@@ -90,12 +90,8 @@ def _penalise_repeats(rows: Scores, text: Columns, paths: Sequence[Columns], sam
         row[found] = np.where(values > 0, values / penalty, values * penalty)
 
 
-def _penalise_answer(
-    rows: Scores, positions: Sequence[int], text: Columns, paths: Sequence[Columns], sampling: Sampling
-) -> None:
+def _penalise_answer(rows: Scores, answer: Columns, paths: Sequence[Columns], sampling: Sampling) -> None:
     """Takes presence and frequency off the logits of the columns that the answer has before each row."""
-    in_text = max(0, positions[0] - len(paths[0]) - sampling.answer_start)  # tokens of the answer
-    answer = text[len(text) - in_text :]
     answer = answer[answer >= 0]
     counts = np.bincount(answer, minlength=rows.shape[-1])
     known = np.flatnonzero(counts)
