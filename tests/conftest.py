@@ -10,7 +10,8 @@ import io
 import os
 import re
 import signal
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import combinations
@@ -22,10 +23,12 @@ import structlog
 from _pytest.mark.expression import Expression
 from hypothesis import settings
 
+from tests.support.forking import fork_workers
 from tests.support.scheduling import GroupScheduling, give_way, rank
 from tests.support.skipping import cannot_run
 
 if TYPE_CHECKING:
+    from execnet import XSpec
     from moa_shared.models import ModelFiles
     from xdist.remote import Producer
 
@@ -125,6 +128,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (chosen if wanted else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = sorted(chosen, key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    if sys.platform == "linux":  # elsewhere a fork may not use what was imported before it
+        fork_workers(config, specs)
 
 
 @pytest.hookimpl(optionalhook=True)
