@@ -19,6 +19,7 @@ from moa_bench.cli import cli
 from tests.support.forked import forked
 from tests.support.programs import started
 
+pytestmark = pytest.mark.xdist_group("forked programs")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
 

@@ -24,7 +24,7 @@ from tests.support.forked import forked
 from tests.support.programs import environment, free_port
 from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("forked programs")]
 
 LOSSES = ("total", "cross_entropy", "feature", "state", "agreement", "gradient_norm", "tokens")
 

@@ -42,7 +42,7 @@ from tests.support.programs import PATIENCE, environment, free_port
 from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter
 from tests.support.torch_models import torch_model
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("forked programs")]
 
 ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 CHANGES = {**SMALL, "seed": 3}

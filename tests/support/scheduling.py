@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # The longest of what waits more than it computes: for links, timers and other programs. The longest comes first.
 WAITING = (
     "real target",
-    "tests/cli/test_bench_cli.py",
+    "forked programs",  # one worker has the process from which they are forked
     "ray",
     "images",
     "endpoints",
