@@ -80,12 +80,15 @@ def test_a_chat_through_the_daemon_needs_no_arrays_no_wire_and_no_models() -> No
 import moa_client.app, moa_client.commands.chat
 before = sorted(sys.modules)
 import moa_client.chat.display.page, moa_client.chat.terminal
-print(json.dumps([before, sorted(sys.modules)]))"""
+shown = sorted(sys.modules)
+import moa_client.in_process
+print(json.dumps([before, shown, sorted(sys.modules)]))"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=ENVIRONMENT, timeout=60, check=True)
-    single, chat = ({name.partition(".")[0] for name in names} for names in json.loads(done.stdout))
+    single, chat, alone = ({name.partition(".")[0] for name in names} for names in json.loads(done.stdout))
     assert single & HEAVY <= {"asyncio", "logging", "rich", "tomllib"}
     assert chat & HEAVY <= {"asyncio", "logging", "rich", "tomllib", "prompt_toolkit"}
     assert not chat & {"moa", "moa_kernels", "sqlite3"}
+    assert not alone & {"pydantic", "mcp"}  # which one without a daemon needs for tools only
 
 
 def test_completion_of_commands_imports_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

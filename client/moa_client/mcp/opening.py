@@ -1,4 +1,4 @@
-"""Opens the tools that a user's settings name. The package `mcp` is imported only then."""
+"""Opens the tools that a user's settings name. The package `mcp`, and pydantic, are imported only then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from moa_shared.programs.missing_packages import missing_extra
 
-from moa_client.mcp.server_file import read_server_file
 from moa_client.tools.tool_box import ToolBox
 
 
@@ -22,6 +21,8 @@ async def open_tools(path: Path | None, stack: AsyncExitStack) -> ToolBox | None
     """
     if path is None:
         return None
+    from moa_client.mcp.server_file import read_server_file
+
     entries = read_server_file(path)
     try:
         from moa_client.mcp.mcp_tools import McpTools
