@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa_bench.cli import cli
+from moa_shared.programs.entry import run_program
 
 from tests.support.forked import forked
 from tests.support.programs import started
@@ -22,11 +23,7 @@ from tests.support.programs import started
 pytestmark = pytest.mark.xdist_group("forked programs")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
-
-
-def moa_bench(*arguments: str) -> CompletedProcess[str]:
-    command = [sys.executable, "-m", "moa_bench.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+Refused = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture
@@ -44,8 +41,23 @@ def measure(tmp_path: Path) -> Measure:
     return run
 
 
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs the program in this process, which it ends: exit status, standard output, standard error."""
+
+    def run(*words: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["moa-bench", *words])
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", "")  # else click calls it "python -m pytest"
+        with pytest.raises(SystemExit) as ended:
+            run_program(cli, "moa-bench")
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
 def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
-    done = moa_bench("--help")
+    command = [sys.executable, "-m", "moa_bench.cli", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert done.returncode == 0
     for name in (
         "micro",
@@ -77,52 +89,52 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     assert done.stdout.endswith("\n[]\n"), done.stdout + done.stderr
 
 
-def test_unknown_names_are_refused_in_one_sentence() -> None:
-    done = moa_bench("split", "--link", "6g")
-    assert done.stdout == ""
-    assert (done.returncode, done.stderr.splitlines()[-1]) == snapshot(
+def test_unknown_names_are_refused_in_one_sentence(refused: Refused) -> None:
+    code, out, err = refused("split", "--link", "6g")
+    assert out == ""
+    assert (code, err.splitlines()[-1]) == snapshot(
         (
             2,
             "moa-bench: There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms.",
         )
     )
-    done = moa_bench("texts", "--link", "6g", "--json", "-")
-    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == snapshot(
+    code, _, err = refused("texts", "--link", "6g", "--json", "-")
+    assert (code, err.splitlines(keepends=True)[-1]) == snapshot(
         (
             2,
             "moa-bench: There is no link '6g'. There are RTT 0, wired, 5G, 4G, RTT 50 ms, RTT 100 ms, RTT 150 ms, RTT 300 ms.\n",
         )
     )
-    done = moa_bench("quality", "--questions", "./no-such-folder")
-    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == snapshot(
+    code, _, err = refused("quality", "--questions", "./no-such-folder")
+    assert (code, err.splitlines(keepends=True)[-1]) == snapshot(
         (66, "moa-bench: There are no questions at no-such-folder. Name a file of JSON lines, or a folder of such.\n")
     )
-    done = moa_bench("split", "--shape", "135m", "--acceptance", "1.5")
-    assert (done.returncode, done.stderr) == snapshot(
+    code, _, err = refused("split", "--shape", "135m", "--acceptance", "1.5")
+    assert (code, err) == snapshot(
         (
             2,
             """\
-Usage: python -m moa_bench.cli split [OPTIONS]
-Try 'python -m moa_bench.cli split --help' for help.
+Usage: moa-bench split [OPTIONS]
+Try 'moa-bench split --help' for help.
 
 Error: Invalid value for '--acceptance': 1.5 is not in the range 0<=x<=1.
 """,
         )
     )
-    done = moa_bench("capacity", "--prompt-tokens", "90", "50")
-    assert (done.returncode, done.stderr) == snapshot(
+    code, _, err = refused("capacity", "--prompt-tokens", "90", "50")
+    assert (code, err) == snapshot(
         (
             2,
             "moa-bench: Prompts of 90 to 50 tokens do not exist. Give --prompt-tokens the shortest length, then the longest.\n",
         )
     )
-    done = moa_bench("codec")
-    assert (done.returncode, done.stderr) == snapshot(
+    code, _, err = refused("codec")
+    assert (code, err) == snapshot(
         (
             2,
             """\
-Usage: python -m moa_bench.cli [OPTIONS] COMMAND [ARGS]...
-Try 'python -m moa_bench.cli --help' for help.
+Usage: moa-bench [OPTIONS] COMMAND [ARGS]...
+Try 'moa-bench --help' for help.
 
 Error: No such command 'codec'. Did you mean 'codecs'?
 """,
@@ -130,9 +142,9 @@ Error: No such command 'codec'. Did you mean 'codecs'?
     )
 
 
-def test_a_model_that_is_not_there_is_one_sentence() -> None:
-    done = moa_bench("single", "--model", "./no-such-folder", "--quick", "--json", "-")
-    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == snapshot(
+def test_a_model_that_is_not_there_is_one_sentence(refused: Refused) -> None:
+    code, _, err = refused("single", "--model", "./no-such-folder", "--quick", "--json", "-")
+    assert (code, err.splitlines(keepends=True)[-1]) == snapshot(
         (
             66,
             "moa-bench: There is no model './no-such-folder': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list.\n",
