@@ -32,6 +32,7 @@ from tests.net.client_device import stepper
 from tests.net.hosted import Characters, Drafters, Hosted, hosting, hosting_at, hosting_over_a_link
 from tests.net.server_peer import VOCAB, decode, make_host, plain_text, serving, until
 from tests.support.messages import steady
+from tests.support.openai_client import openai_client
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=180)
@@ -50,7 +51,7 @@ async def endpoint_of(host: Host, settings: EndpointSettings | None = None) -> A
     app = make_app(endpoint_routes(HostSource(give), settings or EndpointSettings(), closing), access)
     server = await serve(app, listener, closing, access)
     try:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        async with openai_client(server.url) as client:
             yield client
     finally:
         await server.close()

@@ -13,13 +13,10 @@ from moa_client.endpoint.openai.requests import MOST_CHOICES
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
+from tests.support.openai_client import openai_client
 from tests.support.scripted_answers import MODEL, ScriptedAnswer, ScriptedSource, saying, serving
 
 ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi there"}], "seed": 5}
-
-
-def client_of(url: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
 
 async def its_seed(answer: ScriptedAnswer) -> None:
@@ -31,7 +28,7 @@ async def its_seed(answer: ScriptedAnswer) -> None:
 
 async def test_each_has_a_seed_of_its_own_and_usage_is_of_all() -> None:
     source = ScriptedSource(its_seed)
-    async with serving(source) as server, client_of(server.url) as client:
+    async with serving(source) as server, openai_client(server.url) as client:
         whole = await client.chat.completions.create(n=3, **ASKED)
         texts = await client.completions.create(model=MODEL, prompt="Once upon a time", seed=-1, n=2)
     assert [(each.index, each.message.content, each.finish_reason) for each in whole.choices] == [
@@ -50,7 +47,7 @@ async def test_each_has_a_seed_of_its_own_and_usage_is_of_all() -> None:
 
 
 async def test_a_stream_has_the_index_of_each_piece_and_one_end() -> None:
-    async with serving(ScriptedSource(its_seed)) as server, client_of(server.url) as client:
+    async with serving(ScriptedSource(its_seed)) as server, openai_client(server.url) as client:
         asked: dict[str, Any] = {**ASKED, "stream_options": {"include_usage": True}}
         stream = await client.chat.completions.create(n=3, stream=True, **asked)
         chunks = [chunk async for chunk in stream]
@@ -71,7 +68,7 @@ async def test_a_stream_has_the_index_of_each_piece_and_one_end() -> None:
 async def test_several_prompts_are_answered_in_their_order_and_each_counts_once() -> None:
     source = ScriptedSource(its_seed)
     prompts: list[list[int]] = [[1, 2, 3], [4]]
-    async with serving(source) as server, client_of(server.url) as client:
+    async with serving(source) as server, openai_client(server.url) as client:
         asked: dict[str, Any] = {"model": MODEL, "prompt": prompts, "seed": 5, "n": 2}
         whole = await client.completions.create(**asked)
         stream = await client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
@@ -89,7 +86,7 @@ async def test_several_prompts_are_answered_in_their_order_and_each_counts_once(
 
 async def test_several_texts_are_told_with_the_chances_of_their_tokens() -> None:
     """As lm-eval asks for a batch: for no answer."""
-    async with serving(ScriptedSource()) as server, client_of(server.url) as client:
+    async with serving(ScriptedSource()) as server, openai_client(server.url) as client:
         prompts = [[1, 2, 3], [4, 5]]
         whole = await client.completions.create(model=MODEL, prompt=prompts, echo=True, max_tokens=0, logprobs=1)
     told = [each.logprobs.token_logprobs if each.logprobs is not None else None for each in whole.choices]
@@ -101,7 +98,7 @@ async def test_several_texts_are_told_with_the_chances_of_their_tokens() -> None
 async def test_calls_of_several_answers_have_ids_of_their_own() -> None:
     tools = [{"type": "function", "function": {"name": "now"}}]
     words = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    async with serving(ScriptedSource(saying(words))) as server, client_of(server.url) as client:
+    async with serving(ScriptedSource(saying(words))) as server, openai_client(server.url) as client:
         asked: dict[str, Any] = {**ASKED, "tools": tools}
         whole = await client.chat.completions.create(n=2, **asked)
     calls = [call for each in whole.choices for call in each.message.tool_calls or ()]
@@ -110,7 +107,7 @@ async def test_calls_of_several_answers_have_ids_of_their_own() -> None:
 
 async def test_each_takes_a_turn_of_its_own() -> None:
     source, settings = ScriptedSource(), EndpointSettings(max_requests=2)
-    async with serving(source, settings) as server, client_of(server.url) as client:
+    async with serving(source, settings) as server, openai_client(server.url) as client:
         asking = asyncio.create_task(client.chat.completions.create(n=3, stream=True, **ASKED))
         (await source.answer(2)).commit("b")
         chunks = (await asking).__aiter__()
@@ -125,7 +122,7 @@ async def test_each_takes_a_turn_of_its_own() -> None:
 
 async def test_one_that_fails_ends_all() -> None:
     source = ScriptedSource()
-    async with serving(source) as server, client_of(server.url) as client:
+    async with serving(source) as server, openai_client(server.url) as client:
         asking = asyncio.create_task(client.chat.completions.create(n=2, stream=True, **ASKED))
         (await source.answer(1)).commit("a")
         stream = await asking
@@ -145,7 +142,7 @@ async def _fail(answer: ScriptedAnswer) -> None:
 
 async def test_when_the_client_leaves_all_end() -> None:
     source = ScriptedSource()
-    async with serving(source) as server, client_of(server.url) as client:
+    async with serving(source) as server, openai_client(server.url) as client:
         asking = asyncio.create_task(client.chat.completions.create(n=MOST_CHOICES, stream=True, **ASKED))
         (await source.answer(MOST_CHOICES)).commit("a")
         stream = await asking
@@ -167,7 +164,7 @@ async def test_one_that_no_server_verifies_is_marked_for_itself() -> None:
             answer.link(LinkState.OFFLINE)
 
     source.script = script
-    async with serving(source, settings) as server, client_of(server.url) as client:
+    async with serving(source, settings) as server, openai_client(server.url) as client:
         whole = await client.chat.completions.create(n=2, **ASKED)
     assert [each.message.content for each in whole.choices] == ["a", "ab"]
     assert whole.model_extra is not None

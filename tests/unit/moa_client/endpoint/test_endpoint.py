@@ -31,14 +31,11 @@ from openai.types.chat import (
     ChatCompletionToolParam,
 )
 
+from tests.support.openai_client import openai_client
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi there"}]
 WORDS = ("Good", " day", ".")
-
-
-def client_of(url: str, key: str = "none") -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
 
 
 @asynccontextmanager
@@ -46,7 +43,7 @@ async def asking(
     script: Script = silence, settings: EndpointSettings | None = None
 ) -> AsyncIterator[tuple[openai.AsyncOpenAI, ScriptedSource]]:
     source = ScriptedSource(script)
-    async with serving(source, settings) as server, client_of(server.url) as client:
+    async with serving(source, settings) as server, openai_client(server.url) as client:
         yield client, source
 
 
@@ -200,7 +197,7 @@ class Reasoning(ScriptedSource):
 
 async def test_reasoning_is_apart_whole_and_as_a_stream() -> None:
     source = Reasoning(saying("<think>", "Hm", "</think>", "Good", " day."))
-    async with serving(source) as server, client_of(server.url) as client:
+    async with serving(source) as server, openai_client(server.url) as client:
         completion = await client.chat.completions.create(model=MODEL, messages=HI)
         stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
         deltas = [chunk.choices[0].delta.to_dict() async for chunk in stream]
@@ -221,7 +218,7 @@ async def test_what_is_provisional_is_apart_too() -> None:
         answer.commit(".", "</think>", "Good", " day.")
         answer.end()
 
-    async with serving(Reasoning(script)) as server, client_of(server.url) as client:
+    async with serving(Reasoning(script)) as server, openai_client(server.url) as client:
         stream = await client.chat.completions.create(
             model=MODEL, messages=HI, stream=True, extra_body={"moa": {"provisional": True}}
         )
@@ -237,7 +234,7 @@ async def test_special_tokens_that_mark_calls_are_read() -> None:
         answer.end()
 
     tools: list[ChatCompletionToolParam] = [{"type": "function", "function": {"name": "now"}}]
-    async with serving(MistralSource(script)) as server, client_of(server.url) as client:
+    async with serving(MistralSource(script)) as server, openai_client(server.url) as client:
         called = await client.chat.completions.create(model=MODEL, messages=HI, tools=tools)
         plain = await client.chat.completions.create(model=MODEL, messages=HI)
     assert called.choices[0].finish_reason == "tool_calls"
@@ -731,7 +728,7 @@ async def test_one_request_too_many_is_told_when_to_come_back() -> None:
 
 async def test_streams_that_are_open_when_the_server_closes_say_why_they_end() -> None:
     source = ScriptedSource()
-    async with serving(source) as server, client_of(server.url) as client:
+    async with serving(source) as server, openai_client(server.url) as client:
         stream = (
             await asyncio.gather(
                 client.chat.completions.create(model=MODEL, messages=HI, stream=True), commit_to(source, "Good")

@@ -24,6 +24,7 @@ from moa_shared.sampling.constraint import ConstraintKind
 from openai.types.responses import FunctionToolParam, Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
+from tests.support.openai_client import openai_client
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 
 WORDS = ("Good", " day", ".")
@@ -49,7 +50,7 @@ async def asking(
     source = ScriptedSource(script)
     async with (
         serving(source, settings, history=history) as server,
-        openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        openai_client(server.url) as client,
     ):
         yield client, source
 
