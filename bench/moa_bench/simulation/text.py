@@ -5,6 +5,7 @@ Whether it is right at a position was drawn for that position only, so another s
 
 import random
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 PROMPT = (1, 2, 3)
 VOCAB_SIZE = 16_384  # token ids of at most two bytes on the wire, as those of frequent tokens
@@ -37,4 +38,9 @@ class ScriptedText:
 
 def by_chance(acceptance: float, seed: int) -> Callable[[int], bool]:
     """A drafter that is right about each token with this probability."""
-    return lambda number: random.Random(f"{seed}:{number}").random() < acceptance
+    return lambda number: _draw(seed, number) < acceptance
+
+
+@lru_cache(maxsize=1 << 14)  # a few seeds' long texts: each is simulated by many rules and over many links
+def _draw(seed: int, number: int) -> float:
+    return random.Random(f"{seed}:{number}").random()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from statistics import mean
 
 import pytest
@@ -43,6 +44,7 @@ class FixedWindow:
         pass
 
 
+@cache
 def streamed(link: str, acceptance: float) -> tuple[float, float]:
     """Speed over plain streaming, and bytes up a token."""
     answers = [
