@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from moa_shared.programs.garbage import collector_paused
+
 
 def time_interleaved(
     cases: Mapping[str, Callable[[], object]],
@@ -58,11 +60,6 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    was_enabled = gc.isenabled()
     gc.collect()
-    gc.disable()
-    try:
+    with collector_paused():
         yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.programs.garbage import collector_paused
 from moa_shared.text.json_text import parse_json
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
@@ -20,6 +21,7 @@ def failure(error: BaseException) -> ModelSourceError:
     )
 
 
+@collector_paused()
 def read_tokenizer(folder: Path) -> JsonTokenizer:
     """What `folder/tokenizer.json` describes; raises what `JsonTokenizer` raises, and OSError."""
     return JsonTokenizer((folder / "tokenizer.json").read_text("utf-8"))

@@ -13,6 +13,7 @@ from typing import Any
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.sentencepiece import describe_gemma4, describe_sentencepiece
+from moa_shared.programs.garbage import collector_paused
 from moa_shared.programs.progress import Progress
 from moa_shared.tokenization.patterns import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
 from moa_shared.tokenization.token_bytes import BYTE_LEVEL, spell_bytes
@@ -39,6 +40,7 @@ _WHOLE_WORDS = _BEGIN_WITH_BOS  # a word that is a token is not made by merges
 _CONFIG = "tokenizer_config.json"
 
 
+@collector_paused()
 def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> None:
     """Write the tokenizer's files into `folder`.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.digest import canonical_json, recall, remember, remembered_hash
+from moa_shared.programs.garbage import collector_paused
 from moa_shared.text.json_text import parse_json
 
 _OTHER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
@@ -37,8 +38,9 @@ def hash_tokenizer(folder: Path, root: Path) -> str:
     if isinstance(known, str):
         return known
     try:
-        content = parse_json(path.read_text("utf-8"))
-        digest = hashlib.sha256(canonical_json(_meaning(content))).hexdigest()
+        with collector_paused():
+            content = parse_json(path.read_text("utf-8"))
+            digest = hashlib.sha256(canonical_json(_meaning(content))).hexdigest()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelSourceError(f"{path} cannot be read ({error}).", hint="Fetch the model again.") from error
     remember(root, key, {"meaning": digest})
