@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import mmap
 import resource
 import signal
@@ -61,7 +60,6 @@ def test_guards_end_with_their_mappings(tmp_path: Path) -> None:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         guard(mapping, "Error: it is gone.")
         del mapping
-    gc.collect()
     loaded = library()
     assert loaded is not None
     place = loaded.moa_guard(None, 0, b"")

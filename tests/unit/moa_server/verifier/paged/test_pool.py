@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
 from inline_snapshot import snapshot
@@ -63,7 +61,6 @@ def test_a_dropped_conversation_gives_its_pages_back() -> None:
     cache = PagedCache(pool)
     cache.reserve(2 * PAGE_ROWS)
     del cache
-    gc.collect()
     PagedCache(pool).reserve(2 * PAGE_ROWS)
 
 
