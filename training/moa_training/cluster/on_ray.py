@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import secrets
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import Any
 
 from moa_shared.errors import ConfigError, MoaError, UnavailableError
@@ -115,39 +115,38 @@ class RayRunner:
 
     def run(self, job: ClusterJob, parts: Sequence[ClusterPart], advance: Advance) -> Iterator[tuple[str, str]]:
         import ray
-        import ray.data
-        from ray.data import ActorPoolStrategy, DataContext
 
-        context = DataContext.get_current()
-        context.enable_progress_bars = False
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
         resources = ray.cluster_resources()
         gpus = resources.get("GPU", 0.0)
         room = int(min(resources.get("CPU", 1.0) // self._cpus, gpus or resources.get("CPU", 1.0)))
-        workers = max(1, min(self._workers or room, len(parts)))
-        rows = [{"name": part.name, "items": part.items, "size": part.size} for part in parts]
-        results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-            PartWorker,
-            fn_constructor_args=(job,),
-            compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
+        worker_class: Any = ray.remote(
             num_cpus=self._cpus,
             num_gpus=1 if gpus else 0,
-        )
+            max_restarts=-1,  # a lost worker starts again, and repeats its part
+            max_task_retries=-1,
+        )(PartWorker)
+        waiting = iter(parts)
+        working = {}
+        for part in islice(waiting, max(1, self._workers or room)):
+            worker = worker_class.remote(job)
+            working[worker.do.remote(part.items)] = worker, part
         try:
-            for batch in results.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
-                for name, size, result, error in zip(*(batch[key] for key in _KEYS), strict=True):
-                    if error:
-                        raise pickle.loads(error)
-                    advance(int(size))
-                    yield str(name), str(result)
+            while working:
+                (answer,), _ = ray.wait(list(working))
+                worker, part = working.pop(answer)
+                result, failed = ray.get(answer)
+                if failed is not None:
+                    raise failed
+                if (following := next(waiting, None)) is not None:
+                    working[worker.do.remote(following.items)] = worker, following
+                del worker  # one without a part ends, and leaves its room to one that is to start again
+                advance(part.size)
+                yield part.name, result
         except ray.exceptions.RayError as error:
             raise UnavailableError(
                 f"The Ray cluster gave up ({_first_line(error)}).",
                 hint="Start the same command again: it continues with the parts that are not finished.",
             ) from None
-
-
-_KEYS = ("name", "size", "result", "error")
 
 
 class PartWorker:
@@ -159,15 +158,14 @@ class PartWorker:
         self._job = job
         self._work: Work | None = None
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        result, failed = "", b""
+    def do(self, items: str) -> tuple[str, MoaError | None]:
+        """The result of a part, or why there is none."""
         try:
             if self._work is None:
                 self._work = self._job.start(SilentProgress())
-            result = self._work(str(row["items"]), lambda _: None)
+            return self._work(items, lambda _: None), None
         except MoaError as error:
-            failed = pickle.dumps(error)
-        return {"name": row["name"], "size": row["size"], "result": result, "error": failed}
+            return "", error
 
 
 def _require_listener(address: str) -> None:
