@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
+from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 
@@ -114,6 +114,8 @@ class RewriteJob:
     options: RewriteOptions
 
     def start(self, progress: Progress) -> Callable[[str, Advance], str]:
+        from moa_shared.models import load_target_model  # and with it all of transformers
+
         options, files = self.options, self.target.find(progress)
         if options.threads:
             torch.set_num_threads(options.threads)
