@@ -144,14 +144,14 @@ def fleet(operator: Fleet) -> Fleet:
     return operator
 
 
-def bring_up(operator: Fleet) -> None:
+def bring_up(operator: Fleet, *arguments: object) -> None:
     """Brings the fleet up where none is, or Ray has ended under it: at first, and after a test that failed there."""
     try:
         is_up = operator.head.is_alive
     except FileNotFoundError:
         is_up = False
     if not is_up:
-        code, _, err = operator.command(*operator.up())
+        code, _, err = operator.command(*operator.up(*arguments))
         assert code == 0, err
 
 

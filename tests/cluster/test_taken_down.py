@@ -1,4 +1,4 @@
-"""`cluster down`, also where Ray's head has ended; the last of these tests, as no fleet is left after it."""
+"""`cluster down`, also where Ray's head has ended; the last of these tests on one machine, as no fleet is left after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from moa_server.cluster.local_ray import LocalRay
 from moa_server.cluster.processes import name_of
 
-from tests.cluster.conftest import Fleet, unnumbered
+from tests.cluster.conftest import Fleet, bring_up, unnumbered
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 
@@ -26,12 +26,13 @@ def test_ray_ends_with_its_last_fleet_and_waits_for_nothing(fleet: Fleet) -> Non
     assert not head.processes()
 
 
-async def test_a_fleet_whose_head_was_killed_can_be_taken_down(fleet: Fleet) -> None:
-    head = fleet.head
+async def test_a_fleet_whose_head_was_killed_can_be_taken_down(operator: Fleet) -> None:
+    bring_up(operator, "--min-replicas", 1)
+    head = operator.head
     (store,) = (each for each in head.processes() if name_of(each) == "gcs_server")
     os.kill(store, signal.SIGSTOP)
     before = _loaded_ray()
-    waiting = asyncio.create_task(fleet.meanwhile("status"))
+    waiting = asyncio.create_task(operator.meanwhile("status"))
     await asyncio.to_thread(_await_a_question, head, before)
     for process in (store, head.process):  # the head would end it
         os.kill(process, signal.SIGKILL)
@@ -42,7 +43,7 @@ async def test_a_fleet_whose_head_was_killed_can_be_taken_down(fleet: Fleet) -> 
             "Error: Ray, which ran here in process N, has ended without a command. Bring the fleet up again: moa-server cluster up, with its options.\n",
         )
     )
-    code, _, err = await fleet.meanwhile("down")
+    code, _, err = await operator.meanwhile("down")
     assert (code, unnumbered(err)) == snapshot(
         (0, "Ray, which ran here in process N, had ended already, and all its fleets.\n")
     )
