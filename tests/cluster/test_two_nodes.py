@@ -1,4 +1,7 @@
-"""A fleet over two nodes of a Ray cluster, here two of this machine: one is lost under clients."""
+"""A fleet over two nodes of a Ray cluster, here two of this machine: one is lost under clients.
+
+It comes after the test that ends the Ray of the others, which would work all the while.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from moa_server.cluster import ray_head
-from moa_server.cluster.local_ray import POLL_SECONDS, PORTS, PRIORITY, STARTED, STORE_BYTES, free_port
+from moa_server.cluster.local_ray import POLL_SECONDS, PORTS, PRIORITY, STARTED, STORE_BYTES, WITHOUT, free_port
 from moa_server.cluster.processes import session_processes
 
 from tests.cluster.asking import texts
@@ -32,7 +35,7 @@ def node(fleet: Fleet, address: str, *arguments: str) -> Iterator[subprocess.Pop
     """A node of one core with this address, once it has joined."""
     command = [
         sys.executable, "-m", ray_head.__name__, "start", "--block", f"--node-ip-address={address}",
-        "--num-cpus=1", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats", *arguments,
+        "--num-cpus=1", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats", *WITHOUT, *arguments,
         *(f"--{name}-port={free_port()}" for name in PORTS),
     ]  # fmt: skip
     log = fleet.folder / f"{address}.log"
