@@ -1,4 +1,6 @@
-"""Compiles the C library: one shared library per variant, from the same source with other flags, and the probe.
+"""Compiles the C library: one shared library per variant, from the same sources with other flags, and the probe.
+
+What two variants have in common is compiled once, and linked into both libraries.
 
 Used by the installation (kernel_backend.py, setup.py), by `make kernels` (builds in place) and by tests. Needs the
 standard library only. What the compiler does not know is left out with a warning; no variant at all is no failure
@@ -50,6 +52,11 @@ FLAGS = {
     "amx": (*AVX512, "-mamx-tile", "-mamx-int8"),
     "neon": ("-march=armv8.2-a+dotprod",),
 }
+# What a variant has in common with another, by C file: products.c and amx.c alone hold what the others lack.
+SHARED = {
+    "amx": {"products.c": "avx512", "kernels.c": "avx512"},
+    "avxvnni": {"kernels.c": "avx2"},
+}
 # Position-independent code is all that Windows has, and compilers there warn of the flag.
 POSITION_INDEPENDENT = () if sys.platform == "win32" else ("-fPIC",)
 # The variable that names the variants to build, apart by commas. Where it is not set or empty: in place, for this
@@ -77,6 +84,14 @@ __attribute__((visibility("default"))) int trial(int value) { return value; }
 
 class BuildError(Exception):
     """The compiler refused; the text is its first complaint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A C file, compiled with the flags of a variant (or of the probe)."""
+
+    source: Path
+    variant: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,46 +141,65 @@ class Compiler:
             defines.append(f"-DMOA_VARIANT_{name.upper()}")
         return [*COMMON, *optimise, *self.flags[name], *defines]
 
-    def build(self, name: str, sources: Sequence[str], output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
-        """Compiles and links a shared library with the flags of a variant (or of the probe).
+    def compile(self, part: Part, folder: Path, optimise: Sequence[str] = OPTIMISED) -> Path:
+        """Compiles a part of libraries into a folder, and returns the object.
+
+        Raises:
+            BuildError: it does not compile.
+        """
+        output = folder / f"{part.source.stem}-{part.variant}.o"
+        flags = [*self.flags_of(part.variant, optimise), *POSITION_INDEPENDENT]
+        self.run([*flags, "-c", str(part.source), "-o", str(output)])
+        return output
+
+    def link(self, objects: Sequence[Path], output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
+        """Links objects to a shared library.
 
         The file appears whole or not at all, so programs that run keep the one they have loaded. The linker gets no
         flags of instructions: zig would compile its runtime anew for each set of them.
 
         Raises:
-            BuildError: it does not compile.
+            BuildError: they do not fit together.
         """
-        with tempfile.TemporaryDirectory(dir=output.parent) as created:
-            folder = Path(created)
-            self.run([*self.flags_of(name, optimise), *POSITION_INDEPENDENT, "-c", *sources], folder)
-            objects = sorted(path.name for path in folder.iterdir())
+        with tempfile.TemporaryDirectory(dir=output.parent) as folder:
             # Run there, because a library for macOS holds the path that it is written to.
-            self.run([*COMMON, *optimise, "-shared", *objects, "-o", output.name, "-lm"], folder)
-            (folder / output.name).replace(output)
+            self.run(
+                [*COMMON, *optimise, "-shared", *map(str, objects), "-o", output.name, "-lm"],
+                Path(folder),
+            )
+            Path(folder, output.name).replace(output)
 
     def accepts(self, name: str) -> bool:
         """Whether it makes a shared library with the flags of a variant (or of the probe)."""
-        with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder, "trial.c")
+        with tempfile.TemporaryDirectory() as created:
+            folder = Path(created)
+            source = folder / "trial.c"
             source.write_text(TRIAL)
             try:
-                self.build(name, [str(source)], source.with_suffix(".lib"))
+                self.link([self.compile(Part(source, name), folder)], folder / "trial.lib")
             except BuildError:
                 return False
         return True
 
 
-def sources_of(name: str) -> list[str]:
-    """The C files that a variant (or the probe) is built from."""
-    return [
-        str(variants.SOURCES / ("probe.c" if name == variants.PROBE else "kernels.c")),
-        str(variants.SOURCES / "source_hash.c"),
-    ]
+def parts_of(name: str) -> list[Part]:
+    """What the library of a variant (or of the probe) is linked from, what takes longest first."""
+    if name == variants.PROBE:
+        return [Part(variants.SOURCES / source, variants.PROBE) for source in ("probe.c", "source_hash.c")]
+    compiled_as = {"source_hash.c": variants.PROBE} | SHARED.get(name, {})
+    sources = ("products.c", "kernels.c", "amx.c", "source_hash.c")
+    return [Part(variants.SOURCES / source, compiled_as.get(source, name)) for source in sources]
 
 
 def compile_library(compiler: Compiler, name: str, output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
-    """Builds the library of a variant (or of the probe) from the C sources."""
-    compiler.build(name, sources_of(name), output, optimise)
+    """Builds the library of a variant (or of the probe) from the C sources.
+
+    Raises:
+        BuildError: it does not compile.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        objects = [compiler.compile(part, Path(folder), optimise) for part in parts_of(name)]
+        compiler.link(objects, output, optimise)
 
 
 def machine() -> str:
@@ -343,20 +377,25 @@ def build(folder: Path, target: Target | None = None) -> Built:
 def compile_all(compiler: Compiler, files: Mapping[str, Path]) -> Built:
     """Builds the named libraries side by side, each to its file; what cannot be built is left out with a warning."""
     errors: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        # All before the links, which wait for them.
+        objects = {
+            part: pool.submit(compiler.compile, part, Path(folder))
+            for part in dict.fromkeys(part for name in files for part in parts_of(name))
+        }
 
-    def attempt(name: str) -> bool:
-        if not compiler.accepts(name):
-            warn(f"{name} is left out: {shlex.join(compiler.command)} does not know its instructions")
-            return False
-        try:
-            compile_library(compiler, name, files[name])
-        except BuildError as error:
-            errors[name] = str(error)
-            warn(f"{name} is left out, because it does not compile: {error}")
-            return False
-        return True
+        def attempt(name: str) -> bool:
+            try:
+                compiler.link([objects[part].result() for part in parts_of(name)], files[name])
+            except BuildError as error:
+                if not compiler.accepts(name):
+                    warn(f"{name} is left out: {shlex.join(compiler.command)} does not know its instructions")
+                    return False
+                errors[name] = str(error)
+                warn(f"{name} is left out, because it does not compile: {error}")
+                return False
+            return True
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = [name for name, made in zip(files, pool.map(attempt, files), strict=True) if made]
     usable = tuple(name for name in done if name != variants.PROBE) if variants.PROBE in done else ()
     return Built(usable, errors)

@@ -1,6 +1,6 @@
 """The variants of the C library: their names, what each needs of a CPU, and how their files are called.
 
-One source, compiled once per variant with other flags; all variants compute the same bits. Shared by the build and
+One source, compiled with other flags; all variants compute the same bits. Shared by the build and
 by the loader, so it imports nothing but the standard library.
 """
 

@@ -38,6 +38,10 @@ static const format_t FORMATS[MOA_KINDS] = {
     [MOA_MXFP4] =   {32,    17,   4,  0,   0,     2,    0,  0,     0,     1},
 };
 
+#define EACH_KIND(DO)                                                                                               \
+    DO(MOA_Q4_0) DO(MOA_Q4_1) DO(MOA_Q5_0) DO(MOA_Q5_1) DO(MOA_Q8_0) DO(MOA_Q2_K) DO(MOA_Q3_K) DO(MOA_Q4_K)         \
+    DO(MOA_Q5_K) DO(MOA_Q6_K) DO(MOA_IQ4_NL) DO(MOA_IQ4_XS) DO(MOA_MXFP4)
+
 _Alignas(16) static const int8_t TABLES[3][16] = {
     [MOA_TABLE_IQ4] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
     [MOA_TABLE_MXFP4] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},

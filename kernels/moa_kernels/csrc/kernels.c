@@ -2,45 +2,20 @@
 #define _DEFAULT_SOURCE  // sigaction, strdup
 #include "kernels.h"
 
-#include <math.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "simd.h"
 #include "formats.h"
+#include "products.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-#if defined(MOA_VARIANT_AVX512) || defined(MOA_VARIANT_AMX)
-#include "simd_avx512.h"
-#include "simd_x86.h"
-#elif defined(MOA_VARIANT_AVX2) || defined(MOA_VARIANT_AVXVNNI)
-#include "simd_avx2.h"
-#include "simd_x86.h"
-#elif defined(MOA_VARIANT_NEON)
-#include "simd_neon.h"
-#else
-#error "Define one MOA_VARIANT_..."
-#endif
 static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) * 64); }
 
-#ifdef MOA_VARIANT_NEON
-#include "dots_neon.h"
-#else
-#include "dots_x86.h"
-#endif
 #include "parallel.h"
 #include "rows.h"
 #include "quantise.h"
 #include "pack.h"
 #include "linear.h"
 #include "attention.h"
-#include "peak.h"
 #include "guard.h"
 #include "experts.h"
 #include "phases.h"
@@ -163,7 +138,7 @@ int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, i
     return MOA_OK;
 }
 
-int64_t moa_peak(int64_t rounds) { return peak_products(rounds); }
+int64_t moa_peak(int64_t rounds) { return has_amx ? amx_peak(rounds) : product_peak(rounds); }
 
 void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y) {
     for (int row = 0; row < rows; row++)

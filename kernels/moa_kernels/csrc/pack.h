@@ -186,10 +186,6 @@ static int source_row(int output, int outputs, int heads) {
     return output - row + 2 * (row % (dim / 2)) + row / (dim / 2);
 }
 
-#define EACH_KIND(DO)                                                                                               \
-    DO(MOA_Q4_0) DO(MOA_Q4_1) DO(MOA_Q5_0) DO(MOA_Q5_1) DO(MOA_Q8_0) DO(MOA_Q2_K) DO(MOA_Q3_K) DO(MOA_Q4_K)         \
-    DO(MOA_Q5_K) DO(MOA_Q6_K) DO(MOA_IQ4_NL) DO(MOA_IQ4_XS) DO(MOA_MXFP4)
-
 static int pack_any_row(int kind, int inputs, const uint8_t *row, int lane, uint8_t *tile) {
 #define PACK(each) \
     case each: return pack_row(each, inputs, row, lane, tile);

@@ -5,12 +5,8 @@
 typedef __m512 vec;
 #define ROWS_MOST 8      // rows of a product at once
 // Rows that a product computes at least, dropping what it makes of those that are not there. A row by itself asks for
-// weights so fast that memory delivers up to a sixth more slowly than to two (docs/engine.md). Not measured with AMX.
-#ifdef MOA_VARIANT_AMX
-#define ROWS_LEAST 1
-#else
+// weights so fast that memory delivers up to a sixth more slowly than to two (docs/engine.md).
 #define ROWS_LEAST 2
-#endif
 #define QUERIES_MOST 6   // queries of attention at once
 #define VALUES_WIDE 4    // vectors of a value row at once
 

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import kernel_build
@@ -156,6 +157,28 @@ def test_a_source_that_does_not_compile_is_an_error_that_spares_the_installation
     assert "what is " in built.errors["avx2"]
     assert files(tmp_path / "lib") == set()
     assert "avx2 is left out, because it does not compile: what is " in capsys.readouterr().err
+
+
+def test_what_variants_have_in_common_is_compiled_once(
+    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_compiler(commands / "cc")
+    monkeypatch.setenv("MOA_BUILD_KERNELS", "amx,avx512,avxvnni,avx2")
+    calls: list[Sequence[str]] = []
+    run = kernel_build.Compiler.run
+
+    def record(self: kernel_build.Compiler, arguments: Sequence[str], folder: Path | None = None) -> str:
+        calls.append(arguments)
+        return run(self, arguments, folder)
+
+    monkeypatch.setattr(kernel_build.Compiler, "run", record)
+    assert kernel_build.build(tmp_path / "lib").variants == X86
+    made = Counter(Path(call[call.index("-c") + 1]).name for call in calls if "-c" in call)
+    del made["trial.c"]
+    assert made == {"products.c": 3, "kernels.c": 2, "amx.c": 4, "probe.c": 1, "source_hash.c": 1}
+    linked = {Path(call[-2]).stem: [Path(word).name for word in call if word.endswith(".o")] for call in calls}
+    assert linked["amx"] == ["products-avx512.o", "kernels-avx512.o", "amx-amx.o", "source_hash-probe.o"]
+    assert linked["avxvnni"] == ["products-avxvnni.o", "kernels-avx2.o", "amx-avxvnni.o", "source_hash-probe.o"]
 
 
 def test_every_variant_has_flags_for_every_compiler() -> None:

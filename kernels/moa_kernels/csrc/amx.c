@@ -1,8 +1,14 @@
 // Products of several rows by AMX: a tile register holds up to 16 rows of activations, or 16 outputs of a group of
 // weights.
 //
-// The integer sums are those of the vector instructions, and so are the float operations on them: the same bits.
-#pragma once
+// The integer sums are those of the vector instructions, and so are the float operations on them: the same bits. Linked
+// into every library, because kernels.c is the same with AMX and without.
+#include "products.h"
+
+#ifdef MOA_VARIANT_AMX
+#include "groups.h"
+
+const int has_amx = 1;
 
 #define AMX_ROWS 16        // the most at once; fewer in multiples of 4
 #define AMX_LEAST_ROWS 9   // below, VNNI is as fast
@@ -107,3 +113,75 @@ INLINE void amx_block(int kind, int rows, const amx_block_t *b, pvec *outputs) {
         }
     }
 }
+
+INLINE void amx_product(const product_t *p, int kind, int block_rows, const tile_range_t *range, int tile) {
+    const moa_linear_t *l = p->linear;
+    const int groups = l->inputs / MOA_GROUP, at = range->offset + tile * MOA_LANES;
+    _Alignas(64) uint8_t unpacked[kind == MOA_Q8_0 ? 1 : groups][512];  // once for all rows
+    const uint8_t *weights = range->part->tiles + (size_t)tile * tile_bytes(kind, l->inputs);
+    for (int row = 0; row < p->rows; row += block_rows) {
+        amx_block_t b = {weights, unpacked[0], p->codes, groups, row};
+        pvec sums[AMX_ROWS], stored[AMX_ROWS];
+        int rows = p->rows - row < block_rows ? p->rows - row : block_rows;
+        amx_block(kind, block_rows, &b, sums);
+        UNROLL for (int r = 0; r < block_rows; r++) stored[r] = sums[r];  // which stay in registers until here
+        store_rows(rows, stored, l->bias ? l->bias + at : NULL, range->part->outputs - tile * MOA_LANES,
+                   p->y + (size_t)row * l->outputs + at, l->outputs);
+    }
+}
+
+static int amx_block_rows(int rows) {  // even blocks, 20 rows are twice 12: of AMX_LEAST_ROWS and more always 12 or 16
+    int blocks = (rows + AMX_ROWS - 1) / AMX_ROWS;
+    return ((rows + blocks - 1) / blocks + 3) / 4 * 4;
+}
+
+#define AMX_BLOCKS(kind, rows)                                                                          \
+    case rows:                                                                                          \
+        for (int tile = range->first; tile < range->stop; tile++) amx_product(p, kind, rows, range, tile); \
+        break;
+#define DEFINE_AMX_TILES(kind)                                                              \
+    static void amx_tiles_##kind(const product_t *p, const tile_range_t *range) {           \
+        int block_rows = amx_block_rows(p->rows);                                           \
+        begin_amx(block_rows);                                                              \
+        switch (block_rows) { AMX_BLOCKS(kind, 12) AMX_BLOCKS(kind, 16) }                   \
+        end_amx();                                                                          \
+    }
+AMX_KINDS(DEFINE_AMX_TILES)
+
+int amx_tiles(const product_t *p, const tile_range_t *range) {
+#define AMX_TILES_OF(kind)          \
+    case kind:                      \
+        amx_tiles_##kind(p, range); \
+        return 1;
+    if (p->rows >= AMX_LEAST_ROWS) switch (range->part->kind) { AMX_KINDS(AMX_TILES_OF) }
+    return 0;
+}
+
+// Two tile registers of activations by two of weights, into four of sums.
+int64_t amx_peak(int64_t rounds) {
+    _Alignas(64) static const int8_t codes[1024];
+    tile_config_t config = {.palette = 1};
+    for (int i = 0; i < 8; i++) config.rows[i] = 16, config.row_bytes[i] = 64;
+    configure_tiles(&config);
+    _tile_loadd(0, codes, 64);
+    _tile_loadd(1, codes, 64);
+    _tile_loadd(2, codes, 64);
+    _tile_loadd(3, codes, 64);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (int64_t i = 0; i < rounds; i++) {
+        _tile_dpbssd(4, 0, 2);
+        _tile_dpbssd(5, 0, 3);
+        _tile_dpbssd(6, 1, 2);
+        _tile_dpbssd(7, 1, 3);
+    }
+    _tile_release();
+    return rounds * 4 * 16 * 16 * 64;
+}
+#else
+const int has_amx = 0;
+int amx_tiles(const product_t *p, const tile_range_t *range) { return (void)p, (void)range, 0; }
+int64_t amx_peak(int64_t rounds) { return (void)rounds, 0; }
+#endif
