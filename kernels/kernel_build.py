@@ -261,7 +261,9 @@ def zig_compiler(target: str | None = None) -> Compiler:
     cache = tempfile.mkdtemp(prefix="moa-zig-")
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
     # Without -g0 it adds debug information, four times the size of the code.
-    flags = ("-fno-sanitize=undefined", "-g0")
+    flags = ["-fno-sanitize=undefined", "-g0"]
+    if target:  # the kernels need none of the runtime that it would compile; else the link fails
+        flags += ["-rtlib=none", "-Wl,-z,defs"]
     command = (sys.executable, "-m", "ziglang", "cc", "-target", target or zig_target(), *flags)
     return Compiler(command, {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}, ZIG_FLAGS)
 
