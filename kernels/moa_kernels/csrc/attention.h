@@ -150,8 +150,8 @@ static float soften(const block_t *b, int q) {
     return v_sum(sum) + sink[0];
 }
 
-// `wide` vectors of the outputs from dimension `at` on.
-INLINE void mix_values(int queries, int wide, int kv, const block_t *b, int common, const float *sums, int at) {
+// `wide` vectors of the outputs from dimension `at` on: what all queries see.
+INLINE void mix_values(int queries, int wide, int kv, const block_t *b, int common, int at) {
     vec mixed[QUERIES_MOST][VALUES_WIDE];
     UNROLL for (int q = 0; q < queries; q++)
         UNROLL for (int w = 0; w < wide; w++) mixed[q][w] = v_set(0.f);
@@ -165,19 +165,37 @@ INLINE void mix_values(int queries, int wide, int kv, const block_t *b, int comm
             UNROLL for (int w = 0; w < wide; w++) mixed[q][w] = v_fma(values[w], weight, mixed[q][w]);
         }
     }
-    UNROLL for (int q = 0; q < queries; q++) {
-        int next = common > b->first[q] ? common : b->first[q];
-        for (int j = next; j < b->seen[q] + b->tail_count[q]; j++) {
-            int slot = j < b->seen[q] ? j : b->tail[q][j - b->seen[q]];
-            void *page = page_of(b, slot);
-            vec weight = v_set(value_weight(kv, b, page, slot, b->scores[(size_t)q * b->stride + j]));
-            UNROLL for (int w = 0; w < wide; w++)
-                mixed[q][w] = v_fma(load_kv(kv, page, value_index(b->head_dim, slot) + at + (size_t)w * MOA_LANES),
-                                    weight, mixed[q][w]);
-        }
+    UNROLL for (int q = 0; q < queries; q++)
+        UNROLL for (int w = 0; w < wide; w++) v_store(b->output[q] + at + w * MOA_LANES, mixed[q][w]);
+}
+
+// Adds what this query of a block sees and another one does not, and divides by the sum of the weights.
+INLINE void add_rest(int wide, int kv, const block_t *b, int q, int common, float sum, int at) {
+    float *output = b->output[q] + at;
+    vec mixed[VALUES_WIDE];
+    UNROLL for (int w = 0; w < wide; w++) mixed[w] = v_load(output + w * MOA_LANES);
+    for (int j = common > b->first[q] ? common : b->first[q]; j < b->seen[q] + b->tail_count[q]; j++) {
+        int slot = j < b->seen[q] ? j : b->tail[q][j - b->seen[q]];
+        void *page = page_of(b, slot);
+        vec weight = v_set(value_weight(kv, b, page, slot, b->scores[(size_t)q * b->stride + j]));
         UNROLL for (int w = 0; w < wide; w++)
-            v_store(b->output[q] + at + w * MOA_LANES, v_mul(mixed[q][w], v_set(1.f / sums[q])));
+            mixed[w] = v_fma(load_kv(kv, page, value_index(b->head_dim, slot) + at + (size_t)w * MOA_LANES), weight,
+                             mixed[w]);
     }
+    UNROLL for (int w = 0; w < wide; w++) v_store(output + w * MOA_LANES, v_mul(mixed[w], v_set(1.f / sum)));
+}
+
+// Not inlined: a block of six queries would hold it twelve times.
+static __attribute__((noinline)) void finish_query(int kv, const block_t *b, int q, int common, float sum) {
+#define EACH_WIDTH(kv)                                                                     \
+    case kv:                                                                               \
+        for (; at + VALUES_WIDE * MOA_LANES <= b->head_dim; at += VALUES_WIDE * MOA_LANES) \
+            add_rest(VALUES_WIDE, kv, b, q, common, sum, at);                              \
+        for (; at < b->head_dim; at += MOA_LANES) add_rest(1, kv, b, q, common, sum, at);  \
+        break;
+    int at = 0;
+    switch (kv) { EACH_WIDTH(MOA_KV_FLOAT32) EACH_WIDTH(MOA_KV_FLOAT16) EACH_WIDTH(MOA_KV_INT8) }
+#undef EACH_WIDTH
 }
 
 INLINE void attend_block(int queries, int kv, const block_t *b) {
@@ -193,8 +211,9 @@ INLINE void attend_block(int queries, int kv, const block_t *b) {
     for (int q = 0; q < queries; q++) sums[q] = soften(b, q);
     int at = 0;
     for (; at + VALUES_WIDE * MOA_LANES <= b->head_dim; at += VALUES_WIDE * MOA_LANES)
-        mix_values(queries, VALUES_WIDE, kv, b, common, sums, at);
-    for (; at < b->head_dim; at += MOA_LANES) mix_values(queries, 1, kv, b, common, sums, at);
+        mix_values(queries, VALUES_WIDE, kv, b, common, at);
+    for (; at < b->head_dim; at += MOA_LANES) mix_values(queries, 1, kv, b, common, at);
+    for (int q = 0; q < queries; q++) finish_query(kv, b, q, common, sums[q]);
 }
 
 #define EACH_PRECISION(queries)                                                  \
