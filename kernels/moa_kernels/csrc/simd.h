@@ -6,7 +6,9 @@
 
 #include "kernels.h"
 
+#ifndef INLINE  // as the sanitizers have it
 #define INLINE static inline __attribute__((always_inline))
+#endif
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else

@@ -14,7 +14,7 @@ ROOT = SOURCES.parents[1]
 @pytest.mark.long
 @pytest.mark.timeout(400)  # compiling, on a busy machine
 def test_sanitizers_find_nothing_in_the_plainest_variant() -> None:
-    """All that the CPU runs: `make sanitize`; one alone takes a quarter of a minute to compile."""
+    """All that the CPU runs: `make sanitize`."""
     names = [variant.name for variant in variants_of(platform.machine())][-1:]
     if not names:
         pytest.skip(f"there are no kernels for {platform.machine()} processors")
