@@ -22,8 +22,9 @@ import pytest
 import structlog
 from _pytest.mark.expression import Expression
 from hypothesis import settings
+from moa_shared.programs.garbage import collector_paused
 
-from tests.support.forking import fork_workers
+from tests.support.forked_workers import fork_workers
 from tests.support.scheduling import GroupScheduling, give_way, rank
 from tests.support.skipping import cannot_run
 
@@ -103,12 +104,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is imported stays: to look through it for garbage again and again takes an eighth of the tests' time."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
+    with collector_paused():
+        try:
+            return (yield)
+        finally:
+            gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks

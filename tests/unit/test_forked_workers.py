@@ -1,4 +1,4 @@
-"""Workers that are forked (tests/support/forking.py) run what was imported before, and say what cannot be imported."""
+"""Workers that are forked (tests/support/forked_workers.py) run what was imported before, and say what cannot be imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.programs import CHECKOUT
 CONFTEST = """
 import sys
 sys.path.append({checkout!r})
-from tests.support.forking import fork_workers
+from tests.support.forked_workers import fork_workers
 def pytest_xdist_setupnodes(config, specs):
     fork_workers(config, specs)
 """
