@@ -163,10 +163,7 @@ class Compiler:
         """
         with tempfile.TemporaryDirectory(dir=output.parent) as folder:
             # Run there, because a library for macOS holds the path that it is written to.
-            self.run(
-                [*COMMON, *optimise, "-shared", *map(str, objects), "-o", output.name, "-lm"],
-                Path(folder),
-            )
+            self.run([*COMMON, *optimise, "-shared", *map(str, objects), "-o", output.name, "-lm"], Path(folder))
             Path(folder, output.name).replace(output)
 
     def accepts(self, name: str) -> bool:

@@ -1,7 +1,7 @@
 """The variants of the C library: their names, what each needs of a CPU, and how their files are called.
 
-One source, compiled with other flags; all variants compute the same bits. Shared by the build and
-by the loader, so it imports nothing but the standard library.
+One source, compiled with the flags of each; all compute the same bits. Shared by the build and by the loader, so it
+imports nothing but the standard library.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ static void product_task(void *context, int task, int worker) {
     }
     range.first = task * p->tiles_a_task, range.stop = range.first + p->tiles_a_task;
     if (range.stop > tiles_of(range.part)) range.stop = tiles_of(range.part);
-    if (!has_amx || !amx_tiles(p, &range)) product_tiles(p, &range);
+    if (!amx_tiles(p, &range)) product_tiles(p, &range);
 }
 
 // y = linear(x), given the rows' codes (quantised layers) or the rows (float32). Rows go in batches whose codes stay in

@@ -35,9 +35,9 @@ INLINE void quantised_parts(int kind, int rows, int inputs, const uint8_t *tile,
                 prefetch_far(ahead + PREFETCH_FAR, bytes_a_group(kind));
                 prefetch(ahead + PREFETCH_NEAR, bytes_a_group(kind));
             } else prefetch(ahead + PREFETCH, bytes_a_group(kind));
-            const int8_t *inputs = a->codes + (size_t)row * MOA_GROUP;
-            __asm__("" : "+r"(inputs));  // or gcc may keep an address for each four inputs, on the stack
-            dot_group(kind, rows, planes, subs, inputs, a->totals + 2 * row, dots);
+            const int8_t *codes = a->codes + (size_t)row * MOA_GROUP;
+            __asm__("" : "+r"(codes));  // or gcc may keep an address for each four inputs, on the stack
+            dot_group(kind, rows, planes, subs, codes, a->totals + 2 * row, dots);
             UNROLL for (int p = 0; p < PARTS; p++, subs += PART_LANES) {
                 factors_t f = group_factors(kind, of_unit[p], subs);
                 UNROLL for (int r = 0; r < rows; r++)
