@@ -12,6 +12,7 @@ from typing import Any
 from moa_server.observing.metrics import Metrics
 from moa_server.observing.observing import Observing
 from moa_server.running.running_server import RunningServer
+from moa_server.service.host import Host
 from moa_server.verifier import Target
 
 from tests.net.server_peer import make_host, serving
@@ -21,7 +22,13 @@ from tests.net.server_peer import make_host, serving
 async def observed(target: Target, **settings: Any) -> AsyncIterator[tuple[RunningServer, Observing]]:
     """The server, and what operators see of it."""
     metrics = Metrics()
-    host = make_host(target, observer=metrics, **settings)
+    async with observed_host(make_host(target, observer=metrics, **settings), metrics) as both:
+        yield both
+
+
+@asynccontextmanager
+async def observed_host(host: Host, metrics: Metrics) -> AsyncIterator[tuple[RunningServer, Observing]]:
+    """The same with any host, which tells `metrics` what happens."""
     observing = Observing(metrics, "127.0.0.1", 0, host.services.settings.hang_seconds)
     try:
         async with serving(host) as running:

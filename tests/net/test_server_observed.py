@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
+import structlog
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
+from moa.v1.moa_pb2_grpc import MoaStub
+from moa_server.access.api_key import KeyEntry, hash_of, new_key
+from moa_server.access.caller import CallerLimits, Right
+from moa_server.access.key_file import changing
+from moa_server.engine.observer import AnswerStep
+from moa_server.loading import load_host
+from moa_server.observing.metrics import Metrics
+from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
+from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
+from moa_shared.protocol.protobuf_messages import settings_to_proto
+from moa_shared.tracing.spans import use_tracer
+from moa_shared.tracing.telemetry import TelemetryTracer
+from opentelemetry.sdk.trace import TracerProvider
 
-from tests.net.observed import observed, page, values
-from tests.net.server_peer import Peer, channel_to, generate, plain_text, until
+from tests.net.fetch_source import make_source
+from tests.net.observed import observed, observed_host, page, values
+from tests.net.server_peer import Peer, channel_to, generate, make_host, plain_text, until
 
 PROMPT = [5, 17, 3, 80, 41]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
@@ -24,6 +42,62 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 async def status(channel: grpc.aio.Channel, name: str) -> int:
     answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name))
     return int(answer.status)
+
+
+async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: Path) -> None:
+    source, metrics, key = make_source(tmp_path), Metrics(), new_key()
+    with changing(tmp_path / "keys.toml") as book:
+        book[0] = book[0].with_entry(
+            KeyEntry("ada", hash_of(key), frozenset(Right), CallerLimits(4, 1 << 24, 100_000, 1000))
+        )
+    settings = ServerSettings(
+        model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=tmp_path,
+        keys_file=tmp_path / "keys.toml", requests_per_minute=1000, tokens_per_minute=100_000, share_prefixes="all",
+        reflection=True, metrics_port=0, tracing="otlp",
+    )  # fmt: skip
+    host = load_host(settings, SilentProgress(), observer=metrics)
+    hello = pb.Open(protocol_version=PROTOCOL_VERSION, identity=host.services.served.identity, codecs=[pb.CODEC_INT8])
+    asks: dict[str, list[Message]] = {
+        "Describe": [pb.DescribeRequest()],
+        "Generate": [pb.GenerateRequest(tokens=PROMPT, sampling=settings_to_proto(AnswerSettings(max_tokens=4)))],
+        "Embed": [pb.EmbedRequest(tokens=PROMPT)],
+        "FetchDrafter": [pb.FetchDrafterRequest()],
+        "Converse": [pb.ClientFrame(open=hello), pb.ClientFrame(bye=pb.Bye())],
+    }
+    before = use_tracer(TelemetryTracer(TracerProvider(shutdown_on_exit=False)))
+    try:
+        async with observed_host(host, metrics) as (running, observing), channel_to(running) as channel:
+            for method in pb.DESCRIPTOR.services_by_name["Moa"].methods:
+                ask = asks[method.name]
+                call: Any = getattr(MoaStub(channel), method.name)(
+                    iter(ask) if method.client_streaming else ask[0], metadata=[("authorization", f"Bearer {key}")]
+                )
+                answers = [each async for each in call] if method.server_streaming else [await call]
+                assert answers, method.name
+            found = await values(observing)
+    finally:
+        use_tracer(before)
+    assert {found[f'moa_calls_total{{method="{name}"}}'] for name in asks} == {1}
+    assert not any(value for name, value in found.items() if name.startswith("moa_refusals_total"))
+
+
+async def test_a_defect_of_observing_costs_no_call(target: Target) -> None:
+    class Defective(Metrics):
+        def on_call(self, method: str) -> None:
+            raise KeyError(method)
+
+        def on_step(self, step: AnswerStep) -> None:
+            raise ValueError
+
+    metrics = Defective()
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            observed_host(make_host(target, observer=metrics), metrics) as (running, _),
+            channel_to(running) as channel,
+        ):
+            answers = [await generate(channel, PROMPT, GREEDY) for _ in range(2)]
+    assert answers == [plain_text(target, PROMPT, GREEDY)] * 2
+    assert [each["seen"] for each in logs if each["event"] == "observing failed"] == ["on_call", "on_step"]
 
 
 async def test_an_answer_is_counted(target: Target) -> None:

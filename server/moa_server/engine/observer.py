@@ -5,13 +5,17 @@ Called on the event loop. Invariants: an observer never waits and never raises; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 
+import structlog
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_server.engine.planning.schedule import Rows
+
+log = structlog.get_logger()
 
 
 class Resume(StrEnum):
@@ -54,7 +58,12 @@ class AnswerStep:
 
 
 class Observer:
-    """A no-op observer; subclasses override events."""
+    """A no-op observer; subclasses override events. What an override raises is logged and goes no further."""
+
+    def __init_subclass__(cls) -> None:
+        for name in vars(Observer).keys() & vars(cls).keys():
+            if name.startswith("on_"):
+                setattr(cls, name, _harmless(vars(cls)[name]))
 
     def on_planned(self, waits: Sequence[float]) -> None:
         """A forward begins, for sessions that have waited so many seconds."""
@@ -85,3 +94,20 @@ class Observer:
 
     def on_received(self, kind: FrameBytes, count: int) -> None:
         """So many bytes of frames were read."""
+
+
+def _harmless(event: Callable[..., None]) -> Callable[..., None]:
+    """An event whose defects cost no call and no answer; the first one is logged, for it may come with each forward."""
+    has_told = False
+
+    @wraps(event)
+    def run(*args: object) -> None:
+        nonlocal has_told
+        try:
+            event(*args)
+        except Exception:
+            if not has_told:
+                has_told = True
+                log.exception("observing failed", seen=event.__name__)
+
+    return run

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
+from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import (
     AuthenticationError,
     ConfigError,
@@ -34,7 +35,7 @@ WAIT_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 DEVICE, SERVER = "device", "server"
-METHODS = ("Converse", "Generate", "Describe", "FetchDrafter")
+METHODS = tuple(pb.DESCRIPTOR.services_by_name["Moa"].methods_by_name)
 FINISHES = tuple(finish for finish in Finish if finish is not Finish.UNFINISHED)
 REFUSALS = (AuthenticationError, ForbiddenError, RateLimitError, OverloadedError, UnavailableError, ProtocolError)
 CODES = tuple(error.code for error in (*REFUSALS, MismatchError, ContextLengthError, ConfigError, InternalError))
