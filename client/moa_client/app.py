@@ -7,7 +7,7 @@ no server has verified is an error unless the user asked for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -45,6 +45,7 @@ async def run(
     *,
     identifier: str | None = None,
     files: Sequence[Path] = (),
+    named: Collection[str] = (),
     may_start: bool = False,
 ) -> None:
     """Gives one answer (to standard input if it is not a terminal, and `prompt`) or opens a chat.
@@ -53,6 +54,7 @@ async def run(
         line: reports progress until the program is ready.
         identifier: of the conversation to continue; None: a new one.
         files: that go with the first question.
+        named: the settings that were given; the others are the daemon's.
         may_start: start the daemon for a chat if none runs.
 
     Raises:
@@ -62,7 +64,7 @@ async def run(
         with interruptible_work():
             texts = [read_text_file(path) for path in files]
             question = read_question(prompt, sys.stdin, remark)
-        await _run(settings, question, line, identifier, texts, may_start=may_start)
+        await _run(settings, question, line, identifier, texts, named=named, may_start=may_start)
     except MoaError as error:
         line.clear()
         if settings.json_events:
@@ -77,13 +79,15 @@ async def _run(
     identifier: str | None,
     files: Sequence[TextFile],
     *,
+    named: Collection[str],
     may_start: bool,
 ) -> None:
     single = question is not None
     async with AsyncExitStack() as stack:
         open_it = None
         if settings.daemon:
-            open_it = await attach(settings, line, remark, single=single, may_start=may_start and not single)
+            may_start = may_start and not single
+            open_it = await attach(settings, line, remark, named=named, single=single, may_start=may_start)
         if open_it is None:
             from moa_client.in_process import begin
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from moa_shared.programs.start_line import StartLine
 
@@ -18,13 +18,20 @@ from moa_client.surface.open_conversation import OpenConversation
 
 
 async def attach(
-    settings: ClientSettings, line: StartLine, remark: Callable[[str], None], *, single: bool, may_start: bool
+    settings: ClientSettings,
+    line: StartLine,
+    remark: Callable[[str], None],
+    *,
+    named: Collection[str],
+    single: bool,
+    may_start: bool,
 ) -> Opener | None:
     """What opens conversations of the daemon; None: there is none that this chat can use.
 
     Args:
         line: reports progress.
         remark: takes what the user should know.
+        named: the settings that were given; the others are the daemon's.
         single: one answer only, which is not kept.
         may_start: start a daemon if none runs.
 
@@ -38,9 +45,10 @@ async def attach(
             return None
         line.show("Starting the daemon ...")
         status = await start_daemon(paths, [])
-    if others := differences(
-        shared_settings(at_addresses(settings, find_servers(settings, read_book()))), status["settings"]
-    ):
+    if status.get("follows_list"):  # a daemon of an older version does not say
+        named = {*named, "server"}  # another one may be in use since it was started
+    addressed = at_addresses(settings, find_servers(settings, read_book()))
+    if others := differences(shared_settings(addressed), status["settings"], named):
         line.clear()
         if not single:
             what = "a setting" if len(others) == 1 else "settings"

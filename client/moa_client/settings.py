@@ -158,9 +158,9 @@ class ClientSettings(SettingsBase):
         LEAST_CHANCE, "In auto, how likely all text since the server was lost must be right.", "CHANCE", ge=0, le=1
     )
     alone_tokens: int = setting(256, "The most tokens written after the server was lost.", "TOKENS", ge=0, lt=1 << 31)
-    # a tunnel, a lift, a change of the network
+    # a tunnel, a lift, a change of the network: most are over in 10 s
     alone_seconds: float = setting(
-        10.0, "How long the server must have been lost before an answer ends without it.", "SECONDS", ge=0
+        30.0, "How long the server must have been lost before an answer ends without it.", "SECONDS", ge=0
     )
     # packed by default: docs/adr/0014-gguf-as-it-is.md
     parts: Literal["packed", "bf16"] = setting(
@@ -290,9 +290,9 @@ class ClientSettings(SettingsBase):
     silence_seconds: float = setting(
         60.0, "An answer without progress for this long continues standalone.", "SECONDS", gt=0
     )
-    # a server restarts from its cache in five
+    # as long as `alone_seconds`, for the same reason; a server restarts from its cache in five
     settle_seconds: float = setting(
-        10.0,
+        30.0,
         "How long a single answer, or a program's request, waits for a lost server to verify it; 0: not at all.",
         "SECONDS",
         ge=0,

@@ -215,9 +215,18 @@ def test_many_chats_share_it(home: Home, served: Served) -> None:
         assert out == words(alone(served, [4, 10 + number, 2, 5], max_tokens=30)) + "\n"
 
 
-def test_other_settings_than_its_own_make_a_chat_run_alone(home: Home) -> None:
-    home.run("daemon", "start")
-    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6", "--codec", "bf16"], home.environment)
+def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_makes_it_run_alone(
+    home: Home, served: Served
+) -> None:
+    home.run("daemon", "start", "--companion", str(served.model), "--codec", "int8")
+    chat = Terminal([*CLIENT, "chat"], home.environment)
+    try:
+        assert "without it" not in chat.wait_for("Talking to tiny")
+        assert (home.status()["conversations"], home.status()["companion"]) == (1, "tiny")
+        assert ", companion tiny, level " in home.run("daemon", "status")[1]
+    finally:
+        chat.close()
+    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6", "--codec", "int4"], home.environment)  # the default, named
     try:
         chat.wait_for(r"\(The daemon runs with a setting other than this chat's: codec. The chat runs without it.\)")
         chat.wait_for("Talking to tiny")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 from moa_shared.programs.command_line import settings_options, text
-from moa_shared.programs.config import load_settings
+from moa_shared.programs.config import load_settings_and_origins
 from moa_shared.programs.start_line import StartLine
 
 from moa_client.daemon.shared_settings import OF_ENDPOINT, OF_SURFACES
@@ -44,14 +44,15 @@ def chat(
     MOA_CLIENT_<OPTION> in the environment, or in the [client] table of a TOML file; options come first, then the
     environment, then the file. `moa-client config` shows what is in force.
     """
-    settings = load_settings(ClientSettings, SECTION, flags, config_file)
+    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
     line = StartLine()
     line.show("Starting ...")
     from moa_client.commands.actions import chat as actions
 
     may_start = config_file is None and not _given_of_daemon(flags)
     name = conversation or ("last" if go_on else None)
-    actions.chat(settings, prompt, line, name, files=files, may_start=may_start)
+    named = {each for each, origin in origins.items() if origin.source != "default"}
+    actions.chat(settings, prompt, line, name, files=files, named=named, may_start=may_start)
 
 
 def _given_of_daemon(flags: Mapping[str, Any]) -> bool:

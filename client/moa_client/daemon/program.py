@@ -68,8 +68,14 @@ async def run_daemon(
         async def control(message: Fields) -> Fields:
             match message.get("do"):
                 case "status":
-                    own = {"pid": os.getpid(), "options": list(options), "settings": shared_settings(addressed)}
-                    return {"event": "status", **hub.status(), **own}
+                    return {
+                        "event": "status",
+                        **hub.status(),
+                        "pid": os.getpid(),
+                        "options": list(options),
+                        "settings": shared_settings(addressed),
+                        "follows_list": not settings.server,  # its servers are those in use when it was started
+                    }
                 case "offline" | "online" as wish:
                     hub.set_offline(wish == "offline")
                     return {"event": "done"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from moa_client.conversation.answer_options import OPTION_NAMES
@@ -38,6 +38,6 @@ def shared_settings(settings: ClientSettings) -> dict[str, Any]:
     return {name: value for name, value in settings.json_values().items() if name not in OF_SURFACES + OF_ENDPOINT}
 
 
-def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """The names of settings that differ; a chat that names no tools takes those of its daemon."""
-    return [name for name in mine if mine[name] != theirs.get(name) and (name != "mcp" or mine[name] is not None)]
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], named: Collection[str]) -> list[str]:
+    """The names of settings that differ, of those that a chat names: the others are the daemon's."""
+    return [name for name in mine if name in named and mine[name] != theirs.get(name)]

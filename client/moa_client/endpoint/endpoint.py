@@ -46,7 +46,7 @@ class EndpointSettings:
         keep_alive_seconds: after which a stream that has nothing to say says so.
     """
 
-    settle_seconds: float = 10.0
+    settle_seconds: float = 30.0
     unverified: Literal["end", "fail"] = "fail"
     max_requests: int = 8
     most_waiting: int = MOST_WAITING

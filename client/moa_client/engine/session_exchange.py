@@ -361,6 +361,8 @@ class SessionExchange:
             if front is not None:  # a question was on its way when the server took the stream for idle
                 self.connection.start()
             return NOTHING
+        if not lost.broke:
+            self.availability.outages.on_failed(now_ms())
         if isinstance(error, RateLimitError) and lost.wait_seconds and front is not None:
             return self.availability.on_told_to_wait(now_ms(), error, 1e3 * lost.wait_seconds)
         if lost.retrying or front is None:

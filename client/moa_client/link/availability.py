@@ -222,6 +222,7 @@ class Availability:
                 is no such answer.
             has_other: another server may continue in place of one that makes no progress.
         """
+        self.outages.is_trying = is_trying
         reaction = self._follow_timers(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
         stalled = is_up and not self.wants_offline and self.monitor.is_stuck(now)
         if self._must_reopen or (stalled and has_other) or self._is_long_silent(now, is_up=is_up):
@@ -271,7 +272,8 @@ class Availability:
             monitor = self.monitor.wake_ms(can_beat=is_up)
             if monitor is not None:
                 times.append(monitor + (0.0 if self.is_served else SILENT_STREAM_MS))
-        if self._waiting_since is not None and patience_ms is not None and not self.is_served:
+        may_give_up = not self.is_served and not self.outages.is_trying  # else an attempt to connect will tell
+        if self._waiting_since is not None and may_give_up and patience_ms is not None:
             times.append(max(self._waiting_since, self._told_until) + patience_ms)
         if self.mode in (Mode.STALLED, Mode.OFFLINE) and (ends := self.outages.next_long_ms) is not None:
             times.append(ends)
@@ -308,7 +310,7 @@ class Availability:
         if self.wants_offline:
             without = "Without a server this device cannot answer."
             return _giving_up(self.error or UnavailableError(without, hint="/online connects again."))
-        if stalled or now >= max(self._waiting_since, self._told_until) + patience_ms:
+        if stalled or self.outages.known_ms(now) >= max(self._waiting_since, self._told_until) + patience_ms:
             silent = f"The server has sent nothing for {(self.silence_ms if stalled else patience_ms) / 1e3:g} s."
             return _giving_up(self.error or UnavailableError(silent, hint="Ask again, or try another server."))
         return NOTHING

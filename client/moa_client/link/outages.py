@@ -1,17 +1,19 @@
 """How long the server has been lost, and how long recent losses lasted. Pure.
 
-Clock readings are arguments, in milliseconds. State: when this loss began, and the durations of the newest ones before.
+Clock readings are arguments, in milliseconds. State: when this loss began, until when attempts to connect have shown
+it, and the durations of the newest ones before.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from moa_client.link.losses import LEAST_MS, LinkLosses
 
 REMEMBERED = 5  # losses
 MARGIN = 2.0  # times the longest of them
-MOST_TIMES = 6.0  # of the least time: after an hour offline no user wants to wait for another
+MOST_TIMES = 2.0  # of the least time: after an hour offline no user wants to wait for another
 
 
 class Outages:
@@ -27,6 +29,8 @@ class Outages:
         self._least_ms = least_ms
         self._lengths: deque[float] = deque(maxlen=REMEMBERED)
         self._since: float | None = None
+        self.is_trying = False  # an attempt to connect is under way, or will be: it may succeed
+        self._failed = -math.inf  # when the newest one has failed
         self._is_long = False  # as last observed
 
     @property
@@ -37,8 +41,16 @@ class Outages:
 
     @property
     def next_long_ms(self) -> float | None:
-        """When this loss will have become a long one; None: there is none, or it has already."""
-        return None if self._since is None or self._is_long else self._since + self.patience_ms
+        """When this loss will have become a long one; None: there is none, it has already, or an attempt will tell."""
+        return None if self._is_long else self.reaches_ms(self.patience_ms)
+
+    def on_failed(self, now: float) -> None:
+        """An attempt to connect has failed."""
+        self._failed = now
+
+    def known_ms(self, now: float) -> float:
+        """Until when this loss is known to last: between two attempts to connect, until the first one failed."""
+        return self._failed if self.is_trying else now
 
     def observe(self, now: float, *, is_served: bool) -> None:
         """The server is available or not."""
@@ -58,12 +70,12 @@ class Outages:
 
     def is_long(self, now: float) -> bool:
         """Whether this loss has lasted that long."""
-        return self._since is not None and now - self._since >= self.patience_ms
+        return self.has_lasted(now, self.patience_ms)
 
     def has_lasted(self, now: float, ms: float) -> bool:
         """Whether this loss has lasted for `ms`."""
-        return self._since is not None and now - self._since >= ms
+        return self._since is not None and (ms <= 0 or self.known_ms(now) - self._since >= ms)
 
     def reaches_ms(self, ms: float) -> float | None:
-        """When this loss has lasted for `ms`; None: there is none."""
-        return None if self._since is None else self._since + ms
+        """When this loss has lasted for `ms`; None: there is none, or an attempt to connect will tell."""
+        return None if self._since is None or self.is_trying else self._since + ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from moa_shared.errors import ConfigError
@@ -24,6 +24,7 @@ def chat(
     conversation: str | None,
     *,
     files: Sequence[Path],
+    named: Collection[str],
     may_start: bool,
 ) -> None:
     """Chats, or prints one answer.
@@ -32,13 +33,15 @@ def chat(
         line: reports progress until the program is ready.
         conversation: to continue, as the user names it; None: a new one.
         files: that go with the first question.
+        named: the settings that were given; the others are the daemon's.
         may_start: start the daemon for a chat if none runs.
     """
     configure_log(settings.log_file, settings.log_level)
     identifier = None if conversation is None else _find_conversation(settings, conversation)
     try:
         with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
-            runner.run(run(settings, prompt, line, identifier=identifier, files=files, may_start=may_start))
+            started = run(settings, prompt, line, identifier=identifier, files=files, named=named, may_start=may_start)
+            runner.run(started)
     except BrokenPipeError:  # the reader has had enough; nothing may be written at exit either
         close_output()
     except asyncio.CancelledError:

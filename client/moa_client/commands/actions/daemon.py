@@ -82,7 +82,10 @@ def _status_words(status: Mapping[str, Any] | None, log: Path) -> str:
     else:
         rtt = f", round trip {status['rtt_ms']:.0f} ms" if status["rtt_ms"] is not None else ""
         lines.append(f"link {status['state']} to {status['server']} ({status['target']}{rtt})")
-        lines.append(f"drafter {status['drafter'] or 'none'}, level {status['level'] or 'not known'}")
+        companion = status.get("companion") or "none"
+        lines.append(
+            f"drafter {status['drafter'] or 'none'}, companion {companion}, level {status['level'] or 'not known'}"
+        )
         count = status["conversations"]
         lines.append(f"{count} open conversation{'' if count == 1 else 's'}")
     if status["url"]:

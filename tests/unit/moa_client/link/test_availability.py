@@ -227,11 +227,13 @@ def test_a_link_lost_a_moment_ago_may_recover_before_an_answer_ends() -> None:
     tick(availability, 1000.0)
     availability.on_lost(GONE, broke=False, is_expected=True)
     tick(availability, 1000.0, is_up=False, is_trying=True)
-    assert not availability.may_end_answers(10_999.0)
-    assert availability.wake_ms(is_up=False, patience_ms=None) == 11_000.0
+    availability.outages.on_failed(10_900.0)
     tick(availability, 11_000.0, is_up=False, is_trying=True)
-    assert availability.may_end_answers(11_000.0)
-    assert availability.wake_ms(is_up=False, patience_ms=None) is None
+    assert not availability.may_end_answers(11_000.0)  # an attempt is under way, and may succeed
+    assert availability.wake_ms(is_up=False, patience_ms=None) is None  # it will be heard of
+    availability.outages.on_failed(11_300.0)
+    tick(availability, 11_300.0, is_up=False, is_trying=True)
+    assert availability.may_end_answers(11_300.0)
     availability.on_opened(12_000.0, ROUND_TRIP_MS)
     availability.on_return(is_answering=True)
     tick(availability, 12_000.0)
@@ -258,6 +260,17 @@ class TestADeviceThatCannotWriteOn:
         assert given_up(tick(availability, 1999.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)) == []
         late = tick(availability, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
         assert given_up(late) == ["The server has sent nothing for 10 s."]
+
+    def test_waits_for_an_attempt_that_is_under_way(self) -> None:
+        availability = availability_in(Mode.OFFLINE)
+        tick(availability, 2000.0, is_up=False, is_trying=True, patience_ms=PATIENCE_MS)
+        late = 2100.0 + PATIENCE_MS
+        assert given_up(tick(availability, late, is_up=False, is_trying=True, patience_ms=PATIENCE_MS)) == []
+        assert availability.wake_ms(is_up=False, patience_ms=PATIENCE_MS) is None
+        availability.outages.on_failed(late)
+        assert given_up(tick(availability, late, is_up=False, is_trying=True, patience_ms=PATIENCE_MS)) == [
+            GONE.message
+        ]
 
     def test_gets_the_reason_of_the_loss(self) -> None:
         availability = availability_in(Mode.OFFLINE)
@@ -373,6 +386,7 @@ def test_a_server_that_is_gone_after_the_wait_is_lost() -> None:
     reaction = availability.on_lost(GONE, broke=False, is_expected=True)
     assert reaction == Reaction(events=(LinkChanged(LinkState.OFFLINE, GONE.message),))
     tick(availability, 15_000.0, is_up=False, is_trying=True)
+    availability.outages.on_failed(15_000.0)
     assert availability.may_end_answers(15_000.0)
 
 

@@ -28,10 +28,10 @@ def test_where_losses_last_longer_it_waits_longer_within_bounds() -> None:
     outages = Outages(10_000.0)
     lose(outages, 0.0, 4_000.0)
     assert outages.patience_ms == 10_000.0
-    lose(outages, 10_000.0, 22_000.0)
-    assert outages.patience_ms == 24_000.0
+    lose(outages, 10_000.0, 17_000.0)
+    assert outages.patience_ms == 14_000.0
     lose(outages, 30_000.0, 600_000.0)
-    assert outages.patience_ms == 60_000.0
+    assert outages.patience_ms == 20_000.0
     for number in range(5):
         lose(outages, 700_000.0 + 1000.0 * number, 700_100.0 + 1000.0 * number)
     assert outages.patience_ms == 10_000.0  # the long one is forgotten
