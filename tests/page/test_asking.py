@@ -27,10 +27,10 @@ async def echo(stage: Stage, question: str) -> None:
 async def cut_and_corrected(stage: Stage, question: str) -> None:
     await stage.commit("It flashes. ")
     stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
-    await stage.write("It is white and round.")
+    await stage.write("It is white and as round as a ball.")
     await stage.gate("back")
     stage.link(LinkState.GOOD)
-    await stage.commit("It is red.")
+    await stage.commit("It is **red** and as round as a ball. Nobody has read this yet.")
     stage.end()
 
 
@@ -53,14 +53,14 @@ def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Se
     served = serve(cut_and_corrected)
     reader = open_page(served)
     reader.ask("How does it look?")
-    expect(reader.provisional).to_have_text("It is white and round.")
-    expect(reader.standing).to_have_text("5 words by this device, not checked yet.")
+    expect(reader.provisional).to_have_text("It is white and as round as a ball.")
+    expect(reader.standing).to_have_text("9 words by this device, not checked yet.")
     expect(reader.notice).to_have_text(
         "The server is away (nothing has come from it for 0.2 s). This device writes on; that text is not checked yet."
     )
     served.open_gate("back")
-    expect(reader.page.locator(".corrected")).to_have_text("red.")
-    expect(reader.answer).to_have_text("It flashes. It is red.")
+    expect(reader.page.locator(".corrected")).to_have_text("red")
+    expect(reader.answer).to_have_text("It flashes. It is red and as round as a ball. Nobody has read this yet.")
     expect(reader.provisional).to_have_count(0)
     expect(reader.page.locator(".corrected")).to_have_count(0)  # a moment later
     expect(reader.notice).to_be_empty()

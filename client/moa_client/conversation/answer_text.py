@@ -6,6 +6,7 @@ Invariants: committed text only grows; its runs are as long as it.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
 from moa_shared.protocol.finish_rule import Finish
@@ -26,6 +27,9 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.text_runs import TextRun, fitted, joined
 from moa_client.conversation.updates import Update
+
+AGREED = 12  # characters in a row that two texts have in common where they go on alike: about two words
+MOST_APART = 400  # characters within which that is looked for
 
 
 @dataclass(eq=False, slots=True)
@@ -135,3 +139,103 @@ def apply_update(answers: list[AnswerText], update: Update) -> AnswerText | None
     if text is not None:
         text.apply(event)
     return text
+
+
+class Corrections:
+    """Which stretches of committed text replace what was shown in their place, by the newest correction.
+
+    Text that was never shown replaces nothing, nor does text that is as it was shown.
+    """
+
+    def __init__(self) -> None:
+        self.stretches: tuple[tuple[int, int], ...] = ()  # of the committed text, from a word's begin to a word's end
+        self.length = 0  # of the committed text
+        self._word = ""  # at its end
+        self._ahead = ""  # what was shown after it, even if it was withdrawn since
+        self._begin = 0  # of the newest correction
+        self._shown = ""  # there; empty: the correction is over
+        self._text = ""  # in its place
+
+    def update(self, piece: str, provisional: str) -> bool:
+        """Takes in what is shown now; whether other stretches are corrected than before.
+
+        Args:
+            piece: is appended to the committed text.
+            provisional: replaces the provisional text.
+        """
+        same = common(piece, self._ahead)
+        if same < min(len(piece), len(self._ahead)):
+            word = _last_word(self._word + piece[:same])
+            self._begin = self.length + same - len(word)
+            self._shown, self._text = word + self._ahead[same:], word + piece[same:]
+            self._ahead = ""
+        else:
+            self._text += piece if self._shown else ""
+            self._ahead = self._ahead[same:]
+        self.length += len(piece)
+        self._word = _last_word(self._word + piece)
+        if not self._ahead.startswith(
+            provisional
+        ):  # otherwise it is withdrawn, or held back: what comes may be the same
+            self._ahead = provisional
+        if not self._shown:
+            return False
+        before = self.stretches
+        self.stretches = tuple(
+            (self._begin + begin, self._begin + end) for begin, end in differing(self._shown, self._text)
+        )
+        if len(self._text) > len(self._shown) + MOST_APART:
+            self._shown = self._text = ""
+        return self.stretches != before
+
+
+def differing(shown: str, text: str) -> list[tuple[int, int]]:
+    """The stretches of a text, in whole words, that replace others of a text that was shown in its place."""
+    stretches: list[tuple[int, int]] = []
+    at = begin = 0  # in what was shown; in the text
+    while True:
+        same = common(shown[at:], text[begin:])
+        at, begin = at + same, begin + same
+        if at == len(shown) or begin == len(text):
+            return stretches
+        at, end = _agreement(shown, at, text, begin)
+        first, last = begin, end
+        while first and not _is_break(text[first - 1]) and not text[begin].isspace():
+            first -= 1
+        while first < last and text[first].isspace():
+            first += 1
+        while last < len(text) and not _is_break(text[last]) and not (last > begin and _is_break(text[last - 1])):
+            last += 1
+        if stretches and first <= stretches[-1][1]:
+            first = stretches.pop()[0]
+        stretches.append((first, last))
+        begin = end
+
+
+def common(first: str, second: str) -> int:
+    """How many characters two texts have in common where they begin."""
+    for index, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return index
+    return min(len(first), len(second))
+
+
+def _agreement(shown: str, at: int, text: str, begin: int) -> tuple[int, int]:
+    """Where two texts that differ go on alike; where the shown one ends, if they do not."""
+    for end in range(begin, min(len(text) - AGREED, begin + MOST_APART) + 1):
+        place = shown.find(text[end : end + AGREED], at, at + MOST_APART)
+        if place >= 0:
+            return place, end
+    return len(shown), min(len(text), begin + len(shown) - at)
+
+
+def _last_word(text: str) -> str:
+    begin = len(text)
+    while begin and not _is_break(text[begin - 1]):
+        begin -= 1
+    return text[begin:]
+
+
+def _is_break(character: str) -> bool:
+    """Whether a word may end after a character."""
+    return character.isspace() or unicodedata.east_asian_width(character) in "WF"

@@ -7,12 +7,14 @@ State: the open conversation. Invariant: a message that cannot be followed is an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from moa_shared.errors import DataError, OverloadedError
 
-from moa_client.conversation.events import Permission
+from moa_client.conversation.answer_text import AnswerText, Corrections, apply_update
+from moa_client.conversation.events import Asked, Permission
+from moa_client.conversation.updates import Update
 from moa_client.failures import told
 from moa_client.surface.messages import error_fields, opened_fields, options_of, shortened
 from moa_client.surface.open_conversation import OpenConversation
@@ -71,11 +73,35 @@ async def _follow_all(messages: AsyncIterator[Fields], conversation: OpenConvers
 
 
 async def _send_updates(conversation: OpenConversation, send: Send, *, with_runs: bool) -> None:
+    looks = _Looks(conversation.answers)
     try:
         async for update in conversation.updates():
-            await send(fields_of(update, with_runs=with_runs))
+            corrected = looks.corrected(update) if with_runs else {}
+            await send(fields_of(update, with_runs=with_runs) | corrected)
     except OverloadedError as error:  # it lags: it must open the conversation again
         await send(error_fields(error))
+
+
+class _Looks:
+    """The answers of a conversation as a surface shows them, and what of them was corrected."""
+
+    def __init__(self, answers: Sequence[AnswerText]) -> None:
+        self._answers = list(answers)
+        self._corrections: dict[int, Corrections] = {}
+        for text in answers:
+            self._corrected(text)
+
+    def corrected(self, update: Update) -> Fields:
+        """What a message says of corrections, if the update is one."""
+        if isinstance(update.event, Asked):
+            self._corrections.pop(update.answer, None)
+        text = apply_update(self._answers, update)
+        return {} if text is None else self._corrected(text)
+
+    def _corrected(self, text: AnswerText) -> Fields:
+        corrections = self._corrections.setdefault(text.number, Corrections())
+        is_new = corrections.update(text.committed[corrections.length :], text.provisional)
+        return {"corrected": corrections.stretches} if is_new else {}
 
 
 async def _follow(message: Mapping[str, Any], conversation: OpenConversation, send: Send) -> None:

@@ -1,8 +1,8 @@
 """One answer, or one remark, as it stands on the terminal: what can still be changed of it, and how it looks. Pure.
 
-State: the text from where it may still change; what was shown there and may be contradicted; and until when a
-correction is marked. Clock readings are arguments, in seconds. Invariant: `gone`, `text` and `loose` add up to what was
-shown after the text that will never change.
+State: the text from where it may still change, what was shown there, and until when a correction is marked. Clock
+readings are arguments, in seconds. Invariant: `gone`, `text` and `loose` add up to what was shown after the text that
+will never change.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from moa_shared.text.plain_text import without_controls
 from prompt_toolkit.utils import get_cwidth
 
-from moa_client.chat.display.layout import Cell, Placed, Style, cells, is_break, last_break
+from moa_client.chat.display.layout import Cell, Placed, Style, cells, last_break
 from moa_client.chat.display.markdown import Look, Markdown
+from moa_client.conversation.answer_text import Corrections, common
 
 MARKED_S = 1.5  # long enough to be seen, short enough not to be in the way
 UNVERIFIED = "[unverified:] "  # before provisional text on terminals without styles
@@ -39,9 +40,10 @@ class AnswerBlock:
         self._loose = ""  # provisional text after it
         self._has_label = True  # the label before provisional text can still be changed
         self._committed = text
-        self._expected = ""  # what was shown after the committed text, even if it was withdrawn since
-        self._marked = 0  # where in the text the correction begins
-        self._until: float | None = None
+        self._passed = 0  # characters before the text
+        self._corrections = Corrections()
+        self._marked: tuple[tuple[int, int], ...] = ()  # what is corrected, of what has passed and the text
+        self._until: float | None = None  # when the mark goes
         self._markdown = Markdown() if renders else None  # of the committed text before it
         self._row = ""  # the committed text before it on the same line
         self._last = "\n"  # the character before all that can still be changed
@@ -58,8 +60,9 @@ class AnswerBlock:
 
     def mark(self, now: float, text: str) -> None:
         """Appends text to a remark, marked as a correction."""
-        self._marked, self._until = len(self._text), now + MARKED_S
+        begin = len(self._text)
         self._text += without_controls(text)
+        self._marked, self._until = ((begin, len(self._text)),), now + MARKED_S
 
     # ------------------------------------------------------------ what the answer is
 
@@ -73,19 +76,12 @@ class AnswerBlock:
         piece = without_controls(committed[len(self._committed) :])
         self._committed = committed
         loose = without_controls(provisional)
-        whole, expected = piece + loose, self._expected
-        same = _common(whole, expected)
-        if same < len(whole) or same == len(expected):
-            self._expected = loose
-        else:
-            self._expected = expected[len(piece) :]  # withdrawn, or held back: what comes may be the same
-        scrolled = _common(whole, self._gone)
-        if scrolled < min(len(self._gone), len(whole)):
+        whole = piece + loose
+        if common(whole, self._gone) < min(len(self._gone), len(whole)):
             self._begin_again()
-            scrolled = 0
+        if self._corrections.update(piece, loose):
+            self._marked, self._until = self._corrections.stretches, now + MARKED_S
         hidden = min(len(self._gone), len(piece))
-        if same < min(len(expected), len(piece)):
-            self._mark(now, len(self._text) + same - hidden, piece[hidden:])
         self._row = (self._row + piece[:hidden]).rpartition("\n")[2]
         self._pass_by(piece[:hidden])
         self._gone = self._gone[hidden:]
@@ -120,13 +116,14 @@ class AnswerBlock:
 
     def cells(self) -> Iterator[Cell]:
         """All that may still change."""
-        looks = self._looks()
-        firm = self._text if self._until is None else self._text[: self._marked]
-        yield from _styled(firm, Style.PLAIN, looks)
-        if marked := self._text[len(firm) :]:
-            if not self._styled:
+        looks, at = self._looks(), 0
+        for begin, end in self._marks:
+            yield from _styled(self._text[at:begin], Style.PLAIN, looks[at:])
+            if not self._styled and not at:
                 yield from _styled(CORRECTED, Style.LABEL)
-            yield from _styled(marked, Style.MARKED, looks[len(firm) :])
+            yield from _styled(self._text[begin:end], Style.MARKED, looks[begin:])
+            at = end
+        yield from _styled(self._text[at:], Style.PLAIN, looks[at:])
         if self._loose:
             if not self._styled and self._has_label and not self._gone:
                 yield from _styled(UNVERIFIED, Style.LABEL)
@@ -136,7 +133,7 @@ class AnswerBlock:
 
     def firm_cells(self, columns: int) -> int:
         """How many cells from the first one on will never change, nor move."""
-        firm = self._text if self._until is None else self._text[: self._marked]
+        firm = next((self._text[:begin] for begin, _ in self._marks), self._text)
         if self.is_open and self._markdown is not None:
             firm = firm[: firm.rfind("\n") + 1]  # what follows in a line may change how it looks
         elif self.is_open:
@@ -158,7 +155,6 @@ class AnswerBlock:
             self._gone += cell.text
         else:
             self._text = self._text[len(cell.text) :]
-            self._marked = max(0, self._marked - len(cell.text))
             self._row = ("" if cell.drawn.startswith("\r\n") else self._row) + cell.text.strip("\n")
             self._pass_by(cell.text)
 
@@ -179,7 +175,7 @@ class AnswerBlock:
         if self._markdown is not None:
             self._markdown.go_back(line)
         self._text, self._row, self._gone = line + self._text, "", ""
-        self._marked += len(line)
+        self._passed -= len(line)
         self.contradicts = self.is_cut_off = False
 
     # ------------------------------------------------------------ inside
@@ -190,7 +186,15 @@ class AnswerBlock:
             return ()
         return self._markdown.looks(self._gone + self._text + self._loose)[len(self._gone) :]
 
+    @property
+    def _marks(self) -> Iterator[tuple[int, int]]:
+        """The stretches of the text that are marked now."""
+        for begin, end in self._marked if self._until is not None else ():
+            if end > self._passed:
+                yield max(0, begin - self._passed), min(end - self._passed, len(self._text))
+
     def _pass_by(self, text: str) -> None:
+        self._passed += len(text)
         if self._markdown is not None:
             self._markdown.pass_by(text)
 
@@ -200,18 +204,6 @@ class AnswerBlock:
         self._row += self._text
         self._pass_by(self._text)
         self._text = self._gone = ""
-
-    def _mark(self, now: float, at: int, piece: str) -> None:
-        """Marks the text from the word at `at` on."""
-        text = self._text + piece
-        at = max(0, at)
-        if at < len(text) and is_break(text[at]):
-            while at + 1 < len(text) and text[at] in " \n":
-                at += 1
-        else:
-            at = last_break(text[:at])
-        self._marked = at if self._until is None else min(self._marked, at)
-        self._until = now + MARKED_S
 
 
 def _styled(text: str, style: Style, looks: Sequence[Look] = ()) -> Iterator[Cell]:
@@ -224,11 +216,3 @@ def _styled(text: str, style: Style, looks: Sequence[Look] = ()) -> Iterator[Cel
     for cell in cells(text):
         yield Cell(cell, style, *(looks[at] if looks else ()))
         at += len(cell)
-
-
-def _common(first: str, second: str) -> int:
-    """How many characters two texts have in common."""
-    for index, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return index
-    return min(len(first), len(second))

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Corrections, differing
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -71,3 +71,32 @@ def test_an_answer_that_fails_is_what_is_committed_of_it() -> None:
     told = Told(letters, "", 1, *ALONE[:2])
     told.text.apply(Failed(TOO_LONG, text="b"))
     assert (told.text.committed, told.text.provisional, told.text.is_running) == ("ab", "", False)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text", "replaced"),
+    [
+        ("is Pariss, which lies on the Seine", "is Paris, which lies on the Seine and has", ["Paris,"]),
+        ("a cat sat on the mat, and it slept there", "a cat lay on the mat, and he slept there", ["lay", "he"]),
+        ("a very big house stands here", "a big house stands here", ["big"]),
+        ("it is blue", "it is\n\ngreen, by far, and never was blue", ["green,"]),
+        ("one two", "one two three", []),
+        ("one two", "one", []),
+        ("天空是蓝色的", "天空是红色的,因为", ["红色的"]),
+    ],
+)
+def test_what_replaces_shown_text_is_found_in_whole_words(shown: str, text: str, replaced: list[str]) -> None:
+    assert [text[begin:end] for begin, end in differing(shown, text)] == replaced
+
+
+@given(st.text("ab  ", max_size=30), st.text("ab  ", max_size=30), st.data())
+def test_corrections_do_not_depend_on_pieces(shown: str, text: str, data: st.DataObject) -> None:
+    corrections = Corrections()
+    corrections.update("", shown)
+    corrections.update("", "")
+    at = 0
+    while at < len(text):
+        end = data.draw(st.integers(at + 1, len(text)))
+        corrections.update(text[at:end], "")
+        at = end
+    assert list(corrections.stretches) == differing(shown, text)

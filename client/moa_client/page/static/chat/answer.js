@@ -6,16 +6,6 @@ import { Call } from "./call.js";
 const CUT = ["max_tokens", "cancelled", "unfinished"];
 const MARKED_MS = 1500; // long enough to be seen, short enough not to be in the way
 
-/**
- * @param {string} a
- * @param {string} b
- */
-function common(a, b) {
-  let same = 0;
-  while (same < a.length && a[same] === b[same]) same += 1;
-  return same;
-}
-
 export class Answer {
   /**
    * @param {number} number in its conversation, from 1
@@ -51,10 +41,9 @@ export class Answer {
     this.callsLeft = null;
     /** @type {any} what it cost */
     this.figures = null;
-    /** @type {number | null} where in the committed text a correction begins, while it is marked */
-    this.corrected = null;
+    /** @type {[number, number][]} the stretches of the committed text that are marked as corrected */
+    this.corrected = [];
     this.markedUntil = 0;
-    this.expected = ""; // what was shown after the committed text, even if it was withdrawn since
   }
 
   /**
@@ -69,7 +58,7 @@ export class Answer {
     answer.spoken = answer.split.text.length;
     answer.committed = fields.committed;
     answer.takeRuns(fields.runs ?? [], fields.committed);
-    answer.provisional = answer.expected = fields.provisional;
+    answer.provisional = fields.provisional;
     answer.waiting = fields.waiting.length;
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
@@ -91,24 +80,24 @@ export class Answer {
       case "committed":
         this.waiting -= message.confirmed;
         this.takeRuns(message.runs ?? [], message.text);
-        this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", now, message.tokens.length);
+        this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", message.tokens.length);
         this.heldBack = "";
         break;
       case "provisional":
         this.waiting += message.tokens.length;
-        this.update("", this.provisional + message.added, now);
+        this.update("", this.provisional + message.added);
         this.heldBack = "";
         break;
       case "corrected":
         this.waiting = 0;
-        this.update("", "", now);
+        this.update("", "");
         break;
       case "held_back":
         this.heldBack = message.unread ? "unread" : "unlikely";
         break;
       case "ended":
-        if (message.verified) this.decide(message.text, now);
-        else this.update("", this.provisional + message.added, now);
+        if (message.verified) this.decide(message.text);
+        else this.update("", this.provisional + message.added);
         Object.assign(this, { finish: message.finish, figures: message.figures, isUnsettled: !message.verified });
         this.isCalling = message.calls > 0;
         this.end();
@@ -128,7 +117,7 @@ export class Answer {
         this.calls = this.calls.filter((call) => call.isOver);
         break;
       case "settled":
-        this.decide(message.text, now);
+        this.decide(message.text);
         Object.assign(this, { finish: message.finish, isUnsettled: false });
         this.settled = { outcome: message.outcome, written: message.written_alone, kept: message.kept };
         this.end();
@@ -138,11 +127,12 @@ export class Answer {
         this.failure = { message: message.message, hint: message.hint, kind: "refused" };
         break;
       case "failed":
-        this.decide(message.text, now);
+        this.decide(message.text);
         this.failure = { message: message.message, hint: message.hint, kind: "failed" };
         this.end();
         break;
     }
+    if (message.corrected) this.mark(message.corrected, now);
   }
 
   /**
@@ -165,11 +155,10 @@ export class Answer {
   /**
    * Nothing of its text is provisional any more.
    * @param {string} text the rest of the committed text
-   * @param {number} now in milliseconds
    */
-  decide(text, now) {
+  decide(text) {
     this.waiting = 0;
-    this.update(text, "", now);
+    this.update(text, "");
   }
 
   /** @param {string} id */
@@ -209,22 +198,24 @@ export class Answer {
   /**
    * @param {string} piece is appended to the committed text
    * @param {string} provisional replaces the provisional text
-   * @param {number} now in milliseconds
    * @param {number} tokens of the piece
    */
-  update(piece, provisional, now, tokens = 0) {
+  update(piece, provisional, tokens = 0) {
     this.split.read(piece, tokens);
-    const whole = piece + provisional;
-    const { expected } = this;
-    const same = common(whole, expected);
-    if (same < whole.length || same === expected.length) this.expected = provisional;
-    else this.expected = expected.slice(piece.length); // withdrawn, or held back: what comes may be the same
-    if (same < Math.min(expected.length, piece.length)) {
-      this.corrected = this.committed.length + same;
-      this.markedUntil = now + MARKED_MS;
-    }
     this.committed += piece;
     this.provisional = provisional;
+  }
+
+  /**
+   * Marks what replaces text that was shown.
+   * @param {[number, number][]} stretches in characters as the daemon counts them
+   * @param {number} now in milliseconds
+   */
+  mark(stretches, now) {
+    const characters = Array.from(this.committed);
+    const place = (/** @type {number} */ count) => characters.slice(0, count).join("").length;
+    this.corrected = stretches.map(([begin, end]) => [place(begin), place(end)]);
+    this.markedUntil = now + MARKED_MS;
   }
 
   /**
@@ -233,8 +224,8 @@ export class Answer {
    * @returns {boolean} whether it has gone
    */
   expire(now) {
-    if (this.corrected === null || now < this.markedUntil) return false;
-    this.corrected = null;
+    if (this.corrected.length === 0 || now < this.markedUntil) return false;
+    this.corrected = [];
     return true;
   }
 

@@ -125,8 +125,8 @@ export class Turn {
     if (!this.answer) return;
     const { committed, corrected, runs } = this.answer;
     const end = before(part, committed.length);
-    const mark = corrected === null || before(part, corrected) === end ? null : before(part, corrected);
-    const source = sourceOf(part.text.slice(0, end), part.text.slice(end), mark);
+    const marked = corrected.map(([from, to]) => [before(part, from), before(part, to)]).filter(([from, to]) => from < to);
+    const source = sourceOf(part.text.slice(0, end), part.text.slice(end), marked);
     shown.show(source, isFinal, stretchesOf(paintMode(), runsOf(runs, part)));
   }
 

@@ -94,7 +94,7 @@ export class Turns {
   /** @param {Conversation} conversation */
   expireMarks(conversation) {
     clearTimeout(this.marks);
-    const due = conversation.answers.filter((answer) => answer.corrected !== null).map((answer) => answer.markedUntil);
+    const due = conversation.answers.filter((answer) => answer.corrected.length > 0).map((answer) => answer.markedUntil);
     if (due.length === 0) return;
     this.marks = setTimeout(() => {
       const now = performance.now();

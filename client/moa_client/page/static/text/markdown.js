@@ -7,7 +7,7 @@ import { MARKS, Section } from "./sections.js";
 
 const parser = new MarkdownIt({ html: false, linkify: false, typographer: false });
 
-/** @typedef {{key: string, element: HTMLElement, after: "" | "corrected" | "provisional"}} Block */
+/** @typedef {{key: string, element: HTMLElement, after: import("./sections.js").SectionName}} Block */
 
 export class MarkdownText {
   /** @param {HTMLElement} container */
@@ -52,7 +52,7 @@ export class MarkdownText {
    * @param {number} index
    * @param {string} key
    * @param {HTMLElement} element
-   * @param {"" | "corrected" | "provisional"} after
+   * @param {import("./sections.js").SectionName} after
    */
   put(index, key, element, after) {
     const old = this.blocks[index];

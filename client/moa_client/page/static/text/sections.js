@@ -1,12 +1,18 @@
-// Where in an answer's source correction and provisional text begin, as two marks that survive the Markdown parser.
+// Where in an answer's source corrections begin and end, and provisional text begins: marks that survive the parser.
 
 /** @typedef {import("./paint.js").Paint} Paint */
 
-export const CORRECTED = "\uE0F0"; // private characters: text that has them loses them
-export const PROVISIONAL = "\uE0F1";
-export const MARKS = /[\uE0F0\uE0F1]/;
-const ALL_MARKS = /[\uE0F0\uE0F1]/g;
+/** @typedef {"" | "corrected" | "provisional"} SectionName */
+
+const CORRECTED = "\uE0F0"; // private characters: text that has them loses them
+const PROVISIONAL = "\uE0F1";
+const FIRM = "\uE0F2";
+export const MARKS = /[\uE0F0-\uE0F2]/;
+const ALL_MARKS = /[\uE0F0-\uE0F2]/g;
+/** @type {Record<string, SectionName>} */
+const SECTIONS = { [CORRECTED]: "corrected", [PROVISIONAL]: "provisional", [FIRM]: "" };
 // Syntax that a mark in its middle would break: it is put after it.
+const WORD_ENDS = /^[\p{L}\p{N}]\s/u;
 const SYNTAX = /^(?:[ \t]*(?:[-*+]|\d{1,9}[.)]|#{1,6}|>)(?=\s)|[\s*_~`|\\:#>\[\]()!-])*/;
 
 /**
@@ -21,27 +27,27 @@ function afterSyntax(text, place) {
 /**
  * @param {string} committed
  * @param {string} provisional
- * @param {number | null} corrected where in the committed text a correction begins; null: there is none to be shown
+ * @param {number[][]} corrected where in the committed text corrections begin and end, in order
  * @returns {string} the Markdown source of it all, with marks
  */
 export function sourceOf(committed, provisional, corrected) {
   const text = (committed + provisional).replace(ALL_MARKS, "\uFFFD");
-  let [before, after] = [text, ""];
-  if (provisional) {
-    const place = afterSyntax(text, committed.length);
-    [before, after] = [text.slice(0, place), PROVISIONAL + text.slice(place)];
+  const marks = corrected.flatMap(([from, to]) => [{ place: from, mark: CORRECTED }, { place: to, mark: FIRM }]);
+  if (provisional) marks.push({ place: committed.length, mark: PROVISIONAL });
+  let source = text;
+  let last = text.length;
+  for (const { place, mark } of marks.reverse()) {
+    const isAtEnd = mark === FIRM && WORD_ENDS.test(text.slice(place - 1));
+    last = Math.min(last, isAtEnd ? place : afterSyntax(text, place));
+    source = source.slice(0, last) + mark + source.slice(last);
   }
-  if (corrected !== null) {
-    const place = Math.min(afterSyntax(before, corrected), before.length);
-    before = before.slice(0, place) + CORRECTED + before.slice(place);
-  }
-  return before + after;
+  return source;
 }
 
 /** Which section text is in that is rendered now. */
 export class Section {
   /**
-   * @param {"" | "corrected" | "provisional"} name
+   * @param {SectionName} name
    * @param {Paint | null} paint null: text has no colours
    */
   constructor(name = "", paint = null) {
@@ -60,8 +66,7 @@ export class Section {
 
   /** @param {string} source */
   mark(source) {
-    if (source.includes(CORRECTED)) this.name = "corrected";
-    if (source.includes(PROVISIONAL)) this.name = "provisional";
+    for (const character of source.match(ALL_MARKS) ?? []) this.name = SECTIONS[character];
   }
 
   /**
@@ -70,7 +75,7 @@ export class Section {
    * @param {string} text
    */
   append(parent, text) {
-    for (const part of text.split(/(?=[\uE0F0\uE0F1])/)) {
+    for (const part of text.split(/(?=[\uE0F0-\uE0F2])/)) {
       this.mark(part);
       const shown = part.replace(ALL_MARKS, "");
       if (!shown) continue;

@@ -245,7 +245,7 @@ def test_dim_is_what_terminals_take_for_it() -> None:
 # ---------------------------------------------------------------- corrections
 
 
-def test_a_correction_is_marked_from_the_first_wrong_word_on_for_a_moment() -> None:
+def test_a_correction_is_marked_for_a_moment_as_far_as_it_replaces_what_was_shown() -> None:
     terminal = Terminal(columns=60)
     terminal.update("blue light has a ", "shorter colour, but it is a mix", "good")
     terminal.update("shorter ", "colour, but it is a mix", "good")
@@ -261,9 +261,19 @@ def test_a_correction_is_marked_from_the_first_wrong_word_on_for_a_moment() -> N
     terminal.wait(MARKED_S / 2)
     terminal.update("than", "", "good")
     assert terminal.marked() == "comb than"
-    terminal.wait(MARKED_S / 2, "good")
+    terminal.wait(MARKED_S - 0.1)
+    terminal.update(" any other light, by far and always\nsaid she.", "", "good")
+    assert terminal.marked() == "comb than any other light,"
+    terminal.wait(MARKED_S, "good")
     assert terminal.marked() == ""
-    assert terminal.text() == "blue light has a shorter comb than\ngood"
+
+
+def test_one_wrong_word_is_marked_alone() -> None:
+    terminal = Terminal(columns=80)
+    terminal.update("It is said: ", "the cat sat on the mat, and the dog lay below it.", "good")
+    terminal.update("the cat ", "", "back")
+    terminal.update("stood on the mat, and the dog lay below it. Then they all went home.", "", "good")
+    assert terminal.marked() == "stood"
 
 
 def test_confirmed_text_is_neither_marked_nor_moved() -> None:
