@@ -102,7 +102,7 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
         f"2 rows, 2.0 s: {tmp_path / 't.csv'}\n"
     )
     assert (tmp_path / "t.csv").read_text() == "t_s,down_mbps\n0,8\n1,16\n"
-    for form in ("mahimahi", "pensieve", "netem-trace"):
+    for form in ("mahimahi", "pensieve"):
         target = tmp_path / form
         assert netsim("convert", str(tmp_path / "t.csv"), str(target), "--to", form).exit_code == 0
         back = tmp_path / f"{form}.csv"
@@ -227,11 +227,13 @@ netsim: /nonexistent does not hold a finished run: /nonexistent/summary.json: No
 """),
         ),
         (
-            ["validate", "--check", "magic"],
-            1,
+            ["validate", "--quick"],
+            2,
             snapshot("""\
-netsim: There is no check magic.
-  `netsim validate --list` lists them.
+Usage: netsim [OPTIONS] COMMAND [ARGS]...
+Try 'netsim --help' for help.
+
+Error: Version 0.2.0 was the last with `netsim validate`. Its rules are tests of netsim now.
 """),
         ),
         (
@@ -279,7 +281,6 @@ def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for words in (
         ["run", "--profile", "4g", "--upstream", ":1", "--", "true"],
-        ["validate", "--check", "rate-tun"],
         ["clean"],
     ):
         result = netsim(*words)
@@ -412,33 +413,6 @@ def test_options_of_a_replay_come_before_or_after_the_trace(words: tuple[str, ..
     assert (given["trace"], given["profile"], given["loop"], given["upstream"]) == (Path("ride.csv"), "5g", True, ":1")
     assert [word for word in given["words"] if word != "--"] == ["cmd", "--seed", "4"]
     assert given["seed"] == 0
-
-
-def test_checks_and_their_planted_errors_are_listed() -> None:
-    lines = netsim("validate", "--list").output.splitlines()
-    assert len(lines) == 18
-    assert all("planted: " in line for line in lines)
-
-
-def test_validate_prints_and_writes_and_fails_on_a_planted_error(tmp_path: Path) -> None:
-    path = tmp_path / "v.json"
-    result = netsim("validate", "--check", "loss-runs", "--json", str(path))
-    assert result.exit_code == 0
-    assert result.output.startswith("pass  loss-runs  z ")
-    assert '"verdict": "pass"' in path.read_text()
-    result = netsim("validate", "--check", "loss-runs", "--plant")
-    assert result.exit_code == 1
-    assert "FAIL  loss-runs" in result.output
-
-
-def test_validate_without_scipy_names_the_extra_before_it_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    result = netsim("validate", "--check", "determinism")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == snapshot("""\
-netsim: `netsim validate` needs scipy, which is not installed.
-  Install it: pip install 'moa[netsim-validate]'.
-""")
 
 
 def test_the_version_is_the_packages() -> None:

@@ -22,10 +22,10 @@ COMMANDS = {
     "record": ("measure", "Measure a real link to a server into a profile or a trace."),
     "serve": ("measure", "Be the far end that `record` measures against."),
     "ctl": ("control", "Change a running link, or list those that are running."),
-    "report": ("control", "Draw a run's outputs as one HTML file."),
-    "validate": ("measure", "Measure whether links on this machine do what they say."),
+    "report": ("control", "Draw a run's outputs as one picture."),
     "clean": ("control", "Remove what killed runs left."),
 }
+RETIRED = {"validate": "Its rules are tests of netsim now."}  # since 0.2.0
 
 
 class _LazyGroup(click.Group):
@@ -44,6 +44,8 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in RETIRED:
+            ctx.fail(f"Version 0.2.0 was the last with `netsim {args[0]}`. {RETIRED[args[0]]}")
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and command.name in COMMANDS:
             command = getattr(import_module(f"netsim.cli.{COMMANDS[command.name][0]}"), command.name)

@@ -11,7 +11,6 @@ import click
 from netsim.backends.tun.namespaces import clean_leftovers, require_root
 from netsim.cli.options import PATH, chosen, link_options
 from netsim.errors import ControlError
-from netsim.output.report import write_report
 from netsim.profile.changes import parse_settings
 from netsim.run import control
 
@@ -166,21 +165,14 @@ def clean() -> None:
 
 @click.command("report")
 @click.argument("folder", type=PATH)
-@click.option("--to", "target", type=PATH, help="The HTML file [default: FOLDER/report.html].")
-@click.option(
-    "--png",
-    is_flag=False,
-    flag_value=Path(),
-    type=PATH,
-    metavar="[FILE]",
-    help="Write the plots as a picture too [without a FILE: FOLDER/report.png].",
-)
-def report(folder: Path, target: Path | None, png: Path | None) -> None:
-    """Draw a run's outputs as one HTML file.
+@click.option("--to", "target", type=PATH, help="The picture [default: FOLDER/report.png].")
+def report(folder: Path, target: Path | None) -> None:
+    """Draw a run's outputs as one picture.
 
-    FOLDER is what a run wrote with --out.
+    FOLDER is what a run wrote with --out; its summary.json has the figures.
     """
-    path = target or folder / "report.html"
-    picture = folder / "report.png" if png == Path() else png
-    write_report(folder, path, picture)
-    click.echo(f"written to {path}" + (f" and {picture}" if picture else ""))
+    from netsim.output.picture import draw_run  # imports numpy, which no other command needs
+
+    path = target or folder / "report.png"
+    draw_run(folder, path)
+    click.echo(f"written to {path}")

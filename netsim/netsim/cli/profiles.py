@@ -76,7 +76,7 @@ def convert(
 ) -> None:
     """Convert a trace between formats.
 
-    Mahimahi, Pensieve and netem-trace files hold a single rate; reading one fills down_mbps.
+    Mahimahi and Pensieve files hold a single rate; reading one fills down_mbps.
     """
     trace = read_trace(source, TraceFormat(source_form) if source_form else None, ignored)
     print_remarks(trace)

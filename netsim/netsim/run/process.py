@@ -1,4 +1,4 @@
-"""A link in a process of its own, started and stopped from Python; the async handle and `netsim validate` share it."""
+"""A link in a process of its own, started and stopped from Python."""
 
 from __future__ import annotations
 

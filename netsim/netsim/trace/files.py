@@ -1,4 +1,4 @@
-"""Reads and writes trace files in any of the four formats; the format is detected from the content unless given."""
+"""Reads and writes trace files in any of the three formats; the format is detected from the content unless given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from netsim.errors import TraceError
 from netsim.trace.csv_format import format_csv, parse_csv
 from netsim.trace.mahimahi import format_mahimahi, parse_mahimahi
-from netsim.trace.netem_trace import format_netem_trace, parse_netem_trace
 from netsim.trace.pensieve import format_pensieve, parse_pensieve
 from netsim.trace.trace import Trace
 
@@ -19,14 +18,14 @@ class TraceFormat(StrEnum):
     CSV = "csv"
     MAHIMAHI = "mahimahi"
     PENSIEVE = "pensieve"
-    NETEM_TRACE = "netem-trace"
+
+
+HINT = "Give rates as a CSV with the columns t_s and down_mbps."
 
 
 def detect(text: str) -> TraceFormat:
-    """Format by the first line: JSON, a header, two numbers or one."""
+    """Format by the first line: a header, two numbers or one."""
     first = next((line for line in text.splitlines() if line.strip()), "")
-    if first.lstrip().startswith(("{", "[")):
-        return TraceFormat.NETEM_TRACE
     if "," in first or any(character.isalpha() for character in first):
         return TraceFormat.CSV
     return TraceFormat.PENSIEVE if len(first.split()) > 1 else TraceFormat.MAHIMAHI
@@ -41,6 +40,8 @@ def read_trace(path: Path, form: TraceFormat | None = None, ignored: tuple[str, 
         raise TraceError(f"Trace {path} cannot be read: {reason}.") from error
     if not text.strip():
         raise TraceError(f"{path} is empty.")
+    if text.lstrip().startswith(("{", "[")):
+        raise TraceError(f"{path} is JSON: version 0.2.0 was the last that read traces of netem-trace.", hint=HINT)
     match form or detect(text):
         case TraceFormat.CSV:
             return parse_csv(text, str(path), ignored)
@@ -48,8 +49,6 @@ def read_trace(path: Path, form: TraceFormat | None = None, ignored: tuple[str, 
             return parse_mahimahi(text, str(path))
         case TraceFormat.PENSIEVE:
             return parse_pensieve(text, str(path))
-        case TraceFormat.NETEM_TRACE:
-            return parse_netem_trace(text, str(path))
 
 
 def format_trace(trace: Trace, form: TraceFormat, column: str = "down_mbps") -> str:
@@ -61,5 +60,3 @@ def format_trace(trace: Trace, form: TraceFormat, column: str = "down_mbps") -> 
             return format_mahimahi(trace, column)
         case TraceFormat.PENSIEVE:
             return format_pensieve(trace, column)
-        case TraceFormat.NETEM_TRACE:
-            return format_netem_trace(trace, column)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from netsim.backends.tun.namespaces import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
 from netsim.errors import NamespaceError
-from netsim.validate.links import PORT, CheckedLink, open_checked_link
 
 from netsim import open_link
+from tests.support.checked_links import PORT, CheckedLink, open_checked_link
 from tests.support.programs import environment, started
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(90), pytest.mark.xdist_group("netsim-real-time")]

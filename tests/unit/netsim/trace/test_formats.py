@@ -14,7 +14,6 @@ from netsim.errors import TraceError
 from netsim.trace.csv_format import format_csv, parse_csv
 from netsim.trace.files import TraceFormat, detect, format_trace, read_trace
 from netsim.trace.mahimahi import format_mahimahi, parse_mahimahi
-from netsim.trace.netem_trace import format_netem_trace, parse_netem_trace
 from netsim.trace.pensieve import parse_pensieve
 from netsim.trace.trace import Row, Trace
 
@@ -128,64 +127,12 @@ def test_pensieve() -> None:
         parse_pensieve("0 1\n7\n", "t")
 
 
-PLAIN = (
-    '{"RepeatedBwPatternConfig":{"pattern":[{"StaticBwConfig":{"bw":{"gbps":0,"bps":12000000},"duration":{"secs":1,"nanos":0}}},'
-    '{"StaticBwConfig":{"bw":{"gbps":1,"bps":24000000},"duration":{"secs":1,"nanos":0}}}],"count":1}}'
-)
-HUMAN = (
-    PLAIN.replace('{"gbps":0,"bps":12000000}', '"12Mbps"')
-    .replace('{"secs":1,"nanos":0}', '"1s"')
-    .replace('{"gbps":1,"bps":24000000}', '"1Gbps 24Mbps"')
-)
-
-
-@pytest.mark.parametrize("text", [PLAIN, HUMAN])
-def test_netem_trace_in_both_notations(text: str) -> None:
-    assert parse_netem_trace(text, "t").rows == (Row(0.0, down_mbps=12.0), Row(1.0, down_mbps=1024.0))
-
-
-def test_netem_trace_there_and_back() -> None:
-    trace = Trace((Row(0.0, down_mbps=1.5), Row(0.25, down_mbps=2000.0), Row(0.5, down_mbps=0.0)))
-    assert parse_netem_trace(format_netem_trace(trace, "down_mbps"), "t") == trace
-
-
-def test_compact_patterns_and_counts() -> None:
-    text = '{"TraceBwConfig":{"pattern":[["500ms",["2Mbps","4Mbps"]],["1s",["1Mbps"]]]}}'
-    assert [(row.t_s, row.down_mbps) for row in parse_netem_trace(text, "t").rows] == [
-        (0.0, 2.0),
-        (0.5, 4.0),
-        (1.0, 1.0),
-        (2.0, 1.0),
-    ]
-    assert len(parse_netem_trace(PLAIN.replace('"count":1', '"count":3'), "t").rows) == 6
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ('{"a": \n,}', "line 2, column 1"),
-        ("[1]", "at $: one model belongs here"),
-        ('{"MagicConfig":{}}', "at $: MagicConfig cannot be read"),
-        ('{"StaticBwConfig":{"bw":"12Mbps"}}', "at $.StaticBwConfig: 'duration' is missing"),
-        (
-            '{"RepeatedBwPatternConfig":{"pattern":[{"StaticBwConfig":{"bw":"fast","duration":"1s"}}]}}',
-            "pattern[0].StaticBwConfig",
-        ),
-    ],
-)
-def test_malformed_netem_trace(text: str, place: str) -> None:
-    with pytest.raises(TraceError) as caught:
-        parse_netem_trace(text, "n.json")
-    assert place in caught.value.message
-
-
 @pytest.mark.parametrize(
     ("text", "form"),
     [
         ("t_s,loss\n0,1", TraceFormat.CSV),
         ("1\n2\n", TraceFormat.MAHIMAHI),
         ("\n0 39.0\n", TraceFormat.PENSIEVE),
-        (PLAIN, TraceFormat.NETEM_TRACE),
     ],
 )
 def test_formats_are_told_apart(text: str, form: TraceFormat) -> None:
@@ -201,9 +148,12 @@ def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with raises(TraceError, snapshot("Trace TMP/binary cannot be read: it is not text.")):
         read_trace(tmp_path / "binary")
+    (tmp_path / "json").write_text('{"StaticBwConfig": {}}')
+    with raises(TraceError, snapshot("TMP/json is JSON: version 0.2.0 was the last that read traces of netem-trace.")):
+        read_trace(tmp_path / "json")
 
 
-@pytest.mark.parametrize("form", [TraceFormat.MAHIMAHI, TraceFormat.PENSIEVE, TraceFormat.NETEM_TRACE])
+@pytest.mark.parametrize("form", [TraceFormat.MAHIMAHI, TraceFormat.PENSIEVE])
 def test_a_missing_rate_cannot_be_written(form: TraceFormat) -> None:
     with raises(TraceError, snapshot("The trace has no up_mbps at 0 s.")):
         format_trace(Trace((Row(0.0, down_mbps=1.0),)), form, "up_mbps")

@@ -1,22 +1,108 @@
-"""The report's plots, drawn with matplotlib onto axes that the caller gives."""
+"""Draws a run's outputs as one picture. numpy and matplotlib are imported when it is drawn."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
 from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import LogLocator
 
-from netsim.core.delay import DelaySpec
+from netsim.core.delay import DelaySpec, Truncation
 from netsim.core.link import Direction
-from netsim.output.run_data import RunData
+from netsim.errors import ReportError
+from netsim.output.recorder import EVENTS, PACKETS, SUMMARY
 
 COLOURS = {Direction.UP: "#b5651d", Direction.DOWN: "#1f5f99"}
 DROP_COLOURS = {"loss": "#c0392b", "queue": "#8e6c8a", "outage": "#888888"}
 LEAST_MS = 1.0  # of an axis: what is less is nothing to look at
 MAX_POINTS = 3000  # of a curve: more than a screen is wide
 MARKED = ("blackhole", "hold", "refuse", "reset", "fin", "change", "set", "heal", "upstream_refused")
+
+OUTAGES = ("blackhole", "hold", "refuse")
+
+
+@dataclass(slots=True)
+class PacketTraffic:
+    """Packets of one direction: those released, column by column, and the times of those dropped, by reason."""
+
+    entered_s: list[float] = field(default_factory=list)
+    released_s: list[float] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+    queue_ms: list[float] = field(default_factory=list)
+    delay_ms: list[float] = field(default_factory=list)
+    drops_s: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RunData:
+    """Everything that a run left."""
+
+    summary: dict[str, Any]
+    events: list[dict[str, Any]]
+    traffic: dict[Direction, PacketTraffic]
+
+    def of_kind(self, *kinds: str) -> list[dict[str, Any]]:
+        """Events of these kinds, in order of time."""
+        return [event for event in self.events if event["kind"] in kinds]
+
+    def outages(self) -> list[tuple[float, float, str]]:
+        """(start, end, kind) of what kept traffic from passing; open ends are the run's, or a heal's."""
+        heals = [event["t_s"] for event in self.of_kind("heal")]
+        spans = []
+        for event in self.of_kind(*OUTAGES):
+            start = event["t_s"]
+            until = event["until_s"]
+            end = min([self.summary["duration_s"] if until is None else until, *(t for t in heals if t > start)])
+            spans.append((start, end, event["kind"]))
+        return spans
+
+    def configured_mbps(self, direction: Direction) -> tuple[list[float], list[float | None]]:
+        """Steps of the configured rate: times, and rates (None for no limit)."""
+        steps = self.of_kind("conditions")
+        return [event["t_s"] for event in steps], [event[direction]["rate_mbps"] for event in steps]
+
+    def delay_specs(self, direction: Direction) -> tuple[list[float], list[DelaySpec]]:
+        """Steps of the distribution that delays were drawn from: times, and distributions."""
+        steps = self.of_kind("conditions")
+        fields = [event[direction]["delay"] for event in steps]
+        specs = [DelaySpec(**{**each, "truncation": Truncation(each["truncation"])}) for each in fields]
+        return [event["t_s"] for event in steps], specs
+
+
+def read_run(folder: Path) -> RunData:
+    """The run in a folder; raises ReportError if that does not hold a finished run."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text())
+        events = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
+        traffic = {direction: PacketTraffic() for direction in Direction}
+        with gzip.open(folder / PACKETS, "rt") as stream:
+            for row in csv.DictReader(stream):
+                _add(traffic[Direction(row["direction"])], row)
+    except OSError as error:
+        raise ReportError(
+            f"{folder} does not hold a finished run: {error.filename or folder}: {error.strerror or error}.",
+            hint="A run writes its folder with --out and completes it when it ends.",
+        ) from error
+    except (ValueError, KeyError, EOFError) as error:
+        raise ReportError(f"The outputs in {folder} are damaged: {error}.") from error
+    return RunData(summary, events, traffic)
+
+
+def _add(traffic: PacketTraffic, row: dict[str, str]) -> None:
+    t = float(row["t_s"])
+    if row["verdict"] != "released":
+        traffic.drops_s.setdefault(row["verdict"], []).append(t)
+        return
+    traffic.entered_s.append(t)
+    traffic.released_s.append(float(row["release_s"]))
+    traffic.nbytes.append(int(row["bytes"]))
+    traffic.queue_ms.append(float(row["queue_ms"]))
+    traffic.delay_ms.append(float(row["delay_ms"]))
 
 
 def draw_delay(axes: Any, run: RunData) -> None:
@@ -124,6 +210,8 @@ def draw_requests(axes: Any, run: RunData) -> None:
         label = f"{len(requests)} requests, median {np.median(y):.1f} ms"
         axes.plot(x, y, ".", markersize=3, color="#2c3e50", label=label)
         axes.set_yscale("log")
+        from matplotlib.ticker import LogLocator
+
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
@@ -161,3 +249,39 @@ def _legend(axes: Any) -> None:
 
 
 PLOTS = (draw_requests, draw_rate, draw_delay, draw_queue, draw_losses)
+
+
+def draw_run(folder: Path, target: Path) -> None:
+    """Writes the picture of the run in `folder` as a PNG.
+
+    Raises:
+        ReportError: it is no finished run, the target cannot be written, or matplotlib is not installed.
+    """
+    run = read_run(folder)
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ReportError(
+            "A picture needs matplotlib, which is not installed.", hint="Install it: pip install matplotlib"
+        ) from None
+    figure = Figure(figsize=(8.0, 2.3 * len(PLOTS)), layout="constrained")
+    for draw, axes in zip(PLOTS, figure.subplots(len(PLOTS)), strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(axes, run)
+    figure.suptitle(heading(run.summary), fontsize=10)
+    try:
+        figure.savefig(target, dpi=80, format="png", metadata={"Software": None})
+    except OSError as error:
+        raise ReportError(f"{target} cannot be written: {error.strerror}.") from error
+
+
+def heading(summary: dict[str, Any]) -> str:
+    """Which run it is, and what limits its figures."""
+    trace = " from a trace" if summary["trace"] else ""
+    where = f"{summary['profile']['name']}{trace} over {summary['backend']}"
+    lines = [f"{where}, seed {summary['seed']}, {summary['duration_s']:.1f} s"]
+    if summary["approximate"]:
+        lines.append("approximate: the proxy models TCP; the tun backend is the reference")
+    if summary["lateness"]["flagged"]:
+        lines.append("flagged: the machine was too busy, releases came late; do not trust the timings")
+    return "\n".join(lines)

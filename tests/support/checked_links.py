@@ -1,4 +1,4 @@
-"""Links for the checks in real time: processes of netsim with a profile of their own, and sockets at both ends."""
+"""Links in real time: processes of netsim with a profile of their own, and sockets at both ends."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def open_checked_link(
         document = {
             "version": 1,
             "name": "check",
-            "description": "Made by netsim validate.",
+            "description": "Made by a test.",
             "basis": "one_way",
             **fields,
         }
