@@ -42,5 +42,5 @@ def forced_grammar(
     thought = reasoning.before(grammar) if reasoning is not None else ""
     answer = " ".join(filter(None, [before, calls, after]))
     if otherwise is not None:
-        answer = grammar.choice([answer, grammar.json(otherwise)])
+        answer = grammar.choice([answer, grammar.json(otherwise, "JSON schema")])
     return grammar.lark(" ".join(filter(None, [thought, answer])))

@@ -142,9 +142,9 @@ def _terms(form: Constraint, grammar: Grammar) -> str:
             schema = json.loads(form.text)
             if schema is False:
                 raise ConfigError("The JSON schema allows nothing.")
-            return grammar.json({} if schema is True else schema)
+            return grammar.json({} if schema is True else schema, form.kind.label)
         case ConstraintKind.JSON_OBJECT:
-            return grammar.json({"type": "object"})
+            return grammar.json({"type": "object"}, form.kind.label)
         case ConstraintKind.REGEX:
             return grammar.rule(f"/{_as_lark(form.text)}/")
         case ConstraintKind.CHOICE:

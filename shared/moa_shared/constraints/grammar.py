@@ -11,6 +11,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
+from moa_shared.constraints.numbers import with_exact_numbers
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 
@@ -19,6 +20,7 @@ from moa_shared.sampling.constraint import Constraint, ConstraintKind
 JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 MOST_ERROR = 300  # characters of the library's own words
 _PLACE = re.compile(r"^at \d+\(\d+\): |\n *1 \| .*|<non-verbose/>", re.DOTALL)  # where in the library's own form of it
+_SCHEMA_BEGIN = re.compile(r"(%json\s*)(?=\{)")
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 
 
@@ -38,7 +40,7 @@ def grammar_of(constraint: Constraint) -> str:
         case ConstraintKind.CHOICE:
             return LLMatcher.grammar_from_regex("|".join(re.escape(each) for each in constraint.choices))
         case ConstraintKind.LARK:
-            return LLMatcher.grammar_from_lark(constraint.text)
+            return LLMatcher.grammar_from_lark(_with_exact_schemas(constraint.text))
 
 
 def compile_grammar(constraint: Constraint, vocabulary: LLTokenizer) -> LLMatcher:
@@ -77,7 +79,25 @@ def refusal(kind: ConstraintKind, problem: str) -> ConfigError:
 
 def _schema(text: str) -> str:
     options: Any = JSON_FORM  # of a typed dictionary
+    schema = json.loads(text)
+    exact = {} if schema is True else with_exact_numbers(schema, ConstraintKind.JSON_SCHEMA.label)
+    text = text if exact == schema else json.dumps(exact)
     try:
-        return LLMatcher.grammar_from_json_schema("{}" if text.strip() == "true" else text, overrides=options)
+        return LLMatcher.grammar_from_json_schema(text, overrides=options)
     except ValueError as error:
         raise refusal(ConstraintKind.JSON_SCHEMA, str(error)) from None
+
+
+def _with_exact_schemas(lark: str) -> str:
+    """A Lark grammar with the schemas in it as `with_exact_numbers` gives them."""
+    before, *parts = _SCHEMA_BEGIN.split(lark)
+    written = [before]
+    for mark, part in zip(parts[::2], parts[1::2], strict=True):
+        try:
+            schema, end = json.JSONDecoder().raw_decode(part)
+        except (ValueError, RecursionError):
+            written += [mark, part]  # the library says what is wrong with it
+            continue
+        exact = with_exact_numbers(schema, "JSON schema in the Lark grammar")
+        written += [mark, json.dumps(exact, ensure_ascii=False), part[end:]]
+    return "".join(written)

@@ -67,7 +67,7 @@ def call_object(call: ToolCall, key: str) -> str:
 
 def arguments_grammar(tool: Tool, grammar: Grammar) -> str:
     """The grammar of a tool's arguments as JSON."""
-    return grammar.json({"type": "object", **tool.parameters})
+    return grammar.json({"type": "object", **tool.parameters}, f"schema of {tool.name}")
 
 
 def object_grammar(tool: Tool, key: str, grammar: Grammar, before: str = "", after: str = "") -> str:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from moa_shared.constraints.numbers import with_exact_numbers
+
 # One way to write JSON, as in answers that a schema constrains.
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -46,9 +48,17 @@ class Grammar:
             end = found.end()
         return " ".join(filter(None, [*terms, literal(text[end:])]))
 
-    def json(self, schema: Mapping[str, Any]) -> str:
-        """A term for JSON of a schema."""
-        return self.rule(f"%json {json.dumps({**schema, 'x-guidance': _JSON_FORM}, ensure_ascii=False)}")
+    def json(self, schema: Mapping[str, Any], name: str) -> str:
+        """A term for JSON of a schema.
+
+        Args:
+            name: of the schema, for errors.
+
+        Raises:
+            ConfigError: a number in it cannot be enforced.
+        """
+        exact = with_exact_numbers(dict(schema), name)
+        return self.rule(f"%json {json.dumps({**exact, 'x-guidance': _JSON_FORM}, ensure_ascii=False)}")
 
     def text_until(self, end: str) -> str:
         """Terms for any text up to and including the first `end`."""

@@ -112,7 +112,7 @@ def _parameter_grammar(tool: Tool, key: str, schema: Any, grammar: Grammar) -> s
     place, types = f"{tool.name}.{key}", types_of(schema, tool.parameters)
     if "string" not in types:
         definitions = {name: tool.parameters[name] for name in _DEFINITIONS if name in tool.parameters}
-        return f"{head} {grammar.json({**schema, **definitions})} {grammar.markup(end)}"
+        return f"{head} {grammar.json({**schema, **definitions}, f'schema of {place}')} {grammar.markup(end)}"
     if types != TEXT:
         raise refusal("allows a text or something else", place)
     schema = resolved(schema, tool.parameters)

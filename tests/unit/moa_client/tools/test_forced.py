@@ -23,6 +23,7 @@ from moa_client.tools.reading.pieces import CallArguments, CallEnded, CallStarte
 from moa_client.tools.reasoned import Reasoning
 from moa_client.tools.thinking import THINKINGS
 from moa_client.tools.tool import Tool
+from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -185,3 +186,10 @@ def test_a_definition_is_known_to_each_argument() -> None:
     }
     text = walk(QwenXml(), forced_grammar(QwenXml(), [Tool("f", parameters=parameters)], {}), Random(1))
     assert text.startswith("<tool_call>\n<function=f>\n<parameter=x>\n")
+
+
+@pytest.mark.parametrize(("form", "place"), [(Hermes(), "seek has const"), (QwenXml(), "seek.a has const")])
+def test_a_number_that_cannot_be_enforced_is_refused_by_tool_and_field(form: ToolFormat, place: str) -> None:
+    tool = Tool("seek", parameters={"properties": {"a": {"type": "integer", "const": 2**53 + 1}}})
+    with pytest.raises(ConfigError, match=f"The schema of {place}: 9007199254740993"):
+        forced_grammar(form, [tool], {})

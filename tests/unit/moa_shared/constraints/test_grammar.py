@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
@@ -62,6 +64,36 @@ from tests.support.messages import raises
         (
             {"oneOf": [{"type": "object"}, {"type": "object", "properties": {}}]},
             snapshot("The JSON schema has a oneOf whose forms overlap, which cannot be enforced. Use anyOf."),
+        ),
+        (
+            {"type": "object", "properties": {"minimum": {"minimum": -(2**63), "type": "integer"}}},
+            snapshot(
+                "The JSON schema has minimum: -9223372036854775808 at #/properties/minimum, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"anyOf": [{}, {"enum": [[2**53 + 1]]}]},
+            snapshot(
+                "The JSON schema has enum: 9007199254740993 at #/anyOf/1, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"multipleOf": 2**53 + 1},
+            snapshot(
+                "The JSON schema has multipleOf: 9007199254740993, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"maximum": float("inf")},
+            snapshot(
+                "The JSON schema has maximum: inf, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
+        ),
+        (
+            {"minLength": 10**50},
+            snapshot(
+                "The JSON schema has minLength: 1000000000000000000000000000000000000000…, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+            ),
         ),
         (
             False,
@@ -128,3 +160,57 @@ def test_what_is_no_expression_or_grammar_is_refused(kind: ConstraintKind, text:
 )  # fmt: skip
 def test_schemas_of_the_wild_are_taken(schema: Any) -> None:
     compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
+
+
+EDGES = [0, 2**31, 2**53, 10**17, 10**18, 2**62, 2**63 - 1024, 2**63, 2**64, 10**19, 10**23]
+KEYWORDS = ["const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
+
+
+@given(
+    st.sampled_from(KEYWORDS),
+    st.sampled_from([{}, {"type": "integer"}, {"type": "number"}]),
+    st.sampled_from(EDGES),
+    st.integers(-3, 3),
+    st.booleans(),
+)
+def test_a_number_is_enforced_exactly_or_refused(
+    keyword: str, kind: dict[str, str], edge: int, off: int, is_negative: bool
+) -> None:
+    number = -(edge + off) if is_negative else edge + off
+    schema = {**kind, keyword: [number] if keyword == "enum" else number}
+    allows = {
+        "minimum": number.__le__, "maximum": number.__ge__,
+        "exclusiveMinimum": number.__lt__, "exclusiveMaximum": number.__gt__,
+    }.get(keyword, number.__eq__)  # fmt: skip
+    try:
+        matcher = compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
+    except ConfigError as refusal:
+        if abs(number) < 2**53 or f"has {keyword}: {number}, a number that" not in refusal.message:
+            raise
+        return
+    for value in range(number - 2, number + 3):
+        text = str(value).encode()
+        form = matcher.deep_copy()
+        assert (form.try_consume_tokens(list(text)) == len(text) and form.is_accepting()) is allows(value), value
+
+
+def test_lengths_that_no_answer_has_are_allowed() -> None:
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 2**53 - 1}, "maxItems": 2**64}
+    compile_grammar(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)), byte_vocabulary())
+
+
+def test_schemas_in_grammars_are_held_to_the_same() -> None:
+    with raises(
+        ConfigError,
+        snapshot(
+            "The JSON schema in the Lark grammar has const: 9007199254740993, a number that cannot be enforced exactly. Leave it out, and check it yourself, or use a string."
+        ),
+    ):
+        compile_grammar(
+            Constraint(ConstraintKind.LARK, 'start: %json {"a": 1} | %json {"const": 9007199254740993}'),
+            byte_vocabulary(),
+        )
+    compile_grammar(
+        Constraint(ConstraintKind.LARK, 'start: %json {"maxLength": 9007199254740993, "type": "string"} "x"'),
+        byte_vocabulary(),
+    )
