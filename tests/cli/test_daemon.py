@@ -145,7 +145,7 @@ def test_a_conversation_is_named_left_and_loaded_again(home: Home, served: Serve
         chat.at_prompt("w10\r")
         chat.wait_for(r"\(cut after 6 tokens: /continue goes on\)")
         chat.at_prompt("/save my first one\r")
-        chat.wait_for(r"Kept as \w{8}: my first one. Continue it with /load.")
+        chat.wait_for(r"Kept as (\w{8}): my first one. Continue it with /load \1\.")
         chat.at_prompt("/load last\r")
         chat.wait_for("That is this conversation.")
         chat.at_prompt("/reset\r")

@@ -57,7 +57,8 @@ async def save_kept(chat: Chat, rest: str) -> None:
     if rest:
         chat.conversation.set_title(rest)
     title = rest or facts.title
-    chat.say(f"Kept as {facts.identifier}{f': {plain_line(title)}' if title else ''}. Continue it with /load.")
+    name = facts.identifier + (f": {plain_line(title)}" if title else "")
+    chat.say(f"Kept as {name}. Continue it with /load {facts.identifier}.")
 
 
 async def title_kept(chat: Chat, rest: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from textwrap import wrap
 from typing import NamedTuple
 
 from moa_client.conversation.answer_options import OPTION_NAMES
@@ -61,25 +60,20 @@ TABLE = (
 )
 NAMES = (*dict.fromkeys(command.name for command in TABLE), "online")
 ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
-HELP_END = """\
-//QUESTION          a question that begins with one /
-Dim text was written by the small model on this device. The server checks it, and corrects it if it must, as soon as it
-is available; what it has corrected is underlined for a moment.
-Ctrl-C stops an answer; a second one does not wait for the server. Where an answer waits for the server, Ctrl-O has this
-device write on, right or not. A line that ends with \\ continues in the next one; three double quotes begin and end a
-block; Alt-Enter makes a new line. The arrow keys bring back earlier questions, Ctrl-R searches them, Tab completes
-commands."""
-_COLUMN = 20  # where the texts begin
-_COLUMNS = 120
+HELP_END = (
+    "Dim text was written by the small model on this device. The server checks it, and corrects it if it must, as soon "
+    "as it is available; what it has put in place of other words is underlined for a moment.",
+    "Ctrl-C stops an answer; a second one does not wait for the server. Where an answer waits for the server, Ctrl-O "
+    "has this device write on, right or not.",
+    "A line that ends with \\ continues in the next one; three double quotes begin and end a block; Alt-Enter makes a "
+    "new line. The arrow keys bring back earlier questions, Ctrl-R searches them, Tab completes commands.",
+)
 
 
 def help_text() -> str:
-    """What /help says."""
-    lines = []
-    for command in TABLE:
-        first, *more = wrap(command.text, _COLUMNS - _COLUMN)
-        lines += [f"{command.usage:{_COLUMN}}{first}", *(" " * _COLUMN + line for line in more)]
-    return "\n".join([*lines, HELP_END])
+    """What /help says: a line for each command and each paragraph, which terminals wrap."""
+    lines = [f"{command.usage:20}{command.text}" for command in TABLE]
+    return "\n".join([*lines, "//QUESTION          a question that begins with one /", *HELP_END])
 
 
 def resolve(typed: str) -> str | None:

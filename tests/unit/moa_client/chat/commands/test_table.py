@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from moa_client.chat.commands.handler import CommandHandler, short
 from moa_client.chat.commands.table import (
@@ -12,6 +14,7 @@ from moa_client.chat.commands.table import (
     unknown_words,
     values_of,
 )
+from moa_shared.text.word_wrap import wrap_words
 
 
 def test_every_command_has_a_handler_and_a_line_of_help() -> None:
@@ -20,7 +23,16 @@ def test_every_command_has_a_handler_and_a_line_of_help() -> None:
     text = help_text()
     for name in NAMES:
         assert f"/{name}" in text
-    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_help_keeps_its_columns_on_any_terminal(columns: int) -> None:
+    lines = wrap_words(help_text(), columns).splitlines()
+    commands = lines[: next(index for index, line in enumerate(lines) if line.startswith("Dim text"))]
+    assert all(line[18:20] == "  " and line[20] != " " for line in commands)
+    for before, after in pairwise(lines):  # no line ends earlier than it must
+        if after.startswith(" " * 20):
+            assert len(before) + len(after.split()[0]) >= columns
 
 
 def test_aliases_are_commands() -> None:
