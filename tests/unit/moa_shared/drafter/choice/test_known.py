@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from moa_shared.drafter.choice.known import (
     KNOWN,
@@ -10,9 +13,11 @@ from moa_shared.drafter.choice.known import (
     known_for,
     known_of_sizes,
 )
+from moa_shared.drafter.companion.known import KNOWN_COMPANIONS
 from moa_shared.drafter.published.named_target import model_key
 from moa_shared.models.sources.hub import HUB_ID
 
+README = Path(__file__).parents[5] / "README.md"
 QWEN3_8B = {"hidden_size": 4096, "num_hidden_layers": 36, "vocab_size": 151936}
 
 
@@ -64,3 +69,13 @@ def test_the_table_is_sound() -> None:
         assert known_drafter(f"{each.hub_id}@main") is each
         assert each in known_for([each.target.hub_id])
     assert known_drafter("nobody/knows") is None
+
+
+def test_readme_names_models_with_drafters_and_companions_that_are_known_for_them() -> None:
+    row = r"serve hub:(\S+) --drafter (\S+) --companion hub:(\S+)`"
+    rows = re.findall(row, README.read_text("utf-8"))
+    assert 4 <= len(rows) <= 6
+    companions = {model_key(each.hub) for each in KNOWN_COMPANIONS}
+    for model, drafter, companion in rows:
+        assert drafter in {each.hub_id for each in known_for([model])}
+        assert model_key(companion) in companions
