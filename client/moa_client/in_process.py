@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from moa_kernels import set_threads
 from moa_kernels.threads import available
+from moa_shared.models.tokenizer.tokenizer import no_template
 from moa_shared.programs.cores import parse_cores, pin_to_cores
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.start_line import StartLine
@@ -49,6 +50,8 @@ async def begin(
     line.clear()
     for left_out in fleet.skipped:
         remark(left_out)
+    if reached.served is not None and reached.served.raw_text_only:
+        raise no_template()  # before anything is fetched
     with interruptible_work():
         sources = await find(settings, fleet, reached, progress)
         line.show("Loading the drafter ...")

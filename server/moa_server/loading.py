@@ -34,6 +34,7 @@ from moa_shared.models.network.layer_sizes import kv_width
 from moa_shared.models.network.plan import plan_of
 from moa_shared.models.pooling import find_pooling
 from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.files import RAW_TEXT_ONLY
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
@@ -95,6 +96,8 @@ def load_host(
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target
     tokenizer = load_tokenizer(files)
+    if not tokenizer.chat_template:
+        log.warning("the model has no chat template", meaning=RAW_TEXT_ONLY)
     ends = end_of_text(files, tokenizer.eos_token_id)
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafts_here:
@@ -131,6 +134,7 @@ def load_host(
         row_shares=RowShares.of_times(execution.test.step_ms, execution.test.times) if execution.test else TORCH,
         constraints=constraint_compiler(tokenizer, target.vocab_size, ends),
         pooling=pooling,
+        raw_text_only=not tokenizer.chat_template,
     )
     offered = [
         DrafterFile(path, drafter.config.reused_layers, not drafter.config.has_own_head) for _, path, drafter in named

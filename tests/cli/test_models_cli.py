@@ -16,6 +16,7 @@ from moa_shared.errors import MoaError
 from moa_shared.models import resolve
 from moa_shared.models.library import ollama
 from moa_shared.models.library import places as places_module
+from moa_shared.models.sources.packaged import PACKAGED
 
 from tests.support.fake_hub import FakeHub, serving
 from tests.support.messages import steady
@@ -45,6 +46,7 @@ def test_the_models_of_a_machine(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delitem(PACKAGED, "gemma3-270m")  # which may be installed
     put_into_ollama(places["ollama"], "registry.ollama.ai/library/tiny/3b", write_gguf())
     put_into_ollama(places["ollama"], "registry.ollama.ai/library/tuned/latest", write_gguf(), "adapter")
     put_into_hub(places["hub"], "owner/Tiny-GGUF", {"Tiny-Q4_1.gguf": write_gguf(kind="Q4_1", architecture="qwen2")})
@@ -59,7 +61,7 @@ owner/Bert-GGUF:Q8_0  hub      35.0 kB  Q8_0    bert    -              no: it is
 owner/Tiny-GGUF:Q4_1  hub      24.1 kB  Q4_1    qwen2   -              yes
 tiny:3b               ollama   35.0 kB  Q8_0    llama   -              yes
 tuned:latest          ollama         -  -       -       -              no: it has an adapter, which moa does not apply
-mine                  folder   89.0 kB  F32     llama   -              yes
+mine                  folder   89.0 kB  F32     llama   -              raw text only: no chat template
 mine/cut.gguf         folder   4 bytes  -       -       -              no: it ends within its header
 """)
     told = {each["name"]: each for each in json.loads(run("models", "mine", "--json"))}
@@ -76,6 +78,7 @@ mine/cut.gguf         folder   4 bytes  -       -       -              no: it en
  "format": "Q8_0",
  "family": "bert",
  "drafters": [],
+ "chat": true,
  "served": false,
  "reason": "TMP/home/hub/models--owner--Bert-GGUF/snapshots/c0/Bert-Q8_0.gguf is of the model family 'bert', which moa does not read from GGUF."
 }\
@@ -90,7 +93,7 @@ def test_a_machine_without_models(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(places_module, "installed_file", lambda *_: None)
+    monkeypatch.setattr(places_module, "find_installed", lambda *_: None)
     assert run("models") == snapshot("""\
 No models are here: neither in the hub's cache, nor in ollama's or LM Studio's folders, nor in a folder that was named.
 `moa-server pull OWNER/NAME:Q4_K_M` fetches one from the hub.
@@ -117,7 +120,8 @@ def test_a_name_of_the_list_is_served(places: dict[str, Path], write_gguf: GgufW
 
 
 def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path) -> None:
-    with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}})) as hub:
+    told: dict[str, object] = {"gguf": {"architecture": "llama"}}  # and nothing of a chat template
+    with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}}, told={"o/A-GGUF": told})) as hub:
         environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
 
         def pull(spec: str) -> tuple[int, str, str]:
@@ -125,12 +129,13 @@ def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path)
             done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
             return done.returncode, done.stdout, steady(done.stderr).partition(": done in")[0]
 
-        assert [pull("o/A-GGUF"), pull("o/A-GGUF:Q2_K"), pull("A")] == snapshot(
+        assert [pull("o/A-GGUF"), pull("o/A-GGUF:Q2_K"), pull("A"), pull("default")] == snapshot(
             [
                 (
                     0,
                     "o/A-GGUF:Q8_0\n",
                     """\
+o/A-GGUF has no chat template: it continues raw text, and answers no chat.
 Fetching o/A-GGUF from http://127.0.0.1:PORT (35.0 kB) ...
 Fetching o/A-GGUF from http://127.0.0.1:PORT: 75 %
 Fetching o/A-GGUF from http://127.0.0.1:PORT\
@@ -142,6 +147,7 @@ Fetching o/A-GGUF from http://127.0.0.1:PORT\
                     "Error: o/A-GGUF holds no GGUF file 'Q2_K', only A-Q8_0.gguf. Name one of them, o/A-GGUF:Q8_0 for one.\n",
                 ),
                 (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n"),
+                (0, "default\n", "default comes in a package, which is installed: nothing is fetched.\n"),
             ]
         )
     assert (tmp_path / "hf" / "hub" / "models--o--A-GGUF" / "refs" / "main").is_file()

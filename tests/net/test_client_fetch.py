@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from moa_client.device.fetching import WantedParts, fetch, find_fetched
 from moa_client.device.loading import load_device
 from moa_client.device.refitting import refit
 from moa_client.device.sources import find_local_sources, find_sources
+from moa_client.in_process import begin
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
@@ -41,6 +42,7 @@ from moa_shared.errors import (
 )
 from moa_shared.models import WeightReader, load_tokenizer, resolve
 from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.start_line import StartLine
 
 from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving
@@ -114,6 +116,15 @@ async def test_files_that_fail_when_they_are_tried_are_refused_at_each_start(
             with pytest.raises(ModelSourceError, match="They are hostile"):
                 await find_sources(settings, link, described, QUIET)
     assert find_local_sources(settings, QUIET) is None
+
+
+async def test_a_chat_without_a_chat_template_ends_before_anything_is_fetched(source: Source, tmp_path: Path) -> None:
+    (source.model / "chat_template.jinja").unlink()
+    async with served(source, tmp_path) as link, AsyncExitStack() as stack:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        with pytest.raises(ModelSourceError, match="no chat template"):
+            await begin(settings, stack, StartLine(), print, single=True)
+    assert not (here(tmp_path) / "fetched").exists()
 
 
 async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(source: Source, tmp_path: Path) -> None:

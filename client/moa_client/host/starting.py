@@ -9,6 +9,7 @@ from functools import partial
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, UnavailableError
 from moa_shared.models import ModelFiles
+from moa_shared.models.sources.files import RAW_TEXT_ONLY
 from moa_shared.programs.own_thread import run_reporting
 from moa_shared.programs.progress import Progress
 
@@ -70,6 +71,8 @@ async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progres
         MoaError: there is no server, and nothing here to continue with; or what is missing cannot be fetched.
     """
     if reached.served is not None:
+        if reached.served.raw_text_only:  # programs may ask for that
+            log.warning("%s has no chat template: %s.", reached.served.identity.target_id, RAW_TEXT_ONLY)
         sources = await find_sources(settings, fleet, reached.served, progress)
         if settings.companion == AUTO:
             return replace(sources, companion=await _take_companion(settings, fleet, reached.served, progress))

@@ -83,7 +83,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, prefix_hashes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms", "manifest_sha256", "load", "cached_tokens", "read_ms", "servers", "companion")
+    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms", "manifest_sha256", "load", "cached_tokens", "read_ms", "servers", "companion", "raw_text_only")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class DescribeResponse(_message.Message):
     READ_MS_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     COMPANION_FIELD_NUMBER: _ClassVar[int]
+    RAW_TEXT_ONLY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     server_version: str
     identity: Identity
@@ -114,7 +115,8 @@ class DescribeResponse(_message.Message):
     read_ms: float
     servers: _containers.RepeatedScalarFieldContainer[str]
     companion: Companion
-    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ..., manifest_sha256: _Optional[bytes] = ..., load: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., read_ms: _Optional[float] = ..., servers: _Optional[_Iterable[str]] = ..., companion: _Optional[_Union[Companion, _Mapping]] = ...) -> None: ...
+    raw_text_only: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ..., manifest_sha256: _Optional[bytes] = ..., load: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., read_ms: _Optional[float] = ..., servers: _Optional[_Iterable[str]] = ..., companion: _Optional[_Union[Companion, _Mapping]] = ..., raw_text_only: _Optional[bool] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("level", "exact", "details")

@@ -21,10 +21,18 @@ def pull(model: str) -> None:
     from moa_shared.models.library.pull import HubModel
     from moa_shared.models.library.pull import pull as fetch
     from moa_shared.models.sources.hub_client import hub_cache
+    from moa_shared.models.sources.packaged import PACKAGED, find_installed, not_installed
     from moa_shared.programs.progress import make_progress
 
+    progress = make_progress()
     wanted = HubModel.parse(model)
+    if model in PACKAGED:
+        if find_installed(PACKAGED[model]) is None:
+            raise not_installed(model, PACKAGED[model])
+        progress.note(f"{model} comes in a package, which is installed: nothing is fetched.")
+        write_output(f"{model}\n")
+        return
     if wanted is None:
         raise ConfigError(f"{model!r} is no model of a hub.", hint="Name OWNER/NAME, or OWNER/NAME:Q4_K_M.")
-    path = fetch(wanted, make_progress())
+    path = fetch(wanted, progress)
     write_output(next(each.name for each in hub_models(hub_cache()) if each.path == path) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from moa_shared.models.library.places import installed_models, models_in
 from moa_shared.models.library.pull import PREFIX, HubModel
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.files import describe_folder, gguf_fingerprint
+from moa_shared.models.sources.packaged import PACKAGED, not_installed, packaged_file
 from moa_shared.programs.progress import Progress
 
 from moa_server.listing.listing import shipped_for
@@ -110,7 +111,11 @@ def _look_at(spec: str, root: Path, progress: Progress) -> _Model:
         found: LocalModel | None = _the_one_in(path)
     else:
         found = find_model(spec.removeprefix(PREFIX), installed_models())
+        if found is not None and found.pieces:
+            found = replace(found, path=packaged_file(found.name, PACKAGED[found.name], root, progress), pieces=())
     if found is None:
+        if spec in PACKAGED:
+            raise not_installed(spec, PACKAGED[spec])
         if HubModel.parse(spec) is None or path.is_absolute():
             raise NotFoundError(
                 f"There is no model {spec!r}: no such file or folder, and no id on the hub.",

@@ -50,7 +50,7 @@ def shipped_for(examined: Examined) -> Iterator[str]:
 
     They are for GGUF files; what the fingerprint of one needs is samples.
     """
-    if examined.refusal is None and not examined.model.path.is_dir():
+    if examined.refusal is None and not examined.model.path.is_dir() and not examined.model.pieces:
         files = examined.files
         yield from shipped_drafters_for(
             examined.config, lambda: gguf_fingerprint(identify(read_parts(files, arrays=False)))

@@ -50,6 +50,7 @@ def models_json(listed: Sequence[Listed]) -> str:
             "format": each.examined.stored or None,
             "family": each.examined.family or None,
             "drafters": list(each.drafters),
+            "chat": each.examined.can_chat,
             "served": each.examined.refusal is None,
             "reason": each.examined.refusal.message if each.examined.refusal is not None else None,
             "hint": (each.examined.refusal.hint or None) if each.examined.refusal is not None else None,
@@ -63,7 +64,7 @@ def _served(each: Listed) -> str:
     """Yes, or the reason without the model's name, which the line begins with."""
     refusal, model = each.examined.refusal, each.examined.model
     if refusal is None:
-        return "yes"
+        return "yes" if each.examined.can_chat else "raw text only: no chat template"
     reason = refusal.message.rstrip(".")
     for subject in (f"The GGUF file {model.path}", f"The folder {model.path}", f"{model.path}", model.name):
         if reason.startswith(f"{subject} "):

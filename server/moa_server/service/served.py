@@ -31,6 +31,7 @@ class Served:
         row_shares: what further rows added to it.
         constraints: compiles the forms of answers; None: it has none.
         pooling: how the states of a text become its embedding.
+        raw_text_only: the target has no chat template.
     """
 
     identity: pb.Identity
@@ -44,6 +45,7 @@ class Served:
     row_shares: RowShares = TORCH
     constraints: ConstraintCompiler | None = None
     pooling: ModelPooling = UNKNOWN_POOLING
+    raw_text_only: bool = False
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:
         """The message for a client whose conversation began on another execution than this server's."""

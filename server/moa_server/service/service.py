@@ -84,6 +84,7 @@ class MoaService:
                 servers=self._lifecycle.fleet.names(),
                 manifest_sha256=files.manifest_sha256 if files is not None else b"",
                 companion=files.companion if files is not None else None,
+                raw_text_only=served.raw_text_only,
             )
 
         return await self._answer("Describe", run, context, None)

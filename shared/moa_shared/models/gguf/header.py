@@ -148,7 +148,13 @@ class GgufHeader:
         return value
 
 
-def read_header(path: Path, *, arrays: bool = True, array_ends: MutableMapping[int, int] | None = None) -> GgufHeader:
+def read_header(
+    path: Path,
+    *,
+    arrays: bool = True,
+    array_ends: MutableMapping[int, int] | None = None,
+    file_bytes: int | None = None,
+) -> GgufHeader:
     """Read metadata and tensor table.
 
     Args:
@@ -156,6 +162,7 @@ def read_header(path: Path, *, arrays: bool = True, array_ends: MutableMapping[i
             of numbers are kept all the same.
         array_ends: where each array of texts that is left out ends, by where it begins: known ones are jumped over,
             others are added.
+        file_bytes: of the whole file, where `path` is only its beginning.
 
     Raises:
         ModelSourceError: not GGUF, truncated, corrupt, or with tensors in a format that is not known.
@@ -165,7 +172,7 @@ def read_header(path: Path, *, arrays: bool = True, array_ends: MutableMapping[i
             if file.read(4) != b"GGUF":
                 raise ModelSourceError(f"{path} is not a GGUF file.", hint=DAMAGED)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(data, arrays, {} if array_ends is None else array_ends).parse(path)
+                return _Parser(data, arrays, {} if array_ends is None else array_ends, file_bytes).parse(path)
     except struct.error as error:
         raise ModelSourceError(f"The GGUF file {path} ends within its header.", hint=DAMAGED) from error
     except (ValueError, OverflowError, OSError) as error:
@@ -178,11 +185,14 @@ class _Parser:
     Args:
         data: the file.
         arrays: keep arrays.
-        array_ends: as of `read_header`.
+        array_ends, file_bytes: as of `read_header`.
     """
 
-    def __init__(self, data: mmap.mmap, arrays: bool, array_ends: MutableMapping[int, int]) -> None:
+    def __init__(
+        self, data: mmap.mmap, arrays: bool, array_ends: MutableMapping[int, int], file_bytes: int | None
+    ) -> None:
         self._data = data
+        self._file_bytes = len(data) if file_bytes is None else file_bytes
         self._arrays = arrays
         self._array_ends = array_ends
         self._at = 4
@@ -218,8 +228,8 @@ class _Parser:
 
     def _size(self, name: str, stored: TensorFormat, shape: tuple[int, ...], offset: int) -> int:
         size = math.prod(shape[:-1]) * stored.row_bytes(shape[-1])
-        if offset + size > len(self._data):
-            raise ValueError(f"{name} ends at byte {offset + size} of {len(self._data)}")
+        if offset + size > self._file_bytes:
+            raise ValueError(f"{name} ends at byte {offset + size} of {self._file_bytes}")
         return size
 
     def _tensor(self) -> tuple[TensorFormat, tuple[int, ...], int]:

@@ -70,17 +70,21 @@ def first_parts(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_parts(
-    paths: Sequence[Path], *, arrays: bool = True, array_ends: MutableMapping[int, int] | None = None
+    paths: Sequence[Path],
+    *,
+    arrays: bool = True,
+    array_ends: MutableMapping[int, int] | None = None,
+    file_bytes: int | None = None,
 ) -> list[GgufHeader]:
     """The headers of a model's files.
 
     Args:
-        array_ends: of the first one, as of `read_header`.
+        array_ends, file_bytes: of the first one, as of `read_header`.
 
     Raises:
         ModelSourceError: one cannot be read, or they are not the parts of one model.
     """
-    headers = [read_header(paths[0], arrays=arrays, array_ends=array_ends)]
+    headers = [read_header(paths[0], arrays=arrays, array_ends=array_ends, file_bytes=file_bytes)]
     headers += [read_header(path, arrays=False) for path in paths[1:]]
     for header in headers:
         count = header.integer(_COUNT) or 1

@@ -25,6 +25,7 @@ from moa_shared.models.sources.digest import recall, remember
 from moa_shared.models.sources.files import ModelFiles, find_weights, read_config
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
+from moa_shared.sandbox.tokenizer_files import read_template
 
 _TOKENIZER = "tokenizer.json"
 
@@ -39,6 +40,7 @@ class Examined:
         stored: their format: Q4_K_M, BF16; "": it cannot be said.
         family: as the file calls it; "": it cannot be said.
         config: as config.json would be; empty where it is not served.
+        can_chat: whether it has a chat template.
         refusal: why it is not served; None: it is.
     """
 
@@ -48,6 +50,7 @@ class Examined:
     stored: str = ""
     family: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
+    can_chat: bool = False
     refusal: MoaError | None = None
 
 
@@ -65,7 +68,7 @@ def examine(model: LocalModel, root: Path) -> Examined:
         if model.path.is_dir():
             _examine_folder(model, facts)
         else:
-            _examine_gguf(model.path, root, facts)
+            _examine_gguf(model, root, facts)
     except MoaError as error:
         refusal = error
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # of a config.json that makes no sense
@@ -76,13 +79,16 @@ def examine(model: LocalModel, root: Path) -> Examined:
     return Examined(model, **facts, refusal=refusal)
 
 
-def _examine_gguf(path: Path, root: Path, facts: dict[str, Any]) -> None:
+def _examine_gguf(model: LocalModel, root: Path, facts: dict[str, Any]) -> None:
     """Fills in what is found until something is wrong."""
+    path = model.path
     facts |= {"files": (path,), "nbytes": path.stat().st_size}
-    paths = find_parts(path)
-    facts |= {"files": paths, "nbytes": sum(each.stat().st_size for each in paths)}
-    header = join_headers(_headers(paths, root))
+    paths = model.pieces or find_parts(path)
+    nbytes = sum(each.stat().st_size for each in paths)
+    facts |= {"files": paths, "nbytes": nbytes}
+    header = join_headers(_headers(paths[:1], root, nbytes) if model.pieces else _headers(paths, root))
     facts |= {"stored": file_type(header), "family": header.architecture}
+    facts["can_chat"] = bool(header.text("tokenizer.chat_template"))
     config = make_config(header)
     check_vocabulary(header)
     check_served(config, path.name)
@@ -104,6 +110,7 @@ def _examine_folder(model: LocalModel, facts: dict[str, Any]) -> None:
     check_served(config, model.name)
     if not (folder / _TOKENIZER).is_file():
         raise ModelSourceError(f"The folder {folder} holds no {_TOKENIZER}.")
+    facts["can_chat"] = bool(read_template(folder))
     reader = WeightReader(ModelFiles(model.name, folder, config, paths, "", ""))
     last = f"model.layers.{int(config['num_hidden_layers']) - 1}.self_attn.o_proj.weight"
     for name in (EMBEDDINGS, FINAL_NORM, HEAD, last):  # drafters for a model look like one, and lack these
@@ -111,8 +118,8 @@ def _examine_folder(model: LocalModel, facts: dict[str, Any]) -> None:
     facts["config"] = config
 
 
-def _headers(paths: tuple[Path, ...], root: Path) -> list[GgufHeader]:
-    """The headers, without their vocabulary."""
+def _headers(paths: tuple[Path, ...], root: Path, file_bytes: int | None = None) -> list[GgufHeader]:
+    """The headers, without their vocabulary; `file_bytes` as of `read_header`."""
     stat = paths[0].stat()
     identity = [str(paths[0].absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
     key = f"header-{hashlib.sha256(str(identity[0]).encode()).hexdigest()[:32]}"
@@ -121,7 +128,7 @@ def _headers(paths: tuple[Path, ...], root: Path) -> list[GgufHeader]:
     if known.get("identity") == identity and isinstance(known.get("ends"), list):
         ends = {begin: end for begin, end in known["ends"] if 0 < begin < end}
     told = len(ends)
-    headers = read_parts(paths, arrays=False, array_ends=ends)
+    headers = read_parts(paths, arrays=False, array_ends=ends, file_bytes=file_bytes)
     if len(ends) > told:
         remember(root, key, {"identity": identity, "ends": list(ends.items())})
     return headers

@@ -25,12 +25,14 @@ class LocalModel:
         place: who keeps it: "hub", "ollama" and so on.
         path: its GGUF file (the first one of several), or its folder of safetensors.
         refusal: why it cannot be served, where that shows without a look at it: "has an adapter".
+        pieces: that its GGUF file is joined from when it is used, `path` first; empty: it is whole.
     """
 
     name: str
     place: str
     path: Path
     refusal: str = ""
+    pieces: tuple[Path, ...] = ()
 
 
 def storage_label(name: str) -> str | None:

@@ -19,9 +19,8 @@ from moa_shared.models.library.local_model import (
     is_model_file,
 )
 from moa_shared.models.library.ollama import ollama_folders, ollama_models
-from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.hub_client import hub_cache
-from moa_shared.models.sources.packaged import PACKAGED, installed_file
+from moa_shared.models.sources.packaged import PACKAGED, find_installed
 
 PACKAGE, HUB, LM_STUDIO, FOLDER = "package", "hub", "LM Studio", "folder"
 _REPOSITORY = "models--"  # how the hub's cache calls the folder of owner/name: models--owner--name
@@ -30,9 +29,13 @@ _MAIN = "main"
 
 def installed_models() -> list[LocalModel]:
     """All models in the usual places."""
-    packaged = {name: installed_file(model, cache_root()) for name, model in PACKAGED.items()}
+    packaged = {name: find_installed(model) for name, model in PACKAGED.items()}
     return [
-        *(LocalModel(name, PACKAGE, path) for name, path in packaged.items() if path is not None),
+        *(
+            LocalModel(name, PACKAGE, paths[0], pieces=paths if len(paths) > 1 else ())
+            for name, paths in packaged.items()
+            if paths is not None
+        ),
         *hub_models(hub_cache()),
         *chain.from_iterable(map(ollama_models, ollama_folders())),
         *chain.from_iterable(map(lm_studio_models, lm_studio_folders())),

@@ -18,7 +18,7 @@ from moa_shared.models.library.local_model import files_below, is_model_file
 from moa_shared.models.library.places import snapshots
 from moa_shared.models.sources.files import find_weights
 from moa_shared.models.sources.hub import HUB_ID
-from moa_shared.models.sources.hub_client import hub_cache, hub_errors
+from moa_shared.models.sources.hub_client import hub_cache, hub_errors, say_if_no_template
 from moa_shared.models.sources.hub_files import fetch_large
 from moa_shared.programs.progress import Progress
 
@@ -77,6 +77,7 @@ def pull(model: HubModel, progress: Progress) -> Path:
         info = HfApi().model_info(repo_id, revision=revision, files_metadata=True)
         files = {file.rfilename: file for file in info.siblings or ()}
         names = choose_files(repo_id, files, model.wanted)
+        say_if_no_template(info, progress)
         fetch_large(repo_id, str(info.sha), [files[name] for name in names], progress)
         snapshot = Path(snapshot_download(repo_id, revision=revision, allow_patterns=names))  # links, and small files
     return _result(snapshot, names)

@@ -20,6 +20,7 @@ from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.programs.progress import Progress
 from moa_shared.text.json_text import parse_json
 
+RAW_TEXT_ONLY = "it continues raw text, and answers no chat"  # of a model without a chat template
 # What enters the mathematics. Other keys come and go with transformers' versions and must not change the fingerprint.
 _MATHEMATICS = (
     "model_type",

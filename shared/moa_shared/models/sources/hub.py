@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moa_shared.models.sources.hub_client import hub_errors, is_of_http
+from moa_shared.models.sources.hub_client import hub_errors, is_of_http, say_if_no_template
 from moa_shared.models.sources.hub_files import fetch_large
 from moa_shared.programs.progress import Progress
 
@@ -60,6 +60,8 @@ def fetch_from_hub(spec: str, progress: Progress, wanted: HubSelection = TARGET)
         info = _described(repo_id, revision)
         if info is not None:
             files = {file.rfilename: file for file in info.siblings or ()}
+            if wanted is TARGET:
+                say_if_no_template(info, progress)
             names = filter_repo_objects(files, allow_patterns=patterns)
             fetch_large(repo_id, str(info.sha), [files[name] for name in names], progress)
         with progress.task(f"Fetching {spec} from the hub"):  # small files, and links

@@ -7,9 +7,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models.sources.cache import is_disk_full
+from moa_shared.models.sources.files import RAW_TEXT_ONLY
+from moa_shared.programs.progress import Progress
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo
 
 LARGER_DISK = "Free some space, or set HF_HOME to a folder on a larger disk."
 
@@ -84,3 +90,11 @@ def hub_cache() -> Path:
 def _unreachable(unreachable: str, error: Exception, hint: str) -> ModelSourceError:
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return ModelSourceError(f"{unreachable}: {first_line.rstrip('.')}.", hint=hint)
+
+
+def say_if_no_template(info: ModelInfo, progress: Progress) -> None:
+    """Says before anything is fetched that a model has no chat template, where the hub knows it."""
+    told = info.gguf or (info.config or {}).get("tokenizer_config")
+    names = [file.rfilename for file in info.siblings or ()]
+    if told and not told.get("chat_template") and not any(name.startswith("chat_template") for name in names):
+        progress.note(f"{info.id} has no chat template: {RAW_TEXT_ONLY}.")

@@ -23,7 +23,7 @@ from moa_shared.models.gguf.entry import adopt_gguf
 from moa_shared.models.gguf.generation import SMOLLM2_135M_INSTRUCT
 from moa_shared.models.sources.cache import locked, require_space
 from moa_shared.models.sources.digest import remembered_hash
-from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.sources.files import RAW_TEXT_ONLY, ModelFiles
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 
@@ -38,6 +38,7 @@ class PackagedModel:
         member: its file in the package; of a model in pieces, the name of the joined file.
         pieces: package and member of each piece of the file, in order; the package requires them.
         terms: what a user accepts with the model; empty: an open licence.
+        can_chat: whether it has a chat template.
     """
 
     target_id: str
@@ -47,6 +48,7 @@ class PackagedModel:
     gguf_sha256: str
     pieces: tuple[tuple[str, str], ...] = ()
     terms: str = ""
+    can_chat: bool = True
 
 
 DEFAULT_MODEL = PackagedModel(
@@ -70,6 +72,7 @@ GEMMA_3_270M = PackagedModel(
         for number in range(1, 5)
     ),
     terms="Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms",
+    can_chat=False,
 )
 PACKAGED = {"default": DEFAULT_MODEL, "gemma3-270m": GEMMA_3_270M}
 
@@ -77,26 +80,41 @@ PACKAGED = {"default": DEFAULT_MODEL, "gemma3-270m": GEMMA_3_270M}
 def resolve_packaged(name: str, model: PackagedModel, root: Path, progress: Progress) -> ModelFiles:
     """The model, read from the installed package.
 
+    Raises:
+        MoaError: as of `packaged_file`; or the cache was damaged.
+    """
+    return adopt_gguf(packaged_file(name, model, root, progress), root, progress, target_id=model.target_id)
+
+
+def packaged_file(name: str, model: PackagedModel, root: Path, progress: Progress) -> Path:
+    """The GGUF file in the installed package; one in pieces is joined.
+
     Args:
         name: by which a user asked for it.
 
     Raises:
         ModelSourceError: the package is not installed.
-        ChecksumError: the package holds another file than the one pinned, or the cache was damaged.
+        ChecksumError: the package holds another file than the one pinned.
         DiskFullError: no room.
     """
     paths = find_installed(model)
     if paths is None:
-        terms = f" {model.terms}." if model.terms else ""
-        raise ModelSourceError(
-            f"The {name} model, {model.target_id}, is not installed.",
-            hint=f"Install it with `{install_command(model)}`, or name a hub id, a model folder or a GGUF file.{terms}",
-        )
+        raise not_installed(name, model)
     path = _join(model, paths, root, progress) if model.pieces else paths[0]
     got = remembered_hash(path, root)
     if got != model.gguf_sha256:
         raise _another(model, path, got)
-    return adopt_gguf(path, root, progress, target_id=model.target_id)
+    return path
+
+
+def not_installed(name: str, model: PackagedModel) -> ModelSourceError:
+    """What installs the model, and what a user should know before it is fetched."""
+    more = "" if model.can_chat else f" It has no chat template: {RAW_TEXT_ONLY}."
+    more += f" {model.terms}." if model.terms else ""
+    return ModelSourceError(
+        f"The {name} model, {model.target_id}, is not installed.",
+        hint=f"Install it with `{install_command(model)}`, or name a hub id, a model folder or a GGUF file.{more}",
+    )
 
 
 def find_installed(model: PackagedModel) -> tuple[Path, ...] | None:
@@ -110,22 +128,9 @@ def find_installed(model: PackagedModel) -> tuple[Path, ...] | None:
     return tuple(paths) if all(path.is_file() for path in paths) else None
 
 
-def installed_file(model: PackagedModel, root: Path) -> Path | None:
-    """The whole GGUF file of an installed package; None where it is not there, or was not joined yet."""
-    paths = find_installed(model)
-    if paths is None:
-        return None
-    path = _joined(model, root) if model.pieces else paths[0]
-    return path if path.is_file() else None
-
-
-def _joined(model: PackagedModel, root: Path) -> Path:
-    return root / "packaged" / model.gguf_sha256[:32] / model.member
-
-
 def _join(model: PackagedModel, pieces: Sequence[Path], root: Path, progress: Progress) -> Path:
     """The whole file in the cache, written once; it is checked before it gets its name."""
-    path = _joined(model, root)
+    path = root / "packaged" / model.gguf_sha256[:32] / model.member
     total = sum(piece.stat().st_size for piece in pieces)
     if path.is_file() and path.stat().st_size == total:
         return path

@@ -74,6 +74,8 @@ def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
             )
         return describe_folder(folder, spec, root, progress)
     found = find_model(spec, installed_models())
+    if found is not None and found.name in PACKAGED:  # in another case
+        return resolve_packaged(found.name, PACKAGED[found.name], root, progress)
     if found is not None:
         return _adopt(found.path, found.name, root, progress)
     if on_hub is not None and not spec.startswith("."):

