@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +11,12 @@ from typing import Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.text.json_text import parse_request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 SHAPE = '{"mcpServers": {"NAME": {"command": "PROGRAM", "args": []}}}, or "url" in place of "command"'
 MOST_BYTES = 1 << 20
 HTTP_TYPES = ("", "http", "streamable-http", "streamable_http", "streamableHttp")
+_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")  # as Claude Code and VS Code write them
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,12 @@ class _Entry(BaseModel, extra="ignore"):  # each program writes keys of its own
     headers: dict[str, str] = {}
     type: str = ""
     disabled: bool = False
+    enabled: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 class _File(BaseModel, extra="ignore"):
@@ -74,11 +83,12 @@ def read_server_file(path: Path) -> tuple[ToolServerEntry, ...]:
         ) from None
 
 
-def parse_servers(value: Any, folder: Path) -> tuple[ToolServerEntry, ...]:
+def parse_servers(value: Any, folder: Path, environment: Mapping[str, str] = os.environ) -> tuple[ToolServerEntry, ...]:
     """The servers that the value of such a file names.
 
     Args:
         folder: of the file, in which programs run that are given no `cwd`.
+        environment: the variables that texts of the file may name.
 
     Raises:
         ValueError: what is wrong with it.
@@ -89,10 +99,20 @@ def parse_servers(value: Any, folder: Path) -> tuple[ToolServerEntry, ...]:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole file"
         raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
-    return tuple(_server(name, entry, folder) for name, entry in entries.items() if not entry.disabled)
+    wanted = {name: entry for name, entry in entries.items() if entry.enabled and not entry.disabled}
+    return tuple(_server(name, entry, folder, environment) for name, entry in wanted.items())
 
 
-def _server(name: str, entry: _Entry, folder: Path) -> ToolServerEntry:
+def _server(name: str, entry: _Entry, folder: Path, environment: Mapping[str, str]) -> ToolServerEntry:
+    def expand(text: str) -> str:
+        return _VARIABLE.sub(value_of, text)
+
+    def value_of(found: re.Match[str]) -> str:
+        value = environment.get(found[1], found[2])
+        if value is None:
+            raise ValueError(f"the server {name!r} needs the variable {found[1]}, which is not set")
+        return value
+
     if bool(entry.command) == bool(entry.url):
         raise ValueError(f"the server {name!r} needs a command or a url, and not both")
     if entry.url and entry.type not in HTTP_TYPES:
@@ -101,10 +121,10 @@ def _server(name: str, entry: _Entry, folder: Path) -> ToolServerEntry:
         raise ValueError(f"the url of the server {name!r} does not begin with http:// or https://")
     return ToolServerEntry(
         name,
-        entry.command,
-        tuple(entry.args),
-        entry.env,
-        folder / entry.cwd.expanduser(),
-        entry.url,
-        entry.headers,
+        expand(entry.command),
+        tuple(map(expand, entry.args)),
+        {variable: expand(value) for variable, value in entry.env.items()},
+        folder / Path(expand(str(entry.cwd))).expanduser(),
+        expand(entry.url),
+        {header: expand(value) for header, value in entry.headers.items()},
     )

@@ -17,6 +17,8 @@ def test_programs_and_addresses_are_read_as_other_programs_write_them(tmp_path: 
         "web": {"type": "http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer k"}},
         "here": {"command": "./serve", "cwd": "sub"},
         "off": {"command": "npx", "disabled": True},
+        "off too": {"command": "npx", "enabled": False},
+        "nulls": {"command": "npx", "args": None, "env": None, "enabled": True, "disabled": None},
     }
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers, "globalShortcut": ""}))
@@ -24,7 +26,17 @@ def test_programs_and_addresses_are_read_as_other_programs_write_them(tmp_path: 
         ToolServerEntry("notes", "npx", ("-y", "notes"), {"KEY": "k"}, tmp_path),
         ToolServerEntry("web", folder=tmp_path, url="https://example.org/mcp", headers={"Authorization": "Bearer k"}),
         ToolServerEntry("here", "./serve", folder=tmp_path / "sub"),
+        ToolServerEntry("nulls", "npx", folder=tmp_path),
     )
+
+
+def test_variables_of_the_environment_are_put_in() -> None:
+    entry = {"command": "${BIN}/x", "args": ["${HOME_OF:-/srv}", "$BIN", "${input:key}"], "env": {"KEY": "k${env:BIN}"}}
+    web = {"url": "http://${BIN}", "headers": {"Authorization": "Bearer ${BIN}"}}
+    program, address = parse_servers({"mcpServers": {"a": entry, "b": web}}, FOLDER, {"BIN": "bin"})
+    assert (program.command, program.arguments) == ("bin/x", ("/srv", "$BIN", "${input:key}"))
+    assert program.environment == {"KEY": "kbin"}
+    assert (address.url, address.headers) == ("http://bin", {"Authorization": "Bearer bin"})
 
 
 @pytest.mark.parametrize(
@@ -33,6 +45,7 @@ def test_programs_and_addresses_are_read_as_other_programs_write_them(tmp_path: 
         ([], "the whole file: input should be"),
         ({"servers": {}}, "mcpServers: field required"),
         ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: input should be a valid list"),
+        ({"mcpServers": {"a": {"command": "${NOWHERE}"}}}, "'a' needs the variable NOWHERE, which is not set"),
         ({"mcpServers": {"a": {}}}, "the server 'a' needs a command or a url, and not both"),
         ({"mcpServers": {"a": {"command": "x", "url": "http://x"}}}, "needs a command or a url, and not both"),
         ({"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}, "'a' is of the type 'sse'"),
