@@ -85,6 +85,11 @@ def _can_stop(value: tuple[str, ...]) -> None:
         raise ValueError("expected at most 16 stop strings of 1 to 64 characters")
 
 
+def _name_tools(value: tuple[str, ...]) -> None:
+    if any(tool != "all" and not all(tool.partition("/")) for tool in value):
+        raise ValueError("expected SERVER/TOOL, such as calculator/add, or all")
+
+
 def _are_origins(value: tuple[str, ...]) -> None:
     for origin in value:
         parts = urlsplit(origin)
@@ -272,7 +277,11 @@ class ClientSettings(SettingsBase):
         shown="none",
     )
     mcp_allow: tuple[str, ...] = setting(
-        (), "A tool that is run without being asked for, or all; may be repeated.", "TOOL|all", shown="none"
+        (),
+        "A tool of a server that is run without being asked for, or all; may be repeated.",
+        "SERVER/TOOL|all",
+        shown="none",
+        check=_name_tools,
     )
     # int4: no loss of acceptance was measured
     codec: Literal["bf16", "int8", "int4"] = setting("int4", "The finest precision that memory is sent in.")

@@ -137,7 +137,7 @@ def test_a_daemon_runs_the_tools_of_its_chats_and_the_next_one_takes_up_a_call(c
     with daemon_home(ENVIRONMENT, **settings, DTYPE="float32") as home, ExitStack() as stack:
         code, _, err = home.run("daemon", "start", "--mcp", str(servers))
         assert code == 0, err
-        code, out, err = home.run("chat", "--mcp-allow", "add", "w10")
+        code, out, err = home.run("chat", "--mcp-allow", "test/add", "w10")
         assert (code, out) == (0, f"{TEXTS[ADD]}\nDone.\n")
         assert "\n= 5\n" in err
         chat = Terminal(CHAT, home.environment)
@@ -158,8 +158,8 @@ def test_a_daemon_runs_the_tools_of_its_chats_and_the_next_one_takes_up_a_call(c
 def test_a_single_answer_runs_what_is_allowed_and_says_what_is_not(caller: Served, servers: Path, run: Run) -> None:
     code, out, err = run("chat", *options(caller, mcp=servers), "w10")
     assert (code, out) == (0, f"{TEXTS[ADD]}\nDone.\n")
-    assert "(add was not run, as nobody can be asked: --mcp-allow add lets it.)" in err
-    code, out, err = run("chat", *options(caller, mcp=servers, mcp_allow="add"), "w10")
+    assert "(add was not run, as nobody can be asked: --mcp-allow test/add lets it.)" in err
+    code, out, err = run("chat", *options(caller, mcp=servers, mcp_allow="test/add"), "w10")
     assert (code, out) == (0, f"{TEXTS[ADD]}\nDone.\n")
     assert "\n= 5\n" in err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -236,9 +237,10 @@ def answered_words(answered: AnsweredCall) -> str:
     return f"* {plain_line(call.name)} {_shortened(call.arguments, MOST_ARGUMENTS)}\n{call_words(said)}"
 
 
-def not_run_words(tool: str) -> str:
+def not_run_words(wanted: CallWanted) -> str:
     """That a tool was not run where nobody can be asked."""
-    return f"({plain_line(tool)} was not run, as nobody can be asked: --mcp-allow {plain_line(tool)} lets it.)"
+    tool, option = plain_line(wanted.tool), shlex.quote(plain_line(f"{wanted.server}/{wanted.tool}"))
+    return f"({tool} was not run, as nobody can be asked: --mcp-allow {option} lets it.)"
 
 
 def _shortened(text: str, most: int) -> str:

@@ -23,22 +23,22 @@ def unasked(allowed: Sequence[str], say: Callable[[str], None]) -> Permit:
     """What is said of calls where nobody can be asked.
 
     Args:
-        allowed: names of tools, or ALL.
+        allowed: tools as SERVER/TOOL, or ALL.
         say: tells the user what was not run.
     """
 
     async def permit(wanted: CallWanted) -> Permission:
-        if is_allowed(wanted.tool, allowed):
+        if is_allowed(wanted, allowed):
             return Permission.ALWAYS
-        say(not_run_words(wanted.tool))
+        say(not_run_words(wanted))
         return Permission.DENIED
 
     return permit
 
 
-def is_allowed(tool: str, allowed: Sequence[str]) -> bool:
+def is_allowed(wanted: CallWanted, allowed: Sequence[str]) -> bool:
     """Whether a tool may be run without being asked for."""
-    return tool in allowed or ALL in allowed
+    return f"{wanted.server}/{wanted.tool}" in allowed or ALL in allowed
 
 
 class KeyPermission:
@@ -46,7 +46,7 @@ class KeyPermission:
 
     Args:
         terminal: file descriptor of standard input.
-        allowed: names of tools that are run without asking, or ALL.
+        allowed: tools that are run without asking, as SERVER/TOOL, or ALL.
         say: shows a line.
     """
 
@@ -62,7 +62,7 @@ class KeyPermission:
         return typed.decode(errors="replace").replace("\r", "\n").rstrip("\n")
 
     async def __call__(self, wanted: CallWanted) -> Permission:
-        if is_allowed(wanted.tool, self._allowed):
+        if is_allowed(wanted, self._allowed):
             return Permission.ALWAYS
         while select([self._terminal], [], [], 0)[0] and (early := os.read(self._terminal, MOST_KEYS)):
             self._typed += early

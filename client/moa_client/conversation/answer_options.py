@@ -116,7 +116,10 @@ class AnswerOptions:
         if self.chances is None:
             del values["chances"]
         if self.tools:
-            values["tools"] = [tool.function() for tool in self.tools]
+            values["tools"] = [
+                tool.function() | ({"server": tool.server, "listed": tool.listed} if tool.server else {})
+                for tool in self.tools
+            ]
         if self.results:
             values["results"] = [
                 {**asdict(each.call), "content": each.content, "is_error": each.is_error} for each in self.results

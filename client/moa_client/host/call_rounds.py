@@ -110,7 +110,7 @@ class CallRounds:
         calls = self.newest(turns)
         if self._runner is None or not calls:
             return ()
-        self._calling = calling = asyncio.create_task(self._runner.answer(calls))
+        self._calling = calling = asyncio.create_task(self._runner.answer(calls, turns.tools))
         calling.add_done_callback(lambda _: self._engine.wake())
         try:
             await self._attend(calling)

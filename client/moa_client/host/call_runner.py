@@ -13,7 +13,7 @@ from dataclasses import replace
 from moa_shared.text.unicode_text import marked_text
 
 from moa_client.conversation.events import CallAnswered, CallDecided, CallWanted, Permission, SurfaceEvent
-from moa_client.tools.tool import AnsweredCall, ToolCall
+from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 from moa_client.tools.tool_box import ToolBox
 
 DENIED_WORDS = "The user did not allow this call."
@@ -43,7 +43,7 @@ class CallRunner:
         self._box = box
         self._most = min(MOST_RESULT, context_tokens)
         self._publish = publish
-        self._allowed: set[str] = set()
+        self._allowed: set[tuple[str, str]] = set()  # server and tool
         self._waiting: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}
 
     @property
@@ -56,22 +56,27 @@ class CallRunner:
         if call in self._waiting and not (decided := self._waiting[call][1]).done():
             decided.set_result(permission)
 
-    async def answer(self, calls: Sequence[ToolCall]) -> tuple[AnsweredCall, ...]:
-        """The calls with their answers, one after another; cancelling this cancels the call under way."""
-        return tuple([await self._answer(call) for call in calls])
+    async def answer(self, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> tuple[AnsweredCall, ...]:
+        """The calls with their answers, one after another; cancelling this cancels the call under way.
 
-    async def _answer(self, call: ToolCall) -> AnsweredCall:
-        server = self._box.server_of(call.name)
-        waits = bool(server) and call.name not in self._allowed
-        wanted = CallWanted(call.id, call.name, call.arguments, server, waits)
+        Args:
+            tools: that the conversation began with: a call is answered by the server whose tool it was then.
+        """
+        by_name = {tool.name: tool for tool in tools}
+        return tuple([await self._answer(call, by_name.get(call.name) or Tool(call.name)) for call in calls])
+
+    async def _answer(self, call: ToolCall, tool: Tool) -> AnsweredCall:
+        name, server = tool.listed or tool.name, self._box.server_of(call.name, tool.server)
+        waits = bool(server) and (server, name) not in self._allowed
+        wanted = CallWanted(call.id, name, call.arguments, server, waits)
         self._publish(wanted)
         permission = await self._permission(wanted) if waits else Permission.ONCE
         if permission is Permission.ALWAYS:
-            self._allowed.add(call.name)
+            self._allowed.add((server, name))
         if permission is Permission.DENIED:
             answered = AnsweredCall(call, DENIED_WORDS, is_error=True)
         else:
-            answered = await self._box.run(call)
+            answered = await self._box.run(call, tool.server)
             answered = replace(answered, content=shortened_result(answered.content, self._most))
         self._publish(CallAnswered(call.id, answered.content, answered.is_error))
         return answered

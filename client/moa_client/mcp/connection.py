@@ -6,14 +6,18 @@ State: the task that holds the connection, which anyio wants opened and closed b
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
+import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.types import CONNECTION_CLOSED, CallToolResult
 from moa_shared.errors import UnavailableError
 from moa_shared.text.plain_text import plain_line
+from pydantic import ValidationError
 
 from moa_client.mcp.offered import ListedTool
 from moa_client.mcp.server_file import ToolServerEntry
@@ -22,7 +26,11 @@ from moa_client.mcp.stderr_tail import StderrTail
 START_SECONDS = 30.0  # npx and uvx fetch a program before they run it
 END_SECONDS = 8.0  # a program has six and a half, then it is killed; a server over HTTP may not answer a goodbye
 MOST_PAGES = 100  # of a list of tools
+MOST_LISTED = 1000  # tools of one server: of all servers 128 can be offered
+MOST_ANSWER = 8 << 20  # bytes of one answer over HTTP: pictures are not read, but do no harm
 MOST_REASON = 200  # characters
+
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # it would print tracebacks on the terminal
 
 
 class ToolServerConnection:
@@ -30,10 +38,14 @@ class ToolServerConnection:
 
     Args:
         start_seconds: how long it may take to start.
+
+    Attributes:
+        remark: what its user should know of it, a sentence; empty: nothing.
     """
 
     def __init__(self, entry: ToolServerEntry, start_seconds: float = START_SECONDS) -> None:
         self.entry = entry
+        self.remark = ""
         self._start_seconds = start_seconds
         self._client: Client | None = None
         self._is_ending = asyncio.Event()
@@ -123,23 +135,66 @@ class ToolServerConnection:
     async def _connect(self, stack: AsyncExitStack, tail: StderrTail) -> Client:
         entry = self.entry
         if entry.url:
-            http_client = await stack.enter_async_context(create_mcp_http_client(headers=dict(entry.headers)))
-            return await stack.enter_async_context(Client(streamable_http_client(entry.url, http_client=http_client)))
+            http_client = await stack.enter_async_context(
+                create_mcp_http_client({"accept-encoding": "identity", **entry.headers})
+            )
+            http_client.event_hooks = {"response": [_bound]}
+            http = streamable_http_client(entry.url, http_client=http_client, max_sse_event_size=MOST_ANSWER)
+            return await stack.enter_async_context(Client(http))
         program = StdioServerParameters(
-            command=entry.command, args=list(entry.arguments), env=dict(entry.environment), cwd=entry.folder
+            command=entry.command,
+            args=list(entry.arguments),
+            env=dict(entry.environment),
+            cwd=entry.folder,
+            encoding_error_handler="replace",
         )
-        return await stack.enter_async_context(Client(stdio_client(program, stack.enter_context(tail.opened()))))
+        pipes = stdio_client(program, stack.enter_context(tail.opened()))
+        return await stack.enter_async_context(Client(pipes, message_handler=self._on_message))
+
+    async def _on_message(self, message: object) -> None:
+        """Notes the first line of standard output that is no message: a program's print, say."""
+        if not self.remark and isinstance(message, ValidationError):
+            line = str(message.errors(include_url=False)[0]["input"]).strip()
+            if line:
+                name, shown = self.entry.name, plain_line(line, MOST_REASON)
+                self.remark = f"The MCP server {name} prints what is no message and belongs on standard error: {shown}"
 
 
 async def _list_tools(client: Client) -> list[ListedTool]:
-    tools, cursor = [], None
+    tools: list[ListedTool] = []
+    cursor = None
     for _ in range(MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
         cursor = page.next_cursor
-        if cursor is None:
+        if cursor is None or len(tools) > MOST_LISTED:
             break
-    return tools
+    return tools[:MOST_LISTED]
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    """The body of a response, as far as it may be read."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MOST_ANSWER
+        async for piece in self._body:
+            if (left := left - len(piece)) < 0:
+                raise httpx2.StreamError(f"it has more than {MOST_ANSWER:,} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Bounds what is read of a response at once; of a stream of events the SDK bounds each event."""
+    response.headers.pop("content-encoding", None)  # none was asked for, and a few bytes could become gigabytes
+    is_whole = not response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    if is_whole and isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _BoundedBody(response.stream)
 
 
 def _reason(error: BaseException) -> str:

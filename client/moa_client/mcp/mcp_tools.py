@@ -12,7 +12,7 @@ from moa_shared.errors import UnavailableError
 from moa_shared.text.plain_text import plain_line
 
 from moa_client.mcp.connection import START_SECONDS, ToolServerConnection
-from moa_client.mcp.offered import ListedTool, OfferedTool, offered_tools
+from moa_client.mcp.offered import ListedTool, names_of, offered_tools
 from moa_client.mcp.result_text import result_text
 from moa_client.mcp.server_file import ToolServerEntry
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
@@ -35,31 +35,36 @@ class McpTools:
     ) -> None:
         self._servers = {entry.name: ToolServerConnection(entry, start_seconds) for entry in entries}
         self._call_seconds = call_seconds
-        self._offered: dict[str, OfferedTool] = {}
-        self.remarks: Sequence[str] = ()
+        self.tools: Sequence[Tool] = ()
+        self._by_name: dict[tuple[str, str], Tool] = {}  # by server and name; "": whoever's is offered by that name
+        self._problems: Sequence[str] = ()
 
     async def start(self) -> None:
         """Starts all servers at once; what cannot be had is among the remarks."""
         found = await asyncio.gather(*(self._start(server) for server in self._servers.values()))
-        listed = {name: tools for name, tools in zip(self._servers, found, strict=True) if not isinstance(tools, str)}
-        offered, problems = offered_tools(listed)
-        self._offered = {each.tool.name: each for each in offered}
-        self.remarks = [*(why for why in found if isinstance(why, str)), *map(plain_line, problems)]
+        names = zip(self._servers, found, strict=True)
+        self.tools, problems = offered_tools({name: None if isinstance(each, str) else each for name, each in names})
+        self._problems = [*(why for why in found if isinstance(why, str)), *map(plain_line, problems)]
+        self._by_name = {(server, each.name): each for each in self.tools for server in ("", each.server)}
+        for each in self.tools:
+            for name in names_of(each):
+                self._by_name.setdefault((each.server, name), each)
 
     @property
-    def tools(self) -> Sequence[Tool]:
-        return [each.tool for each in self._offered.values()]
+    def remarks(self) -> Sequence[str]:
+        return [*self._problems, *(server.remark for server in self._servers.values() if server.remark)]
 
-    def server_of(self, tool: str) -> str:
-        return self._offered[tool].server if tool in self._offered else ""
+    def server_of(self, tool: str, server: str = "") -> str:
+        found = self._by_name.get((server, tool))
+        return found.server if found is not None else ""
 
-    async def run(self, call: ToolCall) -> AnsweredCall:
-        if call.name not in self._offered:
+    async def run(self, call: ToolCall, server: str = "") -> AnsweredCall:
+        tool = self._by_name.get((server, call.name))
+        if tool is None:
             return AnsweredCall(call, f"There is no tool {call.name} now.", is_error=True)
-        offered = self._offered[call.name]
         try:
             async with asyncio.timeout(self._call_seconds):
-                result = await self._servers[offered.server].call(offered.listed, call.values)
+                result = await self._servers[tool.server].call(tool.listed, call.values)
         except TimeoutError:
             return AnsweredCall(call, f"The tool has not answered within {self._call_seconds:g} s.", is_error=True)
         except UnavailableError as error:

@@ -33,6 +33,8 @@ class Tool:
 
     Args:
         parameters: the JSON schema of its arguments, which are an object.
+        server: of whose tools it is one; empty: the program's that asks.
+        listed: its name there.
 
     Raises:
         ConfigError: a name, a description or a schema that cannot be used.
@@ -41,6 +43,8 @@ class Tool:
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    server: str = ""
+    listed: str = ""
 
     def __post_init__(self) -> None:
         if not is_name(self.name):

@@ -21,10 +21,18 @@ class ToolBox(Protocol):
         """What a user should know of them, one sentence each, such as which could not be had."""
         ...
 
-    def server_of(self, tool: str) -> str:
-        """The name of the server that has a tool; empty: none has."""
+    def server_of(self, tool: str, server: str = "") -> str:
+        """The name of the server that has a tool; empty: none has.
+
+        Args:
+            server: whose tool it has to be; empty: anyone's.
+        """
         ...
 
-    async def run(self, call: ToolCall) -> AnsweredCall:
-        """Runs a call; whatever goes wrong is its answer. Cancelling this cancels the call."""
+    async def run(self, call: ToolCall, server: str = "") -> AnsweredCall:
+        """Runs a call; whatever goes wrong is its answer. Cancelling this cancels the call.
+
+        Args:
+            server: as above.
+        """
         ...

@@ -57,7 +57,7 @@ def tool_offer(
     tools = []
     for number, function in enumerate(functions):
         with refusing(f"tools[{number}]{at}"):
-            given = {} if function.parameters is None else {"parameters": function.parameters}
+            given: dict[str, Any] = {} if function.parameters is None else {"parameters": function.parameters}
             tools.append(Tool(function.name, function.description or "", **given))
     with refusing("tools"):
         check_tools(tools)

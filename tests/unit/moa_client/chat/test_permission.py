@@ -42,8 +42,8 @@ async def test_a_key_answers_but_none_that_was_typed_before_the_question(
 
 async def test_what_is_allowed_is_not_asked_for_and_where_nobody_can_be_asked_the_rest_is_denied() -> None:
     said: list[str] = []
-    assert await KeyPermission(-1, ("add",), said.append)(WANTED) is Permission.ALWAYS
+    assert await KeyPermission(-1, ("test/add",), said.append)(WANTED) is Permission.ALWAYS
     assert await unasked(("all",), said.append)(WANTED) is Permission.ALWAYS
     assert said == []
-    assert await unasked(("sub",), said.append)(WANTED) is Permission.DENIED
-    assert said == ["(add was not run, as nobody can be asked: --mcp-allow add lets it.)"]
+    assert await unasked(("add", "other/add"), said.append)(WANTED) is Permission.DENIED
+    assert said == ["(add was not run, as nobody can be asked: --mcp-allow test/add lets it.)"]

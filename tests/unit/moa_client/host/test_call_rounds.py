@@ -57,16 +57,17 @@ class Box:
     """Tools of which `now` answers when a test says so; implements `ToolBox`."""
 
     def __init__(self) -> None:
-        self.tools: tuple[Tool, ...] = (NOW, WEATHER)
+        self.tools: tuple[Tool, ...] = (replace(NOW, server="clock", listed="now"), WEATHER)
         self.remarks = ("One server is missing.",)
+        self.owner = "clock"
         self.answers: asyncio.Queue[str] = asyncio.Queue()
         self.called = asyncio.Event()
 
-    def server_of(self, tool: str) -> str:
-        return "clock" if tool in ("now", "get_weather") else ""
+    def server_of(self, tool: str, server: str = "") -> str:
+        return self.owner if tool in ("now", "get_weather") and server in ("", self.owner) else ""
 
-    async def run(self, call: ToolCall) -> AnsweredCall:
-        if not self.server_of(call.name):
+    async def run(self, call: ToolCall, server: str = "") -> AnsweredCall:
+        if not self.server_of(call.name, server):
             return AnsweredCall(call, "There is none.", is_error=True)
         self.called.set()
         return AnsweredCall(call, await self.answers.get())
@@ -159,6 +160,18 @@ async def test_the_model_learns_that_a_call_was_denied_or_that_there_is_no_such_
             (DENIED_WORDS, True),
         ]
         assert not talk.box.called.is_set()
+
+
+async def test_a_conversation_remembers_whose_tool_it_was() -> None:
+    async with talking() as talk:
+        talk.open.permit((await talk.ask(CALL)).call, Permission.ALWAYS)
+        talk.box.answers.put_nowait("12:00")
+        await talk.until(Asked)
+        tools = talk.conversation.answers[0].options
+        assert unpack_options(pack_options(tools)).tools == talk.box.tools
+        talk.box.owner = "another clock"  # has a tool of that name, too
+        assert not (await talk.write(CALL)).server
+        assert (await talk.until(CallAnswered)).content == "There is none."
 
 
 async def test_a_call_that_is_stopped_is_left_and_wanted_again_when_the_answer_is_continued() -> None:

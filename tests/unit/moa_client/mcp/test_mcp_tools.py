@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 from inline_snapshot import snapshot
+from moa_client.mcp import connection
 from moa_client.mcp.mcp_tools import McpTools
 from moa_client.mcp.server_file import ToolServerEntry, read_server_file
 from moa_client.tools.tool import AnsweredCall
@@ -21,6 +22,30 @@ from tests.support import mcp_server
 from tests.support.tool_calls import call
 
 PROGRAM = ToolServerEntry("test", sys.executable, (mcp_server.__file__,))
+# Without a library, which would keep what a tool prints away from the messages. The third call closes its output.
+LATIN = r"""
+import json, os, sys
+def say(**fields):
+    os.write(1, json.dumps({"jsonrpc": "2.0", **fields}, ensure_ascii=False).encode("latin-1") + b"\n")
+os.write(1, b"Serving \xe9\n")
+calls = 0
+for line in sys.stdin:
+    asked = json.loads(line)
+    match asked["method"]:
+        case "initialize":
+            version = asked["params"]["protocolVersion"]
+            server = {"name": "r", "version": "1"}
+            say(id=asked["id"], result={"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server})
+        case "tools/list":
+            say(id=asked["id"], result={"tools": [{"name": "ping", "inputSchema": {"type": "object"}}]})
+        case "tools/call" if (calls := calls + 1) < 3:
+            os.write(1, b"caf\xe9\n")
+            say(id=asked["id"], result={"content": [{"type": "text", "text": "caf\xe9"}]})
+        case "tools/call":
+            os.close(1)
+        case _ if "id" in asked:
+            say(id=asked["id"], error={"code": -32601, "message": "no"})
+"""
 
 
 @asynccontextmanager
@@ -54,6 +79,19 @@ async def test_tools_of_a_program_are_listed_and_called_and_it_is_started_again_
         assert said(await tools.run(call("sub"))) == ("There is no tool sub now.", True)
         assert said(await tools.run(call("end"))) == ("The MCP server test has ended during the call.", True)
         assert said(await tools.run(call("add", a=4, b=3))) == ("7", False)
+
+
+async def test_a_program_may_print_what_is_no_message_nor_utf_8_and_an_output_that_it_closes_is_noticed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with running(ToolServerEntry("latin", sys.executable, ("-c", LATIN))) as tools:
+        assert tools.remarks == [
+            "The MCP server latin prints what is no message and belongs on standard error: Serving \ufffd"
+        ]
+        assert [await tools.run(call("ping")) for _ in "12"] == [AnsweredCall(call("ping"), "caf\ufffd")] * 2
+        assert said(await tools.run(call("ping"))) == ("The MCP server latin has ended during the call.", True)
+        assert said(await tools.run(call("ping"))) == ("caf\ufffd", False)
+    assert capfd.readouterr() == ("", "")
 
 
 async def test_a_call_that_hangs_is_ended_by_its_time_or_by_the_user_and_the_next_is_answered() -> None:
@@ -100,7 +138,8 @@ async def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
         assert said(await tools.run(call("add", a=2.5, b=4))) == ("6.5", False)
 
 
-async def test_tools_are_called_over_http() -> None:
+async def test_tools_are_called_over_http_and_what_they_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_ANSWER", 1 << 16)
     app = mcp_server.server.streamable_http_app()
     web = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     listening = socket.create_server(("127.0.0.1", 0))  # whoever connects waits until it serves
@@ -108,6 +147,10 @@ async def test_tools_are_called_over_http() -> None:
     try:
         async with running(ToolServerEntry("web", url=f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")) as tools:
             assert said(await tools.run(call("add", a=2, b=3))) == ("5", False)
+            assert said(await tools.run(call("long", characters=1 << 16))) == (
+                "The MCP server web refuses the call: Failed to parse JSON response: it has more than 65,536 bytes.",
+                True,
+            )
     finally:
         web.should_exit = True
         await serving

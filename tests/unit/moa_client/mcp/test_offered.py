@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from moa_client.mcp.offered import ListedTool, offered_tools
+from moa_client.mcp.offered import MOST_PROBLEMS, ListedTool, names_of, offered_tools
 from moa_client.tools.tool import MOST_TOOLS
 
 SCHEMA = {"type": "object", "properties": {}}
@@ -9,22 +9,31 @@ SCHEMA = {"type": "object", "properties": {}}
 def test_two_tools_of_one_name_are_told_apart_by_their_servers() -> None:
     add = ListedTool("add", "Adds.", SCHEMA)
     offered, problems = offered_tools({"one": [add], "the other": [add, ListedTool("a.b/c", "", SCHEMA)]})
-    assert [(each.tool.name, each.server, each.listed) for each in offered] == [
+    assert [(each.name, each.server, each.listed) for each in offered] == [
         ("add", "one", "add"),
         ("the_other_add", "the other", "add"),
         ("a_b_c", "the other", "a.b/c"),
     ]
-    assert (offered[0].tool.description, problems) == ("Adds.", [])
+    assert (offered[0].description, problems) == ("Adds.", [])
+
+
+def test_a_server_that_has_not_started_keeps_the_names_that_it_could_have() -> None:
+    add = ListedTool("add", "Adds.", SCHEMA)
+    offered, _ = offered_tools({"first": [add], "gone": None, "last": [ListedTool("sub", "", SCHEMA)]})
+    assert [each.name for each in offered] == ["add", "last_sub"]
+    assert names_of(offered[1]) == ("last_sub", "sub", "last_sub")
 
 
 def test_what_cannot_be_offered_is_left_out_with_a_word_and_costs_no_other() -> None:
     bad = ListedTool("bad", "", {"type": "object", "properties": {"a": {"type": 3}}})
     twice = [ListedTool("add", "", SCHEMA)] * 3
     offered, problems = offered_tools({"one": [bad, *twice]})
-    assert [each.tool.name for each in offered] == ["add", "one_add"]
+    assert [each.name for each in offered] == ["add", "one_add"]
     assert problems == [
         "The tool bad of one is left out: In the schema of bad.a, type is not a name or a list of names.",
         "The tool add of one is left out: Two tools have the name one_add.",
     ]
-    many = [ListedTool(f"tool{number}", "", SCHEMA) for number in range(MOST_TOOLS + 1)]
-    assert len(offered_tools({"one": many})[0]) == MOST_TOOLS
+    many = [ListedTool(f"tool{number}", "", SCHEMA) for number in range(MOST_TOOLS + 30)]
+    offered, problems = offered_tools({"one": many})
+    assert (len(offered), problems) == (MOST_TOOLS, [f"The tools of one from tool{MOST_TOOLS} on are left out."])
+    assert len(offered_tools({"one": [bad] * 100})[1]) == MOST_PROBLEMS + 1
