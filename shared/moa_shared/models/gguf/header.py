@@ -24,6 +24,8 @@ _MOST_DIMENSIONS = 4
 _SHORT = 1024  # numbers of an array: one for each layer, say
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_NO_TOKEN = (-1, (1 << 32) - 1, (1 << 64) - 1)  # -1, also where it was written without a sign
+_MOST_SHOWN = 40  # characters of a value
 # ggml's numbers of the formats that can be read: ours, and those that the gguf package turns into float32.
 _FORMATS = {
     0: F32,
@@ -87,8 +89,37 @@ class GgufHeader:
         return self._get(key, str)
 
     def integer(self, key: str) -> int | None:
-        """An integer of the metadata; None where there is none."""
-        return self._get(key, int)
+        """An integer of the metadata, or the one of all layers; None where there is none.
+
+        Raises:
+            ModelSourceError: layers differ in it.
+        """
+        value = self.metadata.get(key)
+        if not isinstance(value, list):
+            return self._get(key, int)
+        if len(set(value)) != 1 or type(value[0]) is not int:
+            raise ModelSourceError(
+                f"The GGUF file {self.path} says {key} = {_shown(value)}: its layers differ, which moa does not compute"
+                f" of the family {self.architecture!r}.",
+                hint="Choose a model whose layers are alike.",
+            )
+        return int(value[0])
+
+    def token_id(self, name: str) -> int | None:
+        """The id of a special token; None where there is none, which files say by -1 too.
+
+        Raises:
+            ModelSourceError: an id that is no token.
+        """
+        key = f"tokenizer.ggml.{name}_token_id"
+        value, tokens = self.integer(key), self.texts("tokenizer.ggml.tokens")
+        if value in _NO_TOKEN:
+            return None
+        if value is not None and tokens and not 0 <= value < len(tokens):
+            raise ModelSourceError(
+                f"The GGUF file {self.path} says {key} = {value}, but has {len(tokens)} tokens.", hint=DAMAGED
+            )
+        return value
 
     def flag(self, key: str) -> bool | None:
         """A truth value of the metadata; None where there is none."""
@@ -142,10 +173,14 @@ class GgufHeader:
         if value is not None and not isinstance(value, kind):
             expected = kind.__name__ if isinstance(kind, type) else "a number"
             raise ModelSourceError(
-                f"The GGUF file {self.path} says {key} = {str(value)[:40]!r}, expected {expected}.",
+                f"The GGUF file {self.path} says {key} = {_shown(value)!r}, expected {expected}.",
                 hint=DAMAGED,
             )
         return value
+
+
+def _shown(value: object) -> str:
+    return str(value)[:_MOST_SHOWN]
 
 
 def read_header(

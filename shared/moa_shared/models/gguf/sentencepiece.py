@@ -72,7 +72,7 @@ def describe_gemma4(header: GgufHeader) -> dict[str, Any]:
 def _byte_pairs(
     header: GgufHeader, tokens: Sequence[str], vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
-    unknown = header.integer("tokenizer.ggml.unknown_token_id")
+    unknown = header.token_id("unknown")
     return {
         "type": "BPE",
         "unk_token": tokens[unknown] if unknown is not None else None,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moa_shared.errors import ModelSourceError
-from moa_shared.models.gguf.header import DAMAGED, GgufHeader
+from moa_shared.models.gguf.header import GgufHeader
 
 _NAMED = {"bos": "bos", "pad": "padding", "unk": "unknown"}
 _ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
@@ -53,7 +52,7 @@ def special_ids(header: GgufHeader) -> dict[str, Any]:
         ModelSourceError: an id that is no token.
     """
     tokens = header.texts("tokenizer.ggml.tokens")
-    found: dict[str, Any] = {f"{key}_token_id": _id(header, name, tokens) for key, name in _NAMED.items()}
+    found: dict[str, Any] = {f"{key}_token_id": header.token_id(name) for key, name in _NAMED.items()}
     ends = _ends(header, tokens)
     found["eos_token_id"] = ends[0] if len(ends) == 1 else ends or None
     return {key: value for key, value in found.items() if value is not None}
@@ -66,18 +65,8 @@ def _ends(header: GgufHeader, tokens: list[str]) -> list[int]:
         for index, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
         if token in _SPELLINGS or (token == _SENTENCE and kind == _CONTROL)
     }
-    ends = dict.fromkeys([*(_id(header, name, tokens) for name in _ENDS), *spelled.values()])
+    ends = dict.fromkeys([*(header.token_id(name) for name in _ENDS), *spelled.values()])
     for present, is_none in _UNLESS:
         if present <= spelled.keys():
             ends.pop(spelled.get(is_none), None)
     return [index for index in ends if index is not None]
-
-
-def _id(header: GgufHeader, name: str, tokens: list[str]) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
-    value = header.integer(key)
-    if value is not None and tokens and not 0 <= value < len(tokens):
-        raise ModelSourceError(
-            f"The GGUF file {header.path} says {key} = {value}, but has {len(tokens)} tokens.", hint=DAMAGED
-        )
-    return value

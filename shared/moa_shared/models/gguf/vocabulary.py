@@ -49,7 +49,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     """
     kind = check_vocabulary(header)
     tokens = header.texts("tokenizer.ggml.tokens")
-    named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
+    named = {key: header.token_id(name) for key, name in _SPECIAL.items()}
     try:
         content = _SPELLED[kind](header) if kind in _SPELLED else _describe(header, progress)
         content = {"version": "1.0", "added_tokens": _added_tokens(header)} | content
@@ -88,7 +88,7 @@ def check_vocabulary(header: GgufHeader) -> str:
 def _added_tokens(header: GgufHeader) -> list[dict[str, Any]]:
     """Tokens that are found in a text before it is cut: special ones, and those that a user has defined."""
     tokens, kinds = header.texts("tokenizer.ggml.tokens"), header.integers("tokenizer.ggml.token_type")
-    named = (header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values())
+    named = (header.token_id(name) for name in _SPECIAL.values())
     special = {index for index in named if index is not None}
     special |= {index for index, kind in enumerate(kinds) if kind == _CONTROL}
     own = [index for index, kind in enumerate(kinds) if kind == _USER_DEFINED]

@@ -129,6 +129,17 @@ def test_a_base_of_its_angles_that_is_no_number(write_gguf: GgufWriter, value: f
         make_config(replace(header, metadata={**header.metadata, "llama.rope.freq_base": value}))
 
 
+@pytest.mark.parametrize("key", ["attention.head_count", "attention.head_count_kv", "feed_forward_length"])
+def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
+    header = read_header(write_gguf(), arrays=False)
+    size = header.metadata[f"llama.{key}"]
+    alike = replace(header, metadata={**header.metadata, f"llama.{key}": [size] * 4})
+    assert make_config(alike) == make_config(header)
+    differ = replace(header, metadata={**header.metadata, f"llama.{key}": [size, 1, size, size]})
+    with pytest.raises(ModelSourceError, match="its layers differ, which moa does not compute of the family 'llama'"):
+        make_config(differ)
+
+
 def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(rope_scaling="none")))["model_type"] == "llama"
 

@@ -53,7 +53,12 @@ def test_other_special_tokens() -> None:
     assert found == {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "unk_token_id": 0}
 
 
-@pytest.mark.parametrize("value", [-1, 4])
+@pytest.mark.parametrize("none", [-1, 2**32 - 1, 2**64 - 1])
+def test_minus_one_is_no_token(none: int) -> None:
+    assert special_ids(header(bos=1, eos=none, padding=none, eot=none)) == {"bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize("value", [-2, 4])
 def test_an_id_that_is_no_token(value: int) -> None:
     with pytest.raises(ModelSourceError, match=rf"says tokenizer.ggml.eot_token_id = {value}, but has 4 tokens"):
         special_ids(header(eot=value))
