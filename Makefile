@@ -89,8 +89,8 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Measure verification and drafting; results to bench/results and docs/
-	$(BIN)/moa-bench micro
+bench: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Measure one user without a link; results to bench/results and docs/
+	$(BIN)/moa-bench single
 
 kernels: $(VENV)/.kernels ## Compile the kernels in place; chat, test and bench do so after a change of a C file
 

@@ -5,10 +5,11 @@ import signal
 import sys
 
 import click
+from moa_shared.errors import ConfigError
 from moa_shared.programs.entry import run_program
 
 from moa_bench.runs.commands import compare, report, run, suite_command
-from moa_bench.runs.registry import SUITES
+from moa_bench.runs.registry import RETIRED, SUITES
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,7 +24,17 @@ def cli() -> None:
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
-for command in (*map(suite_command, SUITES), run, compare, report):
+def _retired(name: str) -> click.Command:
+    def refuse(words: tuple[str, ...]) -> None:
+        raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint="Measure with that one.")
+
+    anything = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        name, callback=refuse, params=[anything], hidden=True, context_settings={"ignore_unknown_options": True}
+    )
+
+
+for command in (*map(suite_command, SUITES), run, compare, report, *map(_retired, RETIRED)):
     cli.add_command(command)
 
 

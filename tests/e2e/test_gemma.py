@@ -1,7 +1,4 @@
-"""Gemma 3 270M, where its package is installed: tokens and text are those that llama.cpp gives for the same file.
-
-`moa-bench same-text` compares more of them, with llama.cpp itself.
-"""
+"""Gemma 3 270M, where its package is installed: tokens and text are those that llama.cpp gives for the same file."""
 
 from __future__ import annotations
 

@@ -10,10 +10,9 @@ import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 
 # Pages of docs/ that hold the tables.
-PARTS, LINK, ENGINE, SINGLE, SPLIT, ALONE, PAYOFF, SCALE = (
-    f"measurements/{name}.md" for name in ("parts", "link", "engine", "single", "split", "alone", "payoff", "scale")
+LINK, ENGINE, SINGLE, SPLIT, ALONE, PAYOFF, SCALE = (
+    f"measurements/{name}.md" for name in ("link", "engine", "single", "split", "alone", "payoff", "scale")
 )
-SECURITY = "security.md"
 
 
 def checkout_root() -> Path | None:

@@ -61,7 +61,7 @@ def refuse_shape(inputs: SuiteInputs) -> None:
 )  # fmt: skip
 @click.option("--afresh", is_flag=True, help="Begin again instead of continuing a run that was stopped.")
 def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None, afresh: bool, **flags: Any) -> None:
-    """Run suites in turn: single, network, cut, capacity, sizes, scale, micro, hostile, codecs, memory, or all;
+    """Run suites in turn: single, network, cut, capacity, sizes, scale, or all;
     or parts of these, like single-8b.
 
     Started again after a kill or Ctrl-C, with the same options, it continues.

@@ -11,10 +11,8 @@ from inline_snapshot import snapshot
 from moa_bench.report.report import (
     ENGINE,
     LINK,
-    PARTS,
     PAYOFF,
     SCALE,
-    SECURITY,
     SINGLE,
     SPLIT,
     checkout_root,
@@ -87,9 +85,8 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "suites"),
     [
-        (PARTS, ["micro", "soak"]),
         (SCALE, ["simulate", "scale"]),
-        (LINK, ["codecs", "cut", "texts", *(f"cut-{size}" for size in SIZES)]),
+        (LINK, ["cut", "texts", *(f"cut-{size}" for size in SIZES)]),
         (SPLIT, ["split", *(f"split-{size}" for size in SIZES)]),
         (SINGLE, ["single", *(f"single-{size}" for size in SIZES)]),
         (PAYOFF, ["payoff", *(f"payoff-{size}" for size in SIZES)]),
@@ -100,13 +97,11 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
                 "invariance-bf16",
                 "invariance-float32",
                 "engine",
-                "quality",
                 *(f"capacity-{size}" for size in SIZES),
                 "products-avx512",
                 "products-avx2",
             ],
         ),
-        (SECURITY, ["hostile"]),
     ],
 )
 def test_the_pages_of_this_checkout_have_their_markers(page: str, suites: list[str]) -> None:
@@ -118,9 +113,9 @@ def test_the_pages_of_this_checkout_have_their_markers(page: str, suites: list[s
 
 
 def test_json_goes_where_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"), page=PARTS)
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"), page=LINK)
     assert json.loads(capsys.readouterr().out) == {"a": 1}
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json", page=PARTS)
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json", page=LINK)
     assert json.loads((tmp_path / "made" / "r.json").read_text()) == {"a": 1}
     assert capsys.readouterr().out == "| table |\n"
 

@@ -9,8 +9,6 @@ from moa_bench.report.spread import Spread
 from moa_bench.suites.engine.limit import StepBytes
 from moa_bench.suites.engine.measure import EngineCost, MemoryLimit, PromptCost
 from moa_bench.suites.engine.products import ProductSpeed
-from moa_bench.suites.engine.quality import tables as quality_tables
-from moa_bench.suites.engine.quality.measure import LevelQuality
 from moa_bench.suites.engine.tables import draw, render
 
 
@@ -44,12 +42,6 @@ def test_forwards_become_a_table_a_context(facts: dict[str, Any]) -> None:
 def test_a_picture_is_drawn(facts: dict[str, Any], tmp_path: Path) -> None:
     assert draw(facts | MEASURED, tmp_path / "img")[0].read_bytes().startswith(b"\x89PNG")
     assert draw(facts | {"products": []}, tmp_path) == []
-
-
-def test_quality_becomes_a_table(facts: dict[str, Any]) -> None:
-    levels = [LevelQuality("int8", "avx2, 1 threads", 0.0027, 1.6858, 1.001, 0.983)]
-    text = quality_tables.render(facts | {"positions": 1938, "answers": 20, "levels": levels})
-    assert "| int8 | avx2, 1 threads | 0.00270 | 1.6858 | +0.10 % | 0.9830 |" in text
 
 
 def test_products_become_a_table(facts: dict[str, Any]) -> None:
