@@ -113,7 +113,7 @@ def test_offline_on_request_is_no_error(served: Served, run: Run) -> None:
 You are offline. Until a server is reachable, the small model on this device answers, much worse than tiny.
 (The last 6 tokens were written by the small model on this device; no server has checked them.)
 (cut after 6 tokens: --max-tokens)
-6 tokens in SECONDS; alone 6 tokens, 0 kept, 6 not checked
+6 tokens in SECONDS; alone 6 tokens, not checked yet
 """)
 
 

@@ -60,14 +60,16 @@ def serve(caplog: pytest.LogCaptureFixture) -> Iterator[Serve]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Opens the page in a tab of its own; whatever goes wrong in it fails the test."""
+    """Opens the page in a tab of its own, with the panel; whatever goes wrong in it fails the test."""
     contexts: list[BrowserContext] = []
     readers: list[Reader] = []
 
-    def open_page(served: ServedPage, address: str = "/", **context: object) -> Reader:
+    def open_page(served: ServedPage, address: str = "/", *, with_panel: bool = True, **context: object) -> Reader:
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context}))  # type: ignore[arg-type]
         contexts[-1].set_default_timeout(PATIENCE_MS)
         contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
+        if with_panel:
+            contexts[-1].add_init_script("localStorage.setItem('moa.panel', 'open')")
         readers.append(Reader(contexts[-1].new_page(), served))
         readers[-1].go(address)
         return readers[-1]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.page.chromium import MISSING, find_chromium
 from tests.page.demo import fill
@@ -13,7 +14,7 @@ from tests.page.scripts import SCRIPTS
 from tests.page.served import ServedPage
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "img"
-WIDE = {"width": 1360, "height": 860}
+WIDE: ViewportSize = {"width": 1360, "height": 860}
 
 
 def main() -> None:
@@ -35,8 +36,7 @@ def main() -> None:
 
 def take_light(browser: Browser, served: ServedPage) -> tuple[str, Page]:
     """An answer over a good link, and what has crossed it."""
-    page = browser.new_page(viewport=WIDE, color_scheme="light")  # type: ignore[arg-type]
-    page.goto(f"{served.url}/?c=tides")
+    page = open_wide(browser, served, "light")
     ask(page, "Write the Fibonacci numbers as a generator in Python.")
     expect(page.locator(".turn").nth(1).locator(".cost")).to_contain_text("tokens", timeout=30_000)
     page.get_by_role("button", name="Pause").click()
@@ -47,8 +47,7 @@ def take_light(browser: Browser, served: ServedPage) -> tuple[str, Page]:
 
 def take_cut(browser: Browser, served: ServedPage) -> tuple[str, Page]:
     """The link is lost: the device has written on."""
-    page = browser.new_page(viewport=WIDE, color_scheme="dark")  # type: ignore[arg-type]
-    page.goto(f"{served.url}/?c=tides")
+    page = open_wide(browser, served, "dark")
     ask(page, "What does a lighthouse do?")
     page.get_by_text("10 s").click()
     expect(page.get_by_role("button", name="Write on anyway")).to_be_visible(timeout=30_000)
@@ -57,8 +56,7 @@ def take_cut(browser: Browser, served: ServedPage) -> tuple[str, Page]:
 
 def take_call(browser: Browser, served: ServedPage) -> tuple[str, Page]:
     """A tool was called, another call waits; the answers are painted by their writers."""
-    page = browser.new_page(viewport=WIDE, color_scheme="light")  # type: ignore[arg-type]
-    page.goto(f"{served.url}/?c=tides")
+    page = open_wide(browser, served, "light")
     page.get_by_role("radio", name="Writer").check(force=True)
     ask(page, "How is the weather in Lisbon?")
     page.get_by_role("button", name="Allow").click()
@@ -75,6 +73,14 @@ def take_narrow(browser: Browser, served: ServedPage) -> tuple[str, Page]:
     page.goto(f"{served.url}/?c=tides")
     expect(page.locator(".turn")).to_be_visible()
     return "page-narrow", page
+
+
+def open_wide(browser: Browser, served: ServedPage, scheme: Literal["light", "dark"]) -> Page:
+    """The page on a desk, with its panel."""
+    page = browser.new_page(viewport=WIDE, color_scheme=scheme)
+    page.goto(f"{served.url}/?c=tides")
+    page.locator("#chip").click()
+    return page
 
 
 def ask(page: Page, question: str) -> None:

@@ -159,7 +159,7 @@ class Stage:
             tokens_per_s=figures.tokens_per_second,
             by_device=figures.by_device,
             by_server=figures.by_server,
-            plain_tokens_per_s=21.4 if figures.tokens else 0.0,
+            undecided=len(self.waiting.split()),
             up_bytes=34 * figures.tokens,
             down_bytes=240 * figures.tokens,
             memory_bytes=200 * figures.tokens,

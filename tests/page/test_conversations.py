@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,16 @@ def served(serve: Serve) -> ServedPage:
 
 
 def fill(backend: FakeBackend) -> None:
-    backend.remember("tides", "Two tides", TIDES, 3600)
-    backend.remember("ash", "", [("What is the Latin name of the ash?", "Fraxinus.")], 7200)
+    backend.remember("tides", "Two tides", TIDES, 24 * 3600)
+    backend.remember("ash", "", [("What is the Latin name of the ash?", "Fraxinus.")], 30 * 24 * 3600)
 
 
 def test_a_new_conversation_joins_the_list_when_it_has_a_question(served: ServedPage, open_page: Open) -> None:
     reader = open_page(served)
     expect(reader.conversations).to_have_text(["Two tides", "What is the Latin name of the ash?"])
+    expect(reader.page.locator(".day")).to_have_text(["Yesterday", re.compile(r"^[A-Z][a-z]+ \d{4}$")])
     reader.ask("What is new?")
+    expect(reader.page.locator(".day").first).to_have_text("Today")
     expect(reader.conversations).to_have_text(["What is new?", "Two tides", "What is the Latin name of the ash?"])
     expect(reader.page.locator("[aria-current=page]")).to_contain_text("What is new?")
     served.open_gate("end")

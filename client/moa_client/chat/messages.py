@@ -157,7 +157,7 @@ def status_line(
     if activity := _activity(unchecked, is_served=status.state not in NOT_SERVED):
         parts.append(activity)
     if status.written_alone and not unchecked.words:
-        parts.append(alone_words(status.written_alone, status.kept))
+        parts.append(alone_words(status.written_alone, status.kept, status.undecided))
     if status.rtt_ms is not None:
         parts.append(f"RTT {status.rtt_ms:.0f} ms")
     if status.tokens_per_s:

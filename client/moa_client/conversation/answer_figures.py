@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import Finish
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from moa_client.conversation.jobs import Job
 
-LEAST_PLAIN_STEPS = 3  # so that one slow step does not decide
-
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
@@ -38,7 +35,7 @@ class LinkStatus:
     Args:
         by_device, by_server: shares of the tokens that were drafted, by each.
         holds_back: the device has more text for the running answer, which is too unlikely to be shown.
-        plain_tokens_per_s: that the server would have streamed without drafts; 0: not known.
+        written_alone: tokens of standalone text; `kept`: those committed; `undecided`: those not decided yet.
         server: the address that the link leads to, or last led to.
         memory_bytes: of `down_bytes`, what is for this device's drafter.
     """
@@ -53,7 +50,7 @@ class LinkStatus:
     kept: int = 0
     holds_back: bool = False
     by_server: float = 0.0
-    plain_tokens_per_s: float = 0.0
+    undecided: int = 0
     server: str = ""
     memory_bytes: int = 0
 
@@ -71,7 +68,6 @@ class Figures:
         cpu_seconds: of this program, all its threads together: what the answer took of a battery.
         seconds, first_token_seconds: since the question was sent.
         up_bytes, down_bytes: of messages; `memory_bytes`: of the latter, rows of memory.
-        plain_step_ms: of each forward without a draft, at the server; the first one reads the prompt and is left out.
         provisional: tokens of standalone text; `undecided`: those of them not yet decided; `kept`: those committed.
         finish: why the answer ended.
     """
@@ -92,7 +88,6 @@ class Figures:
     up_bytes: int = 0
     down_bytes: int = 0
     memory_bytes: int = 0
-    plain_step_ms: list[float] = field(default_factory=list)
     finish: Finish = Finish.UNFINISHED
 
     @property
@@ -104,12 +99,6 @@ class Figures:
     def tokens_per_second(self) -> float:
         """Speed of the text shown."""
         return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
-
-    @property
-    def plain_tokens_per_second(self) -> float:
-        """Speed of the server without drafts, by this answer's own steps; 0: it had too few without one."""
-        steps = self.plain_step_ms
-        return 1e3 / median(steps) if len(steps) >= LEAST_PLAIN_STEPS else 0.0
 
     @property
     def by_device(self) -> float:
@@ -134,7 +123,7 @@ class Figures:
             self.kept,
             holds_back,
             self.by_server,
-            self.plain_tokens_per_second,
+            self.undecided,
             server,
             self.memory_bytes,
         )
@@ -165,8 +154,6 @@ class Figures:
 
     def on_verdict(self, verdict: Verdict) -> None:
         """Counts what a verdict cost and brought, besides its tokens."""
-        if self.verdicts and not verdict.drafted and verdict.step_ms > 0:
-            self.plain_step_ms.append(verdict.step_ms)
         self.verdicts += 1
         self.accepted += verdict.accepted - verdict.server_accepted
         self.drafted += verdict.drafted
@@ -270,8 +257,9 @@ def down_words(down_bytes: int, memory_bytes: int) -> str:
 
 def alone_words(written: int, kept: int, undecided: int = 0) -> str:
     """How much was written without a server, and how much of it was right."""
-    waiting = f", {undecided} not checked" if undecided else ""
-    return f"alone {written} tokens, {kept} kept{waiting}"
+    if undecided == written:
+        return f"alone {_tokens(written)}, not checked yet"
+    return f"alone {_tokens(written)}, {kept} kept{f', {undecided} not checked yet' if undecided else ''}"
 
 
 def _tokens(count: int) -> str:

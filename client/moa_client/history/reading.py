@@ -24,10 +24,11 @@ _TITLE = (
     "CASE WHEN title != '' THEN title ELSE (SELECT question FROM answers WHERE conversation = id ORDER BY position "
     "LIMIT 1) END"
 )
-_UNVERIFIED = "(SELECT count(*) FROM answers WHERE conversation = id AND standing IN ('running', 'unverified'))"
+_OPEN = "(SELECT count(*) FROM answers WHERE conversation = id AND standing IN ('running', 'unverified'))"
 _LIST = f"""SELECT id, {_TITLE}, created, updated, model, server,
-    (SELECT count(*) FROM answers WHERE conversation = id) AS asked, {_UNVERIFIED} AS unverified
-    FROM conversations WHERE asked > 0 AND (unverified > 0 OR NOT ?) ORDER BY updated DESC, rowid DESC LIMIT ?"""
+    (SELECT count(*) FROM answers WHERE conversation = id) AS asked,
+    (SELECT count(*) FROM answers WHERE conversation = id AND standing = 'unverified')
+    FROM conversations WHERE asked > 0 AND (NOT ? OR {_OPEN} > 0) ORDER BY updated DESC, rowid DESC LIMIT ?"""
 _ANSWERS = """SELECT key, question, options, standing, finish, outcome, decided_from, stopped_at, asked, ended, figures,
     coalesce(tokens, x''), coalesce(text, ''), coalesce(shown, 0), coalesce(kept, 0), coalesce(is_corrected, 0)
     FROM answers LEFT JOIN provisional ON answer = key WHERE conversation = ? ORDER BY position"""

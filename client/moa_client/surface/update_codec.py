@@ -298,7 +298,7 @@ def status_fields(status: LinkStatus) -> Fields:
         "written_alone": status.written_alone,
         "kept": status.kept,
         "holds_back": status.holds_back,
-        "plain_tokens_per_s": round(status.plain_tokens_per_s, 3),
+        "undecided": status.undecided,
         "server": status.server,
     }
 

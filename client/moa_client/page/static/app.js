@@ -55,7 +55,12 @@ class Page {
       done: () => this.list.refreshSoon(),
       say: (text) => this.notice.pass(text),
     });
-    this.panel = new Panel(() => this.conversation, () => this.showState(), (text) => this.notice.pass(text));
+    this.panel = new Panel(
+      () => this.conversation,
+      () => this.connection?.state ?? "connecting",
+      () => this.showState(),
+      (text) => this.notice.pass(text),
+    );
     this.drawers = new Drawers((isOpen) => this.panel.timeline.setOpen(isOpen));
     this.connection = new Connection({
       onMessage: (message) => this.take(message),
@@ -166,6 +171,7 @@ class Page {
     if (change.ended) this.announcer.end(endWords(change.ended, this.conversation.status?.state));
     if (change.ended || ["asked", "continued"].includes(message.event)) this.isStopping = false;
     if (change.list) this.list.refreshSoon();
+    if (message.event === "link") this.panel.read(); // it may be as the user wishes it
     if (message.event === "failed" && message.taken_back && change.ended) this.composer.putBack(change.ended.question);
     if (message.event === "asked") {
       history.replaceState(null, "", this.address);
@@ -229,7 +235,6 @@ class Page {
     this.composer.show({ canAsk: connection.state === "open", isBusy: conversation.isBusy });
     this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0, this.sampling, this.thinking);
     byId("app").dataset.connection = connection.state;
-    this.panel.isGone = connection.state === "gone";
     this.panel.draw();
   }
 }

@@ -89,6 +89,17 @@ export function draftedWords(byServer, byDevice) {
 }
 
 /**
+ * How much was written without a server, and how much of it was right, as the chat says it.
+ * @param {number} written tokens
+ * @param {number} kept
+ * @param {number} undecided
+ */
+export function aloneWords(written, kept, undecided) {
+  if (undecided === written) return `${written}, not checked yet`;
+  return `${written}, ${kept} kept${undecided ? `, ${undecided} not checked yet` : ""}`;
+}
+
+/**
  * What is said of an answer's reasoning, which is folded away.
  * @param {Answer} answer
  * @param {string} reasoning
@@ -111,7 +122,7 @@ export function costWords(answer) {
     const tokens = figures.tokens + (figures.undecided ?? 0);
     parts.push(counted(tokens, "token"), `${(tokens / figures.seconds).toFixed(1)} a second`);
     parts.push(draftedWords(figures.server_accepted / figures.tokens, figures.accepted / figures.tokens));
-    if (figures.written_alone) parts.push(`alone ${figures.written_alone}, ${figures.kept} kept`);
+    if (figures.written_alone) parts.push(`alone ${aloneWords(figures.written_alone, figures.kept, figures.undecided ?? 0)}`);
   }
   if (options?.temperature) parts.push(`temperature ${options.temperature}, seed ${options.seed}`);
   return parts.join(" · ");
@@ -138,12 +149,12 @@ const LINK = {
 
 /**
  * The state of the link on the panel.
- * @param {any} status
+ * @param {string} state
  * @param {boolean} wantsOnline
  */
-export function linkWords(status, wantsOnline) {
-  if (status?.state === "offline" && !wantsOnline) return "Offline, as requested";
-  return LINK[status?.state] ?? "Connecting";
+export function linkWords(state, wantsOnline) {
+  if (state === "offline" && !wantsOnline) return "Offline, as requested";
+  return LINK[state] ?? "Connecting";
 }
 
 /**

@@ -76,16 +76,17 @@ export class Connection {
     this.listener.onMessage(message);
   }
 
-  /** A lost WebSocket does not say why: a request does. */
+  /** A lost WebSocket does not say why, nor whether the daemon is there: a request does. */
   async explainLoss() {
-    this.setState("gone");
+    if (this.state === "open") this.setState("connecting");
     try {
       await readStatus();
+      if (this.state === "gone") this.setState("connecting");
     } catch (error) {
-      if (/** @type {any} */ (error).status === 401 && this.state === "gone") {
-        this.socket.stop();
-        this.setState("locked");
-      }
+      const { status } = /** @type {any} */ (error);
+      if (this.state !== "connecting") return;
+      if (status === 401) this.socket.stop();
+      this.setState(status === 401 ? "locked" : "gone");
     }
   }
 

@@ -1,7 +1,7 @@
 // The figures on the panel: of the link, and of the newest answer.
 
 import { byId, setText } from "../core/dom.js";
-import { counted, draftedWords, linkWords } from "../chat/words.js";
+import { aloneWords, counted, draftedWords, linkWords } from "../chat/words.js";
 
 const NONE = "–";
 
@@ -40,50 +40,36 @@ function capitalized(text) {
 }
 
 /**
- * @param {any} link of the conversation; null: none is open
+ * @param {any} link its state, with the newest answer's figures where a conversation is open
  * @param {any} daemon as GET /moa/v1/status has it; null: not known
  * @param {import("../chat/conversation.js").Conversation} conversation
  */
 export function showFigures(link, daemon, conversation) {
   const { facts } = conversation;
-  const status = link ?? daemon;
   const wantsOnline = daemon?.wants_online ?? true;
-  const state = status?.state ?? "connecting";
+  const { state } = link;
   byId("link-state").dataset.state = state;
-  setText(byId("link-words"), linkWords(status, wantsOnline));
+  setText(byId("link-words"), linkWords(state, wantsOnline));
   byId("chip").dataset.state = state;
   setText(byId("chip-text"), chipWords(state, wantsOnline));
   byId("offline").ariaChecked = String(!wantsOnline);
-  setText(byId("f-rtt"), roundTripWords(status?.rtt_ms));
-  showSpeed(link?.tokens_per_s ?? 0, link?.plain_tokens_per_s ?? 0, (link?.written_alone ?? 0) > 0);
-  setText(byId("speed-drafted"), link?.tokens_per_s ? `${capitalized(draftedWords(link.by_server, link.by_device))}.` : "");
-  setText(byId("f-up"), bytesWords(link?.up_bytes));
-  setText(byId("f-down"), bytesWords(link?.down_bytes));
-  setText(byId("f-memory"), bytesWords(link?.memory_bytes));
+  byId("offline").disabled = state === "gone" || !daemon; // nobody would do it
+  setText(byId("f-rtt"), roundTripWords(link.rtt_ms));
+  byId("speed-words").hidden = !link.tokens_per_s;
+  setText(byId("speed"), (link.tokens_per_s ?? 0).toFixed(1));
+  setText(byId("speed-drafted"), link.tokens_per_s ? `${capitalized(draftedWords(link.by_server, link.by_device))}.` : "No answer yet.");
+  setText(byId("f-up"), bytesWords(link.up_bytes));
+  setText(byId("f-down"), bytesWords(link.down_bytes));
+  setText(byId("f-memory"), bytesWords(link.memory_bytes));
   setText(byId("f-waiting"), uncheckedWords(conversation));
-  setText(byId("f-alone"), link?.written_alone ? `${link.written_alone}, ${link.kept} kept` : "nothing");
+  setText(byId("f-alone"), link.written_alone ? aloneWords(link.written_alone, link.kept, link.undecided) : "nothing");
   setText(byId("f-model"), facts.target || daemon?.target || NONE);
-  setText(byId("f-server"), status?.server || NONE);
+  setText(byId("f-server"), link.server || NONE);
   setText(byId("f-drafter"), facts.drafter || daemon?.drafter || "none");
   byId("f-drafter").title = facts.drafter_reason ?? "";
   setText(byId("f-writer"), facts.alone || daemon?.alone || "the same");
   setText(byId("f-level"), levelWords(facts.level || daemon?.level, facts.exact ?? daemon?.exact));
   setText(byId("f-version"), daemon?.version ?? NONE);
-}
-
-/**
- * @param {number} speed tokens a second
- * @param {number} plain tokens a second that the server would have streamed without drafts; 0: not known
- * @param {boolean} wasCut the link was lost meanwhile
- */
-function showSpeed(speed, plain, wasCut) {
-  const most = Math.max(speed, plain, 1e-9);
-  byId("bars").hidden = !plain || wasCut;
-  byId("speed-words").hidden = !speed;
-  setText(byId("speed"), speed.toFixed(1));
-  setText(byId("speed-times"), timesWords(speed, plain, wasCut));
-  byId("speed-bar").style.inlineSize = `${(100 * speed) / most}%`;
-  byId("plain-bar").style.inlineSize = `${(100 * plain) / most}%`;
 }
 
 /**
@@ -93,15 +79,4 @@ function showSpeed(speed, plain, wasCut) {
 function levelWords(level, isExact) {
   if (!level) return NONE;
   return isExact ? `${level}, exact` : `${level}, the text may depend on drafts`;
-}
-
-/**
- * @param {number} speed
- * @param {number} plain
- * @param {boolean} wasCut
- */
-function timesWords(speed, plain, wasCut) {
-  if (!speed) return "No answer yet.";
-  if (wasCut) return "The link was lost meanwhile.";
-  return plain ? `${(speed / plain).toFixed(1)} × plain streaming, which gives ${plain.toFixed(1)}` : "";
 }

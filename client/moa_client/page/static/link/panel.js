@@ -5,23 +5,23 @@ import { byId } from "../core/dom.js";
 import { showFigures } from "./figures.js";
 import { Timeline } from "./timeline.js";
 
-const GONE = { state: "gone", rtt_ms: null };
 const EVERY_MS = 5000;
 const SHOWN_EVERY_MS = 250; // figures that change faster cannot be read
 
 export class Panel {
   /**
    * @param {() => import("../chat/conversation.js").Conversation} conversation the open one
+   * @param {() => import("../core/connection.js").ConnectionState} connection
    * @param {(wantsOnline: boolean) => void} onWish
    * @param {(text: string) => void} say why something was refused
    */
-  constructor(conversation, onWish, say) {
+  constructor(conversation, connection, onWish, say) {
     this.conversation = conversation;
+    this.connection = connection;
     this.onWish = onWish;
     this.say = say;
     /** @type {any} */
     this.daemon = null;
-    this.isGone = false; // the daemon: what it has said last is no longer so
     this.timer = 0;
     this.timeline = new Timeline();
     byId("offline").addEventListener("click", () => this.wish(this.wantsOnline));
@@ -31,6 +31,13 @@ export class Panel {
 
   get wantsOnline() {
     return this.daemon?.wants_online ?? true;
+  }
+
+  /** The state of the link, as all of the page shows it: the open conversation says it, else the daemon does. */
+  get link() {
+    const connection = this.connection();
+    if (connection === "gone") return { state: "gone" };
+    return (connection === "open" && this.conversation().status) || this.daemon || { state: "connecting" };
   }
 
   /** Shows what the conversation says, soon. */
@@ -43,11 +50,9 @@ export class Panel {
   }
 
   draw() {
-    const conversation = this.conversation();
-    const status = this.isGone ? GONE : conversation.status;
-    showFigures(status, this.daemon, conversation);
-    const link = status ?? this.daemon;
-    this.timeline.setLink(link?.state ?? "", link?.rtt_ms ?? null);
+    const { link } = this;
+    showFigures(link, this.daemon, this.conversation());
+    this.timeline.setLink(link.state, link.rtt_ms ?? null);
   }
 
   /** Reads the state of the link. */

@@ -30,7 +30,7 @@ export class Drawers {
   fit() {
     this.side.hidden = narrow.matches;
     this.sideButton.ariaExpanded = "false";
-    this.setPanel(!medium.matches && remembered("panel") !== "closed", false);
+    this.setPanel(!medium.matches && remembered("panel") === "open", false);
   }
 
   openSide() {
@@ -57,7 +57,7 @@ export class Drawers {
     this.panel.hidden = !isOpen;
     this.app.dataset.panel = isOpen ? "open" : "closed";
     this.panelButton.ariaExpanded = String(isOpen);
-    if (isWish && !medium.matches) remember("panel", isOpen ? "" : "closed");
+    if (isWish && !medium.matches) remember("panel", isOpen ? "open" : "");
     this.cover();
     if (isWish) (isOpen && medium.matches ? byId("panel-close") : this.panelButton).focus();
     this.onPanel(isOpen);

@@ -3,7 +3,7 @@
 import { named } from "../chat/files.js";
 import { ApiError, listConversations } from "../core/api.js";
 import { byId, fromTemplate, setText } from "../core/dom.js";
-import { whenWords } from "./when.js";
+import { dayWords, whenWords } from "./when.js";
 
 /** @typedef {import("../core/api.js").Kept} Kept */
 
@@ -63,12 +63,30 @@ export class ConversationList {
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.closest("#conversations li")?.querySelector("a")?.dataset.id;
     const wasMenu = document.activeElement?.matches("#conversations button");
     this.shown = conversations;
-    this.list.replaceChildren(...conversations.map((each) => this.item(each)));
+    this.list.replaceChildren(...this.days(conversations));
     const none = search ? "Nothing found." : "";
     setText(this.found, conversations.length ? (search ? `${conversations.length} found` : "") : none);
     if (!focused) return;
     const link = [...this.list.querySelectorAll("a")].find((each) => each.dataset.id === focused);
     (wasMenu ? link?.nextElementSibling : link)?.focus();
+  }
+
+  /**
+   * @param {Kept[]} conversations the newest first
+   * @returns {HTMLElement[]} a part for each day
+   */
+  days(conversations) {
+    const now = Date.now();
+    /** @type {Map<string, HTMLElement>} */
+    const parts = new Map();
+    for (const kept of conversations) {
+      const day = dayWords(1000 * kept.updated, now);
+      const part = parts.get(day) ?? fromTemplate("day-template");
+      setText(part.querySelector("h2"), day);
+      part.querySelector("ul").append(this.item(kept));
+      parts.set(day, part);
+    }
+    return [...parts.values()];
   }
 
   /**
