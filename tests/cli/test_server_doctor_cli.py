@@ -14,7 +14,7 @@ from moa_server.cli import cli
 from moa_server.doctor import examination
 
 from tests.support.messages import steady
-from tests.support.tiny_models import SMALL, WORDS, save_tiny_model, save_tokenizer
+from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
 
 STEPS = ["settings", "model", "drafter", "memory", "disk", "port", "TLS"]
 STEPS += ["keys", "CPU", "threads", "speed", "clock", "open files", "user"]
@@ -28,7 +28,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    return save_tiny_model(folder, seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
+    return save_tiny_model(folder, seed=1, num_hidden_layers=2, max_position_embeddings=64)
 
 
 def doctor(*words: object) -> Result:
