@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from moa_shared.errors import DiskFullError, HistoryError
@@ -109,7 +109,7 @@ def _make_private(folder: Path, path: Path) -> None:
 
 
 def _has(option: str) -> bool:
-    with sqlite3.connect(":memory:") as connection:
+    with closing(sqlite3.connect(":memory:")) as connection:
         return bool(connection.execute("SELECT sqlite_compileoption_used(?)", (option,)).fetchone()[0])
 
 

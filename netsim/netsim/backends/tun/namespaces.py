@@ -164,6 +164,8 @@ def _held(lock_path: Path) -> bool:
         fd = os.open(lock_path, os.O_RDWR)
     except FileNotFoundError:
         return False
+    except PermissionError:  # another user's, who removes it
+        return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

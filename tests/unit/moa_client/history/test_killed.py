@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import sys
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -52,5 +53,5 @@ def test_nothing_that_was_shown_is_lost(tmp_path: Path) -> None:
         store.close()
         possible = [expected(tmp_path / "again", number, shown + more) for more in (0, 1)]
         assert kept in possible
-    with sqlite3.connect(folder / "history.db") as connection:
+    with closing(sqlite3.connect(folder / "history.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

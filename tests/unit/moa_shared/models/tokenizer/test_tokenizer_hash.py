@@ -83,7 +83,7 @@ def test_other_tokenizer_files_are_not_read(tmp_path: Path, cache: Path) -> None
         hash_tokenizer(tmp_path, cache)
 
 
-NESTED = '{"model": {"vocab": {}}, "normalizer": ' + 600 * "[" + 600 * "]" + "}"
+NESTED = '{"model": {"vocab": {}}, "normalizer": ' + 2000 * "[" + 2000 * "]" + "}"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"model": {}}', '{"model": 5}', "[" * 100_000, NESTED])
