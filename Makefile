@@ -72,7 +72,7 @@ docs: $(VENV)/.dev ## Write what docs/ and the chart's schema have from the code
 man: $(VENV)/.dev ## Write manual pages of all programs into build/man; to read one: MANPATH=build/man man moa-client-chat
 	$(BIN)/python docs/man_pages.py build/man
 
-sbom: $(VENV)/.release ## Write the bill of materials of `pip install moa[server]` to build/sbom.json, in CycloneDX
+sbom: $(VENV)/.release ## Write the bill of materials of the extra `server` to build/sbom.json, in CycloneDX
 	rm -rf build/sbom
 	$(PYTHON) -m venv --without-pip build/sbom
 	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet --constraint constraints.txt ./drafters '.[server]'

@@ -78,8 +78,9 @@ def _page(context: click.Context, below: list[click.Context]) -> str:
     brief = command.get_short_help_str(LONGEST).rstrip(".")
     name = _name(context)
     usage = " ".join(command.collect_usage_pieces(context))
+    package = f"moa {version('moa-split')}"
     lines = [
-        f'.TH "{_plain(name.upper())}" 1 "" "moa {version("moa")}" "{_plain(context.find_root().info_name or "")}"',
+        f'.TH "{_plain(name.upper())}" 1 "" "{package}" "{_plain(context.find_root().info_name or "")}"',
         ".nh",
         ".SH NAME",
         f"{_plain(name)} \\- {_plain(brief)}",

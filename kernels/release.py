@@ -26,7 +26,8 @@ DIST = CHECKOUT / "dist"
 CONSTRAINTS = CHECKOUT / "constraints.txt"
 # glibc 2.28 is that of Debian 10 and RHEL 8, and what grpcio and numpy ask for; macOS 11 is the first on ARM.
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64", "macosx_11_0_arm64")
-BILLS = ("client", "server")  # the extras that have a bill of materials
+# The extras that have a bill of materials, with what is installed next to them.
+BILLS = {"client": (), "server": ("moa_split_drafters-*.whl",)}
 SUMS = "SHA256SUMS"
 
 
@@ -46,14 +47,14 @@ def build_release(folder: Path) -> None:
         run_python("build", "--sdist", "--no-isolation", "--outdir", folder, sources, SOURCE_DATE_EPOCH=made)
         drafters = Path(sources, "drafters")
         run_python("build", "--wheel", "--no-isolation", "--outdir", folder, drafters, SOURCE_DATE_EPOCH=made)
-    (sdist,) = folder.glob("moa-*.tar.gz")
+    (sdist,) = folder.glob("moa_split-*.tar.gz")
     for platform in PLATFORMS:
         options = ("--no-deps", "--no-build-isolation", f"--config-settings=--build-option=--plat-name={platform}")
         run_python("pip", "wheel", "--quiet", *options, "--wheel-dir", folder, sdist, SOURCE_DATE_EPOCH=made)
-        (wheel,) = folder.glob(f"moa-*-{platform}.whl")
+        (wheel,) = folder.glob(f"moa_split-*-{platform}.whl")
         check_wheel(wheel)
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, checked", flush=True)
-    (wheel,) = folder.glob(f"moa-*-{PLATFORMS[0]}.whl")
+    (wheel,) = folder.glob(f"moa_split-*-{PLATFORMS[0]}.whl")
     for extra in BILLS:
         write_bill(wheel, extra, folder / sdist.name.replace(".tar.gz", f"-{extra}.cdx.json"))
     lines = [f"{digest}  {name}\n" for name, digest in sorted(digests(folder).items())]
@@ -65,10 +66,11 @@ def write_bill(wheel: Path, extra: str, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=False)
         python = Path(folder, "bin/python")
-        options = ("--quiet", "--no-compile", "--find-links", wheel.parent, "--constraint", CONSTRAINTS)
-        run_python("pip", "--python", python, "install", *options, f"{wheel}[{extra}]")
-        (origin,) = Path(folder).glob("lib/python*/site-packages/moa-*.dist-info/direct_url.json")
-        origin.unlink()  # it names a temporary folder, which the bill would repeat
+        options = ("--quiet", "--no-compile", "--constraint", CONSTRAINTS)
+        others = [path for name in BILLS[extra] for path in wheel.parent.glob(name)]
+        run_python("pip", "--python", python, "install", *options, f"{wheel}[{extra}]", *others)
+        for origin in Path(folder).glob("lib/python*/site-packages/moa_split*.dist-info/direct_url.json"):
+            origin.unlink()  # it names a temporary folder, which the bill would repeat
         run_python("cyclonedx_py", "environment", "--output-reproducible", "--output-file", path, python)
 
 

@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=CONTEXT)
-@click.version_option(package_name="moa")
+@click.version_option(package_name="moa-split")
 def cli() -> None:
     """The client of moa: drafts on this device what a server's large model will say."""
 

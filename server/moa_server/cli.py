@@ -43,7 +43,7 @@ COMMANDS = {
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=CONTEXT)
-@click.version_option(package_name="moa")
+@click.version_option(package_name="moa-split")
 def cli() -> None:
     """The server of split inference: runs the target, verifies what clients draft."""
 

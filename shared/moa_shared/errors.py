@@ -53,7 +53,7 @@ class NoFormsError(ConfigError):
 
     code = "no_forms"
     grpc_status = "FAILED_PRECONDITION"
-    default_hint = "Ask for text, or have its operator install 'moa[constraints]'."
+    default_hint = "Ask for text, or have its operator install llguidance."
 
 
 class NotFoundError(MoaError):

@@ -42,7 +42,7 @@ class Fleet:
     _watchers: list[subprocess.Popen[str]] = field(default_factory=list)  # that `status` asks: one at most
 
     def __post_init__(self) -> None:
-        # Ray Serve imports pandas where there is one, as in no installation of moa[cluster] alone.
+        # Ray Serve imports pandas where there is one, as in no installation of the extra `cluster` alone.
         self._hidden.mkdir()
         (self._hidden / "pandas.py").write_text("raise ImportError")
 

@@ -143,4 +143,7 @@ def test_the_image_can_have_ray() -> None:
     (extras,) = re.findall(r"EXTRAS=(server,\w+)$", (DEPLOY / "kuberay/raycluster.yaml").read_text("utf-8").replace("     the image", "\n"), re.MULTILINE)  # fmt: skip
     assert extras == "server,cluster"
     mounting = "RUN --mount=type=bind,from=builder,source=/mnt,target=/mnt"
-    assert f'ARG EXTRAS=server\n{mounting} \\\n    /mnt/install.sh "$(echo /mnt/wheels/moa-*.whl)[$EXTRAS]"' in recipe
+    assert (
+        f'ARG EXTRAS=server\n{mounting} \\\n    /mnt/install.sh "$(echo /mnt/wheels/moa_split-*.whl)[$EXTRAS]"'
+        in recipe
+    )

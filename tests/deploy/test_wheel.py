@@ -49,13 +49,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(CHECKOUT / name, sources / name, ignore=UNTRACKED)
     plat_name = f"--config-settings=--build-option=--plat-name={PLATFORM}"
     run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, plat_name, sources)
-    (made,) = folder.glob("moa-*.whl")
+    (made,) = folder.glob("moa_split-*.whl")
     return made
 
 
 @pytest.fixture(scope="module")
 def packages(wheel: Path) -> Path:
-    """What pip fetches for `moa[client]`, moa's own wheel included."""
+    """What pip fetches for `moa-split[client]`, moa's own wheel included."""
     folder = wheel.parent / "packages"
     run(*PIP, "download", "--quiet", "--dest", folder, *CONSTRAINTS, f"{wheel}[client]")
     return folder
@@ -63,12 +63,22 @@ def packages(wheel: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def device(wheel: Path, packages: Path) -> Path:
-    """The Python of an environment with `moa[client]`, without bytecode, on a machine without a compiler."""
+    """The Python of an environment with `moa-split[client]`, without bytecode, on a machine without a compiler."""
     folder = wheel.parent / "client"
     venv.create(folder, with_pip=False)
     python = folder / "bin/python"
     options = ("--quiet", "--no-compile", "--no-index", "--find-links", packages)
-    run(*PIP, "--python", python, "install", *options, "moa[client]", PATH=str(python.parent), PYTHONPATH="", CC="")
+    run(
+        *PIP,
+        "--python",
+        python,
+        "install",
+        *options,
+        "moa-split[client]",
+        PATH=str(python.parent),
+        PYTHONPATH="",
+        CC="",
+    )
     return python
 
 
@@ -97,7 +107,7 @@ def test_a_device_fetches_and_keeps_little(packages: Path, device: Path) -> None
 
 
 def test_a_device_chats_with_a_server_on_the_same_kernels(device: Path, tmp_path: Path) -> None:
-    """What `moa[server]` installs besides, the tests of the images serve with."""
+    """What the extra `server` installs besides, the tests of the images serve with."""
     said = run(device, "-m", "moa_kernels", PYTHONPATH="", PATH="")
     assert said.startswith("Kernels: ")
     assert not said.startswith(WITHOUT)

@@ -41,7 +41,7 @@ async def examine(address: str, cache: Path, security: Security | None = None) -
 def shown(checks: Sequence[Check]) -> str:
     """The lines with N for each number that was measured."""
     lines = [check_line(each) for each in checks if each.state != "skip"]
-    text = steady("".join(lines)).replace(f"moa {version('moa')}", "moa V")
+    text = steady("".join(lines)).replace(f"moa {version('moa-split')}", "moa V")
     return re.sub(r"[kM]B/s \(\w+ [kM]B", "B/s (N B", NUMBER.sub("N", text))
 
 

@@ -98,11 +98,39 @@ def test_the_clients_of_the_endpoint_that_were_tried_are_named() -> None:
     """With the version that is installed for it, of each package that the tests of clients add."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     pins = re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
-    packages = {match[0] for each in extras["test-clients"] if (match := re.match(r"[\w.-]+", each))} - {"moa"}
+    packages = {match[0] for each in extras["test-clients"] if (match := re.match(r"[\w.-]+", each))} - {"moa-split"}
     tried = {f"{name} {version}" for name, version in pins if name in packages}
     page = (ROOT / "docs" / "api.md").read_text("utf-8")
     assert len(tried) == len(packages)
     assert [each for each in tried if each not in page] == []
+
+
+def test_nothing_is_installed_or_required_by_a_name_that_is_not_ours() -> None:
+    """In the package registry `moa` and `netsim` are programs of others, and anybody could take `moa-drafters`."""
+    project, drafters = (
+        tomllib.loads((ROOT / path).read_text("utf-8"))["project"]
+        for path in ("pyproject.toml", "drafters/pyproject.toml")
+    )
+    extras = "|".join(project["optional-dependencies"])
+    # NAME[extra]; a name among the arguments of pip, pipx or uv; a requirement; but no path.
+    ours, free = r"((?:moa|netsim)[\w-]*)", r"(?<![\w./=-])"
+    installed = re.compile(
+        rf"{free}{ours}\[(?:{extras})[\],]"
+        rf"|\b(?:pipx?|uv tool) (?:install|inject|wheel|download)\b[^`&;|\n]*?{free}{ours}(?=['\"\s`]|$)"
+        rf"|\"{ours}[=<>~]=|(moa[\w-]*-drafters)\b",
+        re.MULTILINE,
+    )
+    folders = [path for folder in [*FOLDERS.split("|"), ".ci", ".github"] for path in (ROOT / folder).rglob("*")]
+    texts = [path for path in folders if path.suffix in {"", ".md", ".py", ".sh", ".toml", ".yaml", ".yml", ".txt"}]
+    texts += [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), ROOT / "Makefile"]
+    texts = [path for path in texts if path.is_file() and path.name != "CHANGELOG.md" and path != Path(__file__)]
+    strange = {
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in texts
+        for found in installed.finditer(path.read_text("utf-8"))
+        if {*filter(None, found.groups())} - {project["name"], drafters["name"]}
+    }
+    assert sorted(strange) == []
 
 
 @for_every_page

@@ -26,7 +26,7 @@ _WORKERS = click.option(
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="moa")
+@click.version_option(package_name="moa-split")
 def cli() -> None:
     """Train and measure drafters: prepare text, fit, evaluate."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError
+from moa_shared.programs.missing_packages import install_extra
 
 
 @contextmanager
@@ -17,7 +18,7 @@ def picture(path: Path, title: str, size: tuple[float, float], panels: int = 1) 
         matplotlib.use("agg")
         from matplotlib import pyplot
     except ImportError:
-        raise ConfigError("Pictures need matplotlib.", hint='Install it: pip install "moa[report]".') from None
+        raise ConfigError("Pictures need matplotlib.", hint=f"Install it: {install_extra('report')}.") from None
     figure, axes = pyplot.subplots(1, panels, figsize=size, layout="constrained", squeeze=False)
     try:
         for panel in axes[0]:

@@ -45,12 +45,12 @@ async def run_daemon(
     """
     make_folder(paths)
     _allow_files(MOST_FILES)
-    lock = DaemonLock(paths.lock, Holder(os.getpid(), time.time(), version("moa")))
+    lock = DaemonLock(paths.lock, Holder(os.getpid(), time.time(), version("moa-split")))
     ended = asyncio.Event()
     async with AsyncExitStack() as stack:
         stack.callback(lock.release)
         addressed, link = await stack.enter_async_context(connect_servers(settings))
-        hub = Hub(addressed, link, version("moa"))
+        hub = Hub(addressed, link, version("moa-split"))
         stack.push_async_callback(hub.close)
         loop = asyncio.get_running_loop()
 

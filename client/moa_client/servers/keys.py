@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.missing_packages import install_extra
 
 from moa_client.servers.entry import ServerEntry
 
@@ -123,7 +124,7 @@ def _keyring() -> Any:
     except ImportError:
         raise ConfigError(
             "The system's keyring cannot be used: the package keyring is not installed.",
-            hint=f"Install it: pip install 'moa[keyring]'. {NO_KEYRING}",
+            hint=f"Install it: {install_extra('keyring')}. {NO_KEYRING}",
         ) from None
     return keyring
 

@@ -62,6 +62,6 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="moa", prog_name="netsim")
+@click.version_option(package_name="moa-split", prog_name="netsim")
 def main() -> None:
     """Links that behave like 4G, 5G and yesterday's train ride, for any TCP client and server."""

@@ -235,7 +235,7 @@ def _check_closed(head: LocalRay, token: str) -> None:
     if exposed := [address for address in listening(head.processes()) if not is_loopback(host_of(address))]:
         raise UnavailableError(
             f"Ray listens at {', '.join(exposed)}, where other machines reach it.",
-            hint="Use the version of Ray that moa names (moa[cluster]), or start one yourself and name it (--address).",
+            hint="Use the Ray that moa's extra `cluster` installs, or start one yourself and name it (--address).",
         )
 
 

@@ -11,6 +11,7 @@ import click
 from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
+from moa_shared.programs.missing_packages import install_extra
 from moa_shared.programs.output import write_output
 
 from moa_server.settings import SECTION, ServerSettings
@@ -32,7 +33,7 @@ ONE_SERVER = ("ready_file", "metrics_port", "metrics_host", "peers", "advertise"
 def cluster() -> None:
     """Run replicas of the server on a Ray cluster: it places, restarts, updates and scales them."""
     if find_spec("ray") is None:  # Ray itself reads the environment when it is imported: too soon here
-        raise ConfigError("Ray is not installed.", hint="pip install 'moa[cluster]'")
+        raise ConfigError("Ray is not installed.", hint=f"Install it: {install_extra('cluster')}.")
 
 
 @cluster.command()

@@ -127,7 +127,7 @@ def _page(condition: Condition) -> HttpPage:
 
 def _build(host: Host) -> dict[str, str]:
     try:
-        own = version("moa")
+        own = version("moa-split")
     except PackageNotFoundError:  # run from a checkout that is not installed
         own = "0"
     served = host.services.served

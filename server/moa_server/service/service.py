@@ -170,6 +170,6 @@ def _writing(context: Context) -> Callable[[Message], Awaitable[None]]:
 
 def _version() -> str:
     try:
-        return version("moa")
+        return version("moa-split")
     except PackageNotFoundError:  # run from a checkout that is not installed
         return "0"

@@ -32,7 +32,7 @@ from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.float32_test import compare_with_float32
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_server.verifier.level_choice import CUDA, TORCH_HINT, choose_level
+from moa_server.verifier.level_choice import CUDA, choose_level, install_torch
 from moa_server.verifier.memory_check import require_memory
 from moa_server.verifier.self_test import SelfTest, compare_tree, measure_times
 
@@ -197,7 +197,10 @@ def _on_torch(
     files: ModelFiles, settings: ServerSettings, level: str, progress: Progress, group: Group | None = None
 ) -> Execution:
     if not has_torch():
-        raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=TORCH_HINT)
+        raise ConfigError(
+            f"The level {level} is computed by torch, which is not installed.",
+            hint=install_torch(),
+        )
     import torch
 
     from moa_server.verifier.torch_loading import load_torch_target

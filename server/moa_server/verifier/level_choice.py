@@ -11,6 +11,7 @@ from typing import Any
 from moa_kernels import KernelError, explain, variant_name
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.network.served import check_kernels, check_served, check_torch, has_torch
+from moa_shared.programs.missing_packages import install_extra
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 
 from moa_server.settings import ServerSettings
@@ -19,7 +20,6 @@ AUTO = "auto"
 CUDA = "cuda"
 NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
 TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
-TORCH_HINT = "Install moa with its torch extra: pip install 'moa[server,torch]'."
 
 
 def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str) -> tuple[str, str]:
@@ -62,6 +62,11 @@ def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str)
             return BF16, error.message
         return INT8, ""
     if not has_torch():
-        raise ConfigError(f"This machine can run no level of execution. {reason}", hint=TORCH_HINT)
+        raise ConfigError(f"This machine can run no level of execution. {reason}", hint=install_torch())
     check_torch(config, name)
     return BF16, reason
+
+
+def install_torch() -> str:
+    """The hint where a level is computed by torch alone."""
+    return f"Install torch: {install_extra('torch')}."

@@ -11,6 +11,7 @@ import torch
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.models.cuda_graphs import CudaGraphs
+from moa_shared.programs.missing_packages import install_extra
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16
 
@@ -53,7 +54,7 @@ def choose_device(named: str, level: str) -> str:
 def choose_attention(dtype: torch.dtype, head_dim: int) -> type[Attention]:
     """The library for CUDA: FlashInfer if it is installed and computes these sizes, else FlexAttention."""
     if find_spec(FLASH_INFER) is None:
-        reason = "flashinfer is not installed: pip install 'moa[cuda]'"
+        reason = f"flashinfer is not installed: {install_extra('cuda')}"
     elif dtype != torch.bfloat16:
         reason = "FlashInfer does not compute in float32"
     elif head_dim not in FLASH_INFER_HEADS:

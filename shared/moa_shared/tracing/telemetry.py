@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry, which only a program that traces imports (`pip install 'moa[tracing]'`).
+"""Spans by OpenTelemetry, which only a program that traces imports (the extra `tracing`).
 
 Where they go, what they are called and how many are sampled is said by OpenTelemetry's own variables:
 OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and the like.
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from moa_shared.errors import ConfigError
+from moa_shared.programs.missing_packages import install_extra
 from moa_shared.text.plain_text import plain_line
 from moa_shared.tracing.spans import TRACEPARENT, Span, Tracer, Value, use_tracer
 
@@ -47,7 +48,7 @@ def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], Non
     except ImportError:
         raise ConfigError(
             "Traces need the packages of OpenTelemetry, which are not installed.",
-            hint="Install them: pip install 'moa[tracing]'.",
+            hint=f"Install them: {install_extra('tracing')}.",
         ) from None
     name = os.environ.get("OTEL_SERVICE_NAME", program)
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}), shutdown_on_exit=False)

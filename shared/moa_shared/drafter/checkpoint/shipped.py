@@ -1,6 +1,6 @@
 """What comes with moa for a target: drafters, a folder each, how far each can be trusted, and a table of n-grams.
 
-The drafters are a distribution of their own, which servers require: devices fetch from them what they draft with.
+The drafters are a distribution of their own, for servers: devices fetch from them what they draft with.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.missing_packages import install_drafters
 from moa_shared.text.json_text import parse_json
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
 DRAFTER_FILE = "drafter.safetensors"
 NGRAMS_FILE = "ngrams.safetensors"
 NGRAMS_TARGET_KEY = "target_fingerprint"  # in the metadata of that file, written by moa-train ngrams
-DISTRIBUTION, PACKAGE = "moa-drafters", "moa_drafters"
+PACKAGE = "moa_drafters"
 DEFAULT_DRAFTER = "default"
 DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at standalone text
 SHIPPED_DRAFTERS = (DEFAULT_DRAFTER, DEEP_DRAFTER)
@@ -35,11 +36,17 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
         folder: holds a folder for each drafter; None: that of the distribution.
 
     Raises:
-        ConfigError: the distribution is not installed.
+        ConfigError: the distribution, which has one for this target, is not installed.
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
-    for path in sorted((folder or _require_folder()).glob(f"*/{DRAFTER_FILE}")):
+    if folder is None and (folder := _find_folder()) is None:
+        if find_ngrams(target_fingerprint) is None:
+            return None
+        raise ConfigError(
+            "The drafters of the default model are not installed.", hint=f"Install them: {install_drafters()}."
+        )
+    for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
             continue
         if parse_json(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
@@ -53,14 +60,12 @@ def shipped_drafters_for(config: Mapping[str, Any], fingerprint: Callable[[], st
     Args:
         config: the content of its config.json.
         fingerprint: computes the target's; called only where the sizes of a drafter fit.
-
-    Raises:
-        ConfigError: the distribution is not installed.
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
     sizes = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "target_layers": "num_hidden_layers"}
-    for path in sorted(_require_folder().glob(f"*/{DRAFTER_FILE}")):
+    folder = _find_folder()
+    for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")) if folder else ():
         drafter = parse_json(read_metadata(path).get(CONFIG_KEY, "{}"))
         if all(drafter.get(own) == config.get(of_target) for own, of_target in sizes.items()):
             known = fingerprint()
@@ -119,16 +124,6 @@ def _find_folder() -> Path | None:
     """Where the distribution has a folder for each drafter; None: it is not installed. Nothing of it is imported."""
     spec = find_spec(PACKAGE)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-
-
-def _require_folder() -> Path:
-    folder = _find_folder()
-    if folder is None:
-        raise ConfigError(
-            f"{DISTRIBUTION}, which has the drafters of the default model, is not installed.",
-            hint="Install it: pip install ./drafters in a checkout, or moa_drafters-*.whl of a release.",
-        )
-    return folder
 
 
 def _statistics() -> Path:

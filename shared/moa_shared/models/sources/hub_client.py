@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models.sources.cache import is_disk_full
 from moa_shared.models.sources.files import RAW_TEXT_ONLY
+from moa_shared.programs.missing_packages import install_extra
 from moa_shared.programs.progress import Progress
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def hub_errors(repo_id: str, revision: str, unreachable: str, hint: str) -> Iter
             RevisionNotFoundError,
         )
     except ModuleNotFoundError as error:
-        hint = "Install it: pip install 'moa[hub]'. Or name a local folder or a GGUF file."
+        hint = f"Install it: {install_extra('hub')}. Or name a local folder or a GGUF file."
         raise ModelSourceError(
             f"Fetching {repo_id} needs huggingface_hub, which is not installed.", hint=hint
         ) from error

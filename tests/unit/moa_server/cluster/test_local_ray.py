@@ -91,7 +91,7 @@ def test_a_start_that_takes_long_says_what_it_waits_for(monkeypatch: pytest.Monk
 def test_a_ray_that_others_reach_is_ended(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     words, _ = refusal(monkeypatch, folder, f"held = socket.create_server(('0.0.0.0', 0)); {GOOD}")
     assert words == snapshot(
-        "Ray listens at 0.0.0.0:PORT, where other machines reach it. Use the version of Ray that moa names (moa[cluster]), or start one yourself and name it (--address)."
+        "Ray listens at 0.0.0.0:PORT, where other machines reach it. Use the Ray that moa's extra `cluster` installs, or start one yourself and name it (--address)."
     )
 
 

@@ -222,14 +222,14 @@ def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.Mo
     with raises(
         ConfigError,
         snapshot(
-            "The level float32 is computed by torch, which is not installed. Install moa with its torch extra: pip install 'moa[server,torch]'."
+            "The level float32 is computed by torch, which is not installed. Install torch: PYTHON -m pip install --editable 'CHECKOUT[torch]'."
         ),
     ):
         load("float32")
     with raises(
         ConfigError,
         snapshot(
-            "The level bf16 is computed by torch, which is not installed. Install moa with its torch extra: pip install 'moa[server,torch]'."
+            "The level bf16 is computed by torch, which is not installed. Install torch: PYTHON -m pip install --editable 'CHECKOUT[torch]'."
         ),
     ):
         load("bf16")
@@ -237,7 +237,7 @@ def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.Mo
     with raises(
         ConfigError,
         snapshot(
-            "This machine can run no level of execution. Kernels: numpy, many times slower than compiled ones, because MOA_KERNELS says so. Install moa with its torch extra: pip install 'moa[server,torch]'."
+            "This machine can run no level of execution. Kernels: numpy, many times slower than compiled ones, because MOA_KERNELS says so. Install torch: PYTHON -m pip install --editable 'CHECKOUT[torch]'."
         ),
     ):
         load()

@@ -24,7 +24,7 @@ def test_nothing_is_traced_unless_wanted() -> None:
 def test_without_opentelemetry_the_program_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     words = snapshot(
-        "Traces need the packages of OpenTelemetry, which are not installed. Install them: pip install 'moa[tracing]'."
+        "Traces need the packages of OpenTelemetry, which are not installed. Install them: PYTHON -m pip install --editable 'CHECKOUT[tracing]'."
     )
     with raises(ConfigError, words), traced("otlp", "moa-test", print):
         pass

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from inline_snapshot import snapshot
 from moa_shared.drafter.checkpoint.shipped import (
     CONFIG_KEY,
     DEEP_DRAFTER,
-    DISTRIBUTION,
     SHIPPED_DRAFTERS,
     find_ngrams,
     installed_drafters,
@@ -20,7 +18,6 @@ from moa_shared.errors import ConfigError
 from safetensors.numpy import save_file
 
 from tests.support.messages import raises
-from tests.support.programs import CHECKOUT
 
 NAMED = {"default": "one", "deep": "one-deep"}
 FINGERPRINT = "619e02713c727cf93f2a9a6a06ebd0c4e89195d9d0815189720481caa6ab31e7"  # of the default model
@@ -60,19 +57,8 @@ def test_a_device_has_no_drafters_but_what_is_known_of_them(monkeypatch: pytest.
     with raises(
         ConfigError,
         snapshot(
-            "moa-drafters, which has the drafters of the default model, is not installed. "
-            "Install it: pip install ./drafters in a checkout, or moa_drafters-*.whl of a release."
+            "The drafters of the default model are not installed. Install them: PYTHON -m pip install --editable CHECKOUT/drafters."
         ),
     ):
         shipped_drafter(FINGERPRINT)
-
-
-def test_a_server_requires_the_drafters_of_this_checkout() -> None:
-    moa, drafters = (
-        tomllib.loads((CHECKOUT / path).read_text("utf-8"))["project"]
-        for path in ("pyproject.toml", "drafters/pyproject.toml")
-    )
-    extras = moa["optional-dependencies"]
-    assert extras["drafters"] == [f"{DISTRIBUTION}=={drafters['version']}"]
-    assert any("drafters" in each for each in extras["server"])
-    assert not any("drafters" in each for name in ("client", "wire", "models") for each in extras[name])
+    assert shipped_drafter("of another model") is None

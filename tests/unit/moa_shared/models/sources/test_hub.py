@@ -106,7 +106,7 @@ def test_without_the_hubs_client_it_says_what_to_install(monkeypatch: pytest.Mon
     with raises(
         ModelSourceError,
         snapshot(
-            "Fetching some/model needs huggingface_hub, which is not installed. Install it: pip install 'moa[hub]'. Or name a local folder or a GGUF file."
+            "Fetching some/model needs huggingface_hub, which is not installed. Install it: PYTHON -m pip install --editable 'CHECKOUT[hub]'. Or name a local folder or a GGUF file."
         ),
     ):
         fetch_from_hub("some/model@v2", SILENT)
