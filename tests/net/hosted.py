@@ -34,7 +34,7 @@ from tests.support.scripted_engine import PlainTokenizer
 class Characters(PlainTokenizer):
     """The same in the vocabulary of the tiny target."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         return [token % VOCAB for token in super().encode(text)]
 
     special_tokens: Mapping[str, int] = {}

@@ -24,8 +24,11 @@ class PlainTokenizer:
     def __init__(self, *, takes_system: bool = True) -> None:
         self._takes_system = takes_system
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         return [ord(character) for character in text]
+
+    def as_letters(self, text: str) -> str:
+        return text
 
     def with_bos(self, ids: list[int]) -> list[int]:
         return ids

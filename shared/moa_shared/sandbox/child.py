@@ -77,13 +77,14 @@ class TextChild:
         more = {"add_generation_prompt": add_generation_prompt, "arguments": dict(arguments)}
         return str(self._ask({"do": "render", **request, **more}))
 
-    def encode(self, folder: Path, text: str) -> list[int]:
-        """The token ids of a text, by the tokenizer in `folder`.
+    def encode(self, folder: Path, text: str, *, is_guarded: bool = False) -> list[int]:
+        """The token ids of a text, by the tokenizer in `folder`; as `JsonTokenizer.encode`.
 
         Raises:
             ChildError: the tokenizer fails, or takes too much.
         """
-        return [int(each) for each in self._ask({"do": "encode", "folder": str(folder), "text": text})]
+        request = {"do": "encode", "folder": str(folder), "text": text, "is_guarded": is_guarded}
+        return [int(each) for each in self._ask(request)]
 
     def try_files(self, folder: Path) -> None:
         """Loads the tokenizer in `folder`, and uses it and its chat template a little.

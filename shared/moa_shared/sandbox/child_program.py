@@ -78,7 +78,8 @@ def _do(request: dict[str, Any]) -> object:
             return render(**request)
         case "encode":
             folder = Path(request["folder"])
-            return _tokenizer(folder, (folder / "tokenizer.json").stat().st_mtime_ns).encode(request["text"])
+            tokenizer = _tokenizer(folder, (folder / "tokenizer.json").stat().st_mtime_ns)
+            return tokenizer.encode(request["text"], is_guarded=request["is_guarded"])
         case "constrain":
             from moa_shared.constraints.trial import try_constraint  # where the library is installed
 

@@ -1,6 +1,7 @@
 """The target's chat template, a turn at a time: which tokens to append so that the conversation continues.
 
 The answer's own tokens are never made again from text, but where a program sends a whole conversation in text.
+What users, tools and files say is letters: special tokens come from the template alone.
 Pure over a tokenizer.
 """
 
@@ -44,7 +45,6 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._arguments = arguments
         self._context_tokens = context_tokens
         self._arguments = arguments or None
         self._first, self._next = lru_cache(1)(self._first_turn), lru_cache(1)(self._next_turn)
@@ -105,7 +105,7 @@ class ChatTemplate:
         hint = "Send other messages, or serve another model."
         text = self._render(messages, arguments=arguments, answer=True, hint=hint)
         for number, message in enumerate(messages):  # of answers, templates may leave out how they came about
-            said = message["content"].strip()
+            said = self._tokenizer.as_letters(message["content"]).strip()
             as_json = json.dumps(said, ensure_ascii=False)[1:-1]  # so many templates write what a tool says
             if message["role"] != "assistant" and said not in text and as_json not in text:
                 raise ModelSourceError(
@@ -115,7 +115,7 @@ class ChatTemplate:
         return self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
-        return prompt_tokens(self._tokenizer, text, self._context_tokens)
+        return prompt_tokens(self._tokenizer, text, self._context_tokens, is_guarded=True)
 
     def _render(
         self,
@@ -126,8 +126,31 @@ class ChatTemplate:
         hint: str = "Leave out --system, or serve another model.",
     ) -> str:
         try:
-            return self._tokenizer.apply_chat_template(messages, add_generation_prompt=answer, arguments=arguments)
+            return self._tokenizer.apply_chat_template(
+                [self._guarded_message(each) for each in messages],
+                add_generation_prompt=answer,
+                arguments=self._guarded(arguments),
+            )
         except TemplateError as error:  # such as a template that knows no system prompt
             raise ModelSourceError(
                 f"The target's chat template refuses the conversation: {str(error).rstrip('.')}.", hint=hint
             ) from None
+
+    def _guarded_message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A message whose text is letters, but for what an answer says, in which there may be marks."""
+        is_answer = message["role"] == "assistant"
+        return {
+            name: value if is_answer and name != "tool_calls" else self._guarded(value)
+            for name, value in message.items()
+        }
+
+    def _guarded(self, value: Any) -> Any:
+        """JSON whose texts are letters."""
+        match value:
+            case str():
+                return self._tokenizer.as_letters(value)
+            case Mapping():
+                return {self._guarded(name): self._guarded(each) for name, each in value.items()}
+            case list() | tuple():
+                return [self._guarded(each) for each in value]
+        return value

@@ -12,6 +12,7 @@ from typing import Any
 
 import regex
 
+GUARD = "\ufdd0"  # no character: within what spells a token, it keeps that from being found
 _LETTER = regex.compile(r"\w")
 _SPACES_BEFORE, _SPACES_AFTER = regex.compile(r"(?r)\s*"), regex.compile(r"\s*")
 
@@ -72,6 +73,16 @@ class TokenFinder:
             end = stop
         if end < len(text):
             yield text[end:]
+
+    def guarded(self, text: str) -> str:
+        """The text with GUARD within each token that it spells, also where one overlaps another."""
+        parts, end = [], 0
+        for begin in self._first.finditer(text) if self._first is not None else ():
+            start = begin.start()
+            if any(text[start : start + length] in self._tokens for length in self._lengths[text[start]]):
+                parts += [text[end : start + 1], GUARD]
+                end = start + 1
+        return "".join([*parts, text[end:]])
 
     def _matches(self, text: str) -> Iterator[tuple[int, AddedToken, int]]:
         """Where tokens begin and end, from left to right."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from moa_shared.text.json_text import parse_json
-from moa_shared.tokenization.added_tokens import AddedToken, TokenFinder
+from moa_shared.tokenization.added_tokens import GUARD, AddedToken, TokenFinder
 from moa_shared.tokenization.patterns import patterns_in
 from moa_shared.tokenization.token_models import BytePairs, TokenModel, WholeWords
 from moa_shared.tokenization.token_steps import read_cut, read_decoder, read_normaliser
@@ -43,13 +43,17 @@ class JsonTokenizer:
         added = [AddedToken.read(token) for token in content.get("added_tokens") or ()]
         self._raw = TokenFinder([(token.content, token) for token in added if not token.normalised])
         self._normal = TokenFinder([(self._normalise(token.content), token) for token in added if token.normalised])
+        self.added = added
         self.vocabulary = self._model.vocabulary | {token.content: token.number for token in added}
         self.special = {token.content: token.number for token in added if token.special}
         self._spelled = {number: token for token, number in self.vocabulary.items()}
         self._spelled |= {token.number: self._normalise(token.content) for token in added if token.normalised}
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         """The ids of a text; special tokens that are spelled out in it are found, none are added.
+
+        Args:
+            is_guarded: GUARD in it is left out, after these were looked for.
 
         Raises:
             ValueError: the vocabulary has no tokens for it.
@@ -60,6 +64,7 @@ class JsonTokenizer:
             if isinstance(part, int):
                 ids.append(part)
             else:
+                part = part.replace(GUARD, "") if is_guarded else part
                 for piece in self._cut([part], begins):
                     ids += self._model.encode(piece)
             begins = False

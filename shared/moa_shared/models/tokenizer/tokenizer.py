@@ -7,6 +7,7 @@ is rendered, and text is encoded by expressions that are not known here, in a ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from moa_shared.models.sources.files import ModelFiles
 from moa_shared.sandbox import chat_template as sandbox
 from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.sandbox.tokenizer_files import failure, read_bos, read_special, read_template, read_tokenizer
+from moa_shared.tokenization.added_tokens import TokenFinder
 from moa_shared.tokenization.patterns import KNOWN
 from moa_shared.tokenization.token_bytes import token_bytes
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
@@ -55,21 +57,39 @@ class Tokenizer:
         token = self._special.get("eos_token")
         return None if token is None else self._described.vocabulary.get(token)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         """Token ids of a text; special tokens that are spelled out in it are found, none are added.
+
+        Args:
+            is_guarded: parts of it are `as_letters` has made them.
 
         Raises:
             ModelSourceError: the tokenizer cannot encode this text, or takes too much for it.
         """
         if self._folder is not None:
             try:
-                return text_child().encode(self._folder, text)
+                return text_child().encode(self._folder, text, is_guarded=is_guarded)
             except ChildError as error:
                 raise failure(error) from None
         try:
-            return self._described.encode(text)
+            return self._described.encode(text, is_guarded=is_guarded)
         except ValueError as error:
             raise failure(error) from None
+
+    def as_letters(self, text: str) -> str:
+        """A text of others for a prompt: encoded as `is_guarded`, it has no special tokens, whatever it spells.
+
+        Nor has it other added tokens that the chat template writes, with which tools and reasoning are marked.
+        """
+        return self._controls.guarded(text)
+
+    @cached_property
+    def _controls(self) -> TokenFinder:
+        template = self.chat_template or ""
+        tokens = [(each.content, each) for each in self._described.added]
+        return TokenFinder(
+            [(text, each) for text, each in tokens if each.special or (text.strip() and text in template)]
+        )
 
     def token_id(self, text: str) -> int | None:
         """The token that is spelled so; None: there is none."""

@@ -466,7 +466,7 @@ async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyP
     has_continued = threading.Event()
     encode = PlainTokenizer.encode
 
-    def encode_slowly(tokenizer: PlainTokenizer, text: str) -> list[int]:
+    def encode_slowly(tokenizer: PlainTokenizer, text: str, **_: bool) -> list[int]:
         assert has_continued.wait(20)
         return encode(tokenizer, text)
 

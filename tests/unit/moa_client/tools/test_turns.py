@@ -61,7 +61,10 @@ class Characters:
     def __init__(self, chat_template: str) -> None:
         self.chat_template = chat_template
 
-    def encode(self, text: str) -> list[int]:
+    def as_letters(self, text: str) -> str:
+        return text
+
+    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         return [ord(character) for character in text.replace("<|im_end|>", chr(END))]
 
     def decode(self, tokens: Sequence[int]) -> str:

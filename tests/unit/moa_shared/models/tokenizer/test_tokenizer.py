@@ -272,7 +272,7 @@ def test_text_is_encoded_in_a_child_where_the_expressions_are_not_known(
     child = text_child()
     encode = child.encode
 
-    def counted(folder: Path, text: str) -> list[int]:
+    def counted(folder: Path, text: str, **_: bool) -> list[int]:
         encoded.append(text)
         return encode(folder, text)
 
