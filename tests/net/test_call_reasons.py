@@ -28,10 +28,18 @@ from tests.support.messages import GRPC_WORDS, steady
 PLAIN = Security(insecure=True)
 
 
-async def said(address: str, security: Security = PLAIN, seconds: float = 5.0) -> list[str]:
-    """What a description, a download and a conversation say that fail."""
+async def said(
+    address: str, security: Security = PLAIN, seconds: float = 5.0, *, has_answered: bool = False
+) -> list[str]:
+    """What a description, a download and a conversation say that fail.
+
+    Args:
+        has_answered: a moa server was there before.
+    """
     async with connect([Server(address, seconds, seconds, security)]) as fleet:
         [server] = fleet.servers
+        if has_answered:
+            server.first_rtt_ms = 1.0
 
         async def fetch() -> None:
             async for _ in server.fetch(pb.FetchDrafterRequest()):
@@ -147,6 +155,13 @@ async def test_what_resets_connections() -> None:
                 "There is no moa server at 127.0.0.1:PORT: what listens there closes the connection: it does not speak gRPC, or has no room.",
                 "The server cannot be reached: what listens there closes the connection: it does not speak gRPC, or has no room.",
                 "The server cannot be reached: what listens there closes the connection: it does not speak gRPC, or has no room.",
+            ]
+        )
+        assert await said(address, has_answered=True) == snapshot(
+            [
+                "There is no moa server at 127.0.0.1:PORT: the connection was closed; the server may have ended.",
+                "The server cannot be reached: the connection was closed; the server may have ended.",
+                "The server cannot be reached: the connection was closed; the server may have ended.",
             ]
         )
 

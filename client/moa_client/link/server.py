@@ -162,9 +162,8 @@ class Server:
                     request, timeout=seconds, wait_for_ready=False, metadata=self.security.metadata
                 )
         except grpc.RpcError as error:
-            has_answered = self.first_rtt_ms is not None
             raise await why_unreachable(
-                error, self.address, self.label, self.security, seconds, has_answered=has_answered
+                error, self.address, self.label, self.security, seconds, has_answered=self._has_answered
             ) from None
         self.described_at = time.monotonic()
         if self.first_rtt_ms is None:
@@ -234,6 +233,15 @@ class Server:
 
     # ------------------------------------------------------------ calls
 
+    @property
+    def _has_answered(self) -> bool:
+        """Whether a moa server has answered at the address."""
+        return self.first_rtt_ms is not None
+
+    def _explained(self, error: grpc.RpcError) -> MoaError:
+        """Why a call has failed, and what this device's user can do."""
+        return self.security.advised(error_from_rpc(error, has_answered=self._has_answered))
+
     async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
         """The vector of a text.
 
@@ -245,7 +253,7 @@ class Server:
             with heeded_cancellation(), self._channel.current().used() as calls:
                 return await calls.Embed(request, timeout=EMBED_SECONDS, metadata=self.security.metadata)
         except grpc.RpcError as error:
-            raise self.security.advised(error_from_rpc(error)) from None
+            raise self._explained(error) from None
 
     def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
         """One call of FetchDrafter, message by message.
@@ -313,7 +321,7 @@ class Server:
                 f"The server at {self.label} has sent nothing for {self.silence_seconds:g} s."
             ) from None
         except grpc.RpcError as error:
-            raise self.security.advised(error_from_rpc(error)) from None
+            raise self._explained(error) from None
         finally:
             call.cancel()
             transport.leave()
@@ -335,7 +343,7 @@ class Server:
         transport.enter()
         metadata = self.security.metadata_with({TRACEPARENT: message.ask.traceparent, SESSION: session})
         call = transport.stub.Converse(metadata=metadata)
-        stream = Stream(call, traffic or self.traffic, transport.leave, self.security.advised)
+        stream = Stream(call, traffic or self.traffic, transport.leave, self._explained)
         try:
             async with asyncio.timeout(seconds or self.connect_seconds):
                 await stream.send(pb.ClientFrame(open=message))

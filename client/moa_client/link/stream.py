@@ -69,7 +69,7 @@ class Stream:
         call: of gRPC, which has just begun.
         traffic: counts what it sends and receives.
         on_end: called once, when the stream has ended or was cancelled.
-        advised: adds to an error what this device's user can do.
+        explain: says why the call has failed.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Stream:
         call: ConverseCall,
         traffic: StreamTraffic,
         on_end: Callable[[], None] = lambda: None,
-        advised: Callable[[MoaError], MoaError] = lambda error: error,
+        explain: Callable[[grpc.RpcError], MoaError] = error_from_rpc,
     ) -> None:
         self._call = call
         self._traffic = traffic
         self._on_end: Callable[[], None] | None = on_end
-        self._advised = advised
+        self._explain = explain
         self._status: grpc.aio.AioRpcError | None = None
         self._ended = asyncio.Event()
         call.add_done_callback(self._on_status)
@@ -168,7 +168,7 @@ class Stream:
         status = self._status or _status_of(self._call)
         if status.code() is grpc.StatusCode.OK:
             return UnavailableError("The server ended the conversation.", hint="Ask again to open a new one.")
-        return self._advised(error_from_rpc(status))
+        return self._explain(status)
 
 
 def _status_of(call: ConverseCall) -> grpc.aio.AioRpcError:

@@ -24,12 +24,12 @@ async def why_unreachable(
         seconds: how long the call could take.
         has_answered: whether an earlier one was answered.
     """
-    reason = error_from_rpc(error)
+    reason = error_from_rpc(error, has_answered=has_answered)
     metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     if CODE_KEY in metadata or isinstance(reason, DeniedError | OverloadedError):
         return security.advised(reason)  # a moa server's words, or those of what guards it
     status, words = error.code(), error.details() or ""
-    why = call_reason(status, words)
+    why = call_reason(status, words, has_answered=has_answered)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         why = f"nothing answered within {seconds:g} s"
     elif status is grpc.StatusCode.UNAVAILABLE:

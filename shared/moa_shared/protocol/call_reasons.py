@@ -18,6 +18,7 @@ NO_ANSWER = "nothing answered in time"
 SILENT = "a connection was accepted, but nothing came over it"
 NOT_GRPC = "what listens there does not speak gRPC"
 CLOSES = "what listens there closes the connection: it does not speak gRPC, or has no room"
+MAY_HAVE_ENDED = "the connection was closed; the server may have ended"
 OTHER_SERVICE = "what listens there is another gRPC service"
 NO_TLS_CONNECTION = "TLS could not be set up"
 WENT_SILENT = "nothing has come over the connection for too long"
@@ -30,7 +31,6 @@ FAILED = "what answers there is no moa server, or does not work"
 NOT_CONNECTED = (REFUSED, UNKNOWN_NAME, NO_NAME_SERVER, NO_ROUTE)
 
 _ATTEMPT = "failed to connect"  # gRPC's words before those of a connection that could not be made
-_OF_ATTEMPTS = {RESET: CLOSES, CLOSED: CLOSES}
 _SIGNS = (
     ("refused", REFUSED),
     ("contact DNS servers", NO_NAME_SERVER),
@@ -68,13 +68,19 @@ _OF_STATUS = {
 }
 
 
-def call_reason(status: grpc.StatusCode, words: str) -> str:
-    """What gRPC's status and details mean that no moa server has sent."""
+def call_reason(status: grpc.StatusCode, words: str, *, has_answered: bool = False) -> str:
+    """What gRPC's status and details mean that no moa server has sent.
+
+    Args:
+        has_answered: a moa server has, at this address: what closes connections there now may be a tunnel, or a proxy.
+    """
     if status in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED):
         return _OF_STATUS[status]
     if (why := _reason_in(words)) is None:
         return _OF_STATUS.get(status, FAILED)
-    return _OF_ATTEMPTS.get(why, why) if _ATTEMPT in words else why
+    if why in (RESET, CLOSED) and _ATTEMPT in words:
+        return MAY_HAVE_ENDED if has_answered else CLOSES
+    return why
 
 
 def system_reason(error: OSError) -> str:

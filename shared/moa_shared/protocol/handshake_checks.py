@@ -99,8 +99,12 @@ def _retry_after_ms(told: str | bytes | None, default: int) -> int:
     return min(int(text), MOST_RETRY_AFTER_MS) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
-def error_from_rpc(error: grpc.RpcError) -> MoaError:
-    """The catalogue's error for a failed call."""
+def error_from_rpc(error: grpc.RpcError, *, has_answered: bool = False) -> MoaError:
+    """The catalogue's error for a failed call.
+
+    Args:
+        has_answered: as of `call_reason`.
+    """
     metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     status, words = error.code(), error.details() or ""
     if CODE_KEY in metadata:
@@ -124,7 +128,7 @@ def error_from_rpc(error: grpc.RpcError) -> MoaError:
         return _no_room(words)
     if reason := tls_reason(words):
         return UnavailableError(f"The server cannot be reached: {reason.why}.", hint=reason.hint)
-    return UnavailableError(f"The server cannot be reached: {call_reason(status, words)}.")
+    return UnavailableError(f"The server cannot be reached: {call_reason(status, words, has_answered=has_answered)}.")
 
 
 def _no_room(words: str) -> OverloadedError:

@@ -12,6 +12,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, WRITE_FAILED, Stream, StreamTraffic
 from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, ProtocolError, UnavailableError
+from moa_shared.protocol.handshake_checks import error_from_rpc
 
 from tests.support.messages import raises
 
@@ -105,12 +106,13 @@ async def test_that_a_write_failed_does_not_replace_why_the_call_ended() -> None
 
 
 async def test_an_error_is_given_what_the_user_of_this_device_can_do() -> None:
-    def advised(error: MoaError) -> MoaError:
-        error.hint = "Ask the operator for another key."
-        return error
+    def explain(error: grpc.RpcError) -> MoaError:
+        explained = error_from_rpc(error)
+        explained.hint = "Ask the operator for another key."
+        return explained
 
     call = ScriptedCall()
-    stream = Stream(call, StreamTraffic(), advised=advised)
+    stream = Stream(call, StreamTraffic(), explain=explain)
     call.end(grpc.StatusCode.UNAUTHENTICATED, "no key")
     with pytest.raises(AuthenticationError) as caught:
         await stream.receive()
