@@ -60,7 +60,8 @@ class Committer:
             return
         self._commit_tokens(part, outcome, forward)
         self._coder.release(part, ended=outcome.finish is not Finish.UNFINISHED)
-        _pay(live, len(plan.feed) - 1, len(outcome.taken))
+        masks = int(plan.form.take_ms() / max(1.0, forward.step_ms)) if plan.form is not None else 0
+        _pay(live, len(plan.feed) - 1, len(outcome.taken) + masks)  # what could have been written meanwhile
 
     def _commit_tokens(self, part: ForwardPart, verification: Verification, forward: ForwardFacts) -> None:
         live, plan, session = part.live, part.plan, part.live.session

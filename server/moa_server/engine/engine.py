@@ -25,6 +25,7 @@ from moa_server.engine.observer import Observer
 from moa_server.engine.planning.forward_part import ForwardPart
 from moa_server.engine.planning.forward_planner import ForwardPlanner
 from moa_server.engine.planning.schedule import Rows, Schedule
+from moa_server.engine.planning.slow_forms import SlowForms
 from moa_server.engine.prefixes.page_moves import PageMoves
 from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.rows.row_coder import RowCoder
@@ -71,7 +72,7 @@ class Engine:
         self._jobs = SessionJobs(self._thread, self._losses)
         self._coder = RowCoder(stepper, self._jobs)
         self.pages = PageMoves(sharing, self._jobs, self.wake)
-        self._planner = ForwardPlanner(self._schedule, self.pages, self._losses)
+        self._planner = ForwardPlanner(self._schedule, self.pages, SlowForms(self._jobs, self.wake), self._losses)
         self._server_drafts = ServerDrafts()
         self._committer = Committer(self._schedule, self.pages, self._coder, self._observer)
         self._busy = False

@@ -20,6 +20,8 @@ from moa_shared.sampling.scores import Scores
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 
+from moa_server.session.pending_draft import NO_DRAFT
+
 if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import Allowed, ConstrainedText
 
@@ -85,7 +87,7 @@ class StepPlan:
 
     def with_forced(self) -> StepPlan:
         """The same step with the tokens that the form forces, as nodes of the server; itself where there are none."""
-        if self.form is None or not self.chooses:
+        if self.form is None or not self.chooses or self.form.is_slow:
             return self
         try:
             self._advance(self.form)
@@ -94,6 +96,20 @@ class StepPlan:
         room = max(0, min(MOST_FORCED - len(self.tree), self.rule.context_tokens - self.fed - 1))
         tree = self.tree.with_path(self.form.forced()[:room])
         return self.extend(tree, self.own_nodes + len(tree) - len(self.tree))
+
+    @property
+    def form_is_slow(self) -> bool:
+        """Whether its form may take longer than a forward, so that it verifies no draft."""
+        return self.form is not None and self.form.is_slow
+
+    @property
+    def form_needs_time(self) -> bool:
+        """Whether to find what its form allows before a forward, apart from it."""
+        return self.form is not None and self.chooses and self.form.needs_time(self.fed - self.rule.answer_start)
+
+    def without_draft(self) -> StepPlan:
+        """The same step, which verifies nothing."""
+        return replace(self, tree=NO_DRAFT, own_nodes=0, needs_draft=False)
 
     def allowed(self) -> Allowed | None:
         """Which tokens the target may choose at each position, [positions, vocabulary]; None: any.

@@ -1,12 +1,13 @@
 """An answer that must have a form: which tokens may follow it, and each path of a draft below it.
 
-State: llguidance's matcher after the answer's tokens. Invariant: between two calls it has read exactly these, so what
-may follow a path does not depend on what else was drafted.
+State: llguidance's matcher after the answer's tokens, what may follow these, and how long that took. Invariant: between
+two calls it has read exactly these, so what may follow a path does not depend on what else was drafted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 
@@ -23,6 +24,13 @@ from moa_shared.tree.draft_tree import DraftTree
 
 Allowed = npt.NDArray[np.bool_]
 
+# Of processor time that a step may take next to a forward, which takes 5 ms for a small model. JSON takes 0.05, and a
+# grammar whose words are single letters 1.
+SLOW_MS = 2.0
+FADE = 0.8  # of what a slow step took, with each one after it
+MOST_SECONDS = 60.0  # of an answer: 30,000 slow steps
+MOST_UNREAD = 16  # tokens that may be read next to a forward: 100 of an ambiguous grammar take a second
+
 
 class ConstrainedText:
     """One answer under a constraint.
@@ -30,14 +38,26 @@ class ConstrainedText:
     Args:
         matcher: at the beginning of the answer; its own from here on.
         vocabulary: that it was compiled for.
+        clock: of the processor time of a thread, in seconds.
     """
 
-    def __init__(self, kind: ConstraintKind, matcher: LLMatcher, vocabulary: LLTokenizer) -> None:
+    def __init__(
+        self,
+        kind: ConstraintKind,
+        matcher: LLMatcher,
+        vocabulary: LLTokenizer,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._kind = kind
         self._matcher = matcher
         self._size = vocabulary.vocab_size
         self._ends = frozenset(vocabulary.eos_tokens)
+        self._clock = clock
         self._read = 0  # tokens of the answer
+        self._next: npt.NDArray[np.int32] | None = None  # what may follow them; None: not known
+        self._seconds = 0.0  # that it has taken in all; `_paid`: for which `take_ms` was asked
+        self._paid = 0.0
+        self._recent_ms = 0.0  # of the slowest recent step
 
     @property
     def read(self) -> int:
@@ -50,6 +70,34 @@ class ConstrainedText:
         other._matcher = self._matcher.deep_copy()
         return other
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether its next step is likely to take longer than a forward."""
+        return self._recent_ms > SLOW_MS
+
+    def needs_time(self, length: int) -> bool:
+        """Whether what may follow the answer's first `length` tokens is not known, and slow to find."""
+        known = self._next is not None and self._read == length
+        return not known and (self.is_slow or length - self._read > MOST_UNREAD)
+
+    def take_ms(self) -> float:
+        """The processor time that it has taken since the last call."""
+        seconds, self._paid = self._seconds - self._paid, self._seconds
+        return 1e3 * seconds
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        """Counts the time of a step; raises ConfigError if the answer has taken too much."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            seconds = self._clock() - began
+            self._seconds += seconds
+            self._recent_ms = max(1e3 * seconds, FADE * self._recent_ms)
+        if self._seconds > MOST_SECONDS:
+            raise refusal(self._kind, f"one answer takes more than {MOST_SECONDS:g} s")
+
     def advance(self, tokens: Sequence[int]) -> None:
         """Reads the answer's next tokens.
 
@@ -57,8 +105,12 @@ class ConstrainedText:
             ConfigError: they are not of the form, which they are if the target chose them; or the library's limits are
                 exceeded.
         """
-        read = self._matcher.try_consume_tokens(list(tokens))
+        if not tokens:
+            return
+        with self._step():
+            read = self._matcher.try_consume_tokens(list(tokens))
         self._read += read
+        self._next = None
         if self._matcher.is_error():
             raise refusal(self._kind, self._matcher.get_error())
         if read < len(tokens):
@@ -123,8 +175,15 @@ class ConstrainedText:
         Raises:
             ConfigError: nothing can follow, or finding it exceeds the library's limits.
         """
+        with self._step():
+            return self._unpacked(self._masks(tree))
+
+    def _masks(self, tree: DraftTree) -> npt.NDArray[np.int32]:
         masks = allocate_token_bitmask(1 + len(tree), self._size)
-        self._fill(masks, 0)
+        if self._next is None:
+            self._fill(masks, 0)
+            self._next = masks[0].copy()
+        masks[0] = self._next
         goes_on = [False] * len(tree)  # whether something may follow the node
         read: list[int] = []  # the nodes that the matcher has read, after the answer
         try:
@@ -140,7 +199,7 @@ class ConstrainedText:
                 self._fill(masks, node + 1)
         finally:
             self._matcher.rollback(len(read))
-        return self._unpacked(masks)
+        return masks
 
     def _unpacked(self, masks: npt.NDArray[np.int32]) -> Allowed:
         bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._size, bitorder="little")

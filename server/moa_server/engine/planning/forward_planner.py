@@ -14,6 +14,7 @@ from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.losses import SessionLosses
 from moa_server.engine.planning.forward_part import ForwardPart
 from moa_server.engine.planning.schedule import Schedule, StepCandidate
+from moa_server.engine.planning.slow_forms import SlowForms
 from moa_server.engine.prefixes.page_moves import PageMoves
 from moa_server.engine.rows.row_coding import newest_coding
 from moa_server.engine.server_drafts import DraftOrder
@@ -25,12 +26,16 @@ class ForwardPlanner:
 
     Args:
         pages: gives a session kept pages of its text, for which it then waits.
+        slow_forms: what a session waits for too.
         losses: ends a session that fails.
     """
 
-    def __init__(self, schedule: Schedule[LiveSession], pages: PageMoves, losses: SessionLosses) -> None:
+    def __init__(
+        self, schedule: Schedule[LiveSession], pages: PageMoves, slow_forms: SlowForms, losses: SessionLosses
+    ) -> None:
         self._schedule = schedule
         self._pages = pages
+        self._slow_forms = slow_forms
         self._losses = losses
 
     def plan(self) -> list[ForwardPart]:
@@ -59,7 +64,8 @@ class ForwardPlanner:
         """What to tell the server's drafter of this session; None: it does not draft now."""
         session, drafting = live.session, live.drafting
         has_price = self._schedule.cost.known or drafting.verifies_all
-        if not (drafting.by_server and plan.chooses and len(plan.feed) == 1 and has_price):
+        drafts = drafting.by_server and not plan.form_is_slow
+        if not (drafts and plan.chooses and len(plan.feed) == 1 and has_price):
             return None
         base = drafting.tell(session)
         covered = 0.0
@@ -90,7 +96,10 @@ class ForwardPlanner:
         if live.closed or live.turn.held or (live.stream.listener is None and live.session.unread > 1):
             return None  # no client waits for this prompt
         try:
-            return live.session.plan_step(most_read)
+            plan = live.session.plan_step(most_read)
+            if plan is None or self._slow_forms.defers(live, plan):
+                return None
+            return plan.without_draft() if plan.form_is_slow else plan
         except Exception as error:  # noqa: BLE001 (a defect in one session must not stop the others)
             self._losses.lose(live, error)
             return None

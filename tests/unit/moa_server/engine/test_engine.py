@@ -5,9 +5,11 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from unittest.mock import create_autospec
 
 import pytest
 from inline_snapshot import snapshot
+from moa_server.access.rates import TokenMeter
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live.attachment import Attachment
@@ -23,6 +25,7 @@ from moa_shared.errors import InternalError, MoaError, RateLimitError, TokenRang
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
+from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.messages import raises
 
@@ -127,9 +130,11 @@ class Bench:
         yield self
         await self.engine.stop()
 
-    def ask(self, prompt: Sequence[int], *, memory: bool = False) -> tuple[LiveSession, Ear]:
+    def ask(
+        self, prompt: Sequence[int], *, memory: bool = False, form: SlowForm | None = None
+    ) -> tuple[LiveSession, Ear]:
         session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=True)
-        session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, ANSWER, 0))
+        session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, ANSWER, 0), cast(Any, form))
         ear = Ear(self.stepper)
         feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20) if memory else None
         live = LiveSession(bytes(prompt), session, SessionTensors(cast(Any, None), {}), stream=Attachment(ear, feed))
@@ -162,6 +167,44 @@ async def test_answers_share_a_forward_and_prompts_are_read_beside_them(bench: B
     for ear in (one, two, three):
         await ear.ended.wait()
     assert bench.stepper.forwards[:4] == [["1:1"], ["3:1", "7:1", "2:4"], ["7:1", "7:1", "2:4"], ["7:1", "2:2"]]
+
+
+class SlowForm:
+    """A form that takes as long as the test says to find what may follow the first token, and no time afterwards."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.is_slow = False
+        self.found = False
+        self.gate = threading.Event()
+
+    def needs_time(self, length: int) -> bool:
+        return not self.found
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        self.read += len(tokens)
+
+    def allowed(self, tree: DraftTree) -> None:
+        assert self.gate.wait(10)
+        self.found = self.is_slow = True
+
+    def take_ms(self) -> float:
+        return 7.5
+
+
+async def test_a_slow_form_delays_its_own_answer_only_and_is_paid_for(bench: Bench) -> None:
+    form, meter = SlowForm(), create_autospec(TokenMeter, instance=True)
+    meter.refusal.return_value = None
+    slow, ear = bench.ask([1], form=form)
+    slow.account.meter = meter
+    slow.session.on_draft(Draft(1, 1, slow.session.hashes.short_at(1), 0, [7, 7]))
+    for _ in range(3):  # one after the other: none waits for it
+        await bench.ask([2])[1].ended.wait()
+    assert not ear.verdicts
+    form.gate.set()
+    await ear.ended.wait()
+    assert [verdict.drafted for verdict in ear.verdicts] == [0, 0, 0]
+    assert [call.args for call in meter.write.call_args_list] == [(8,)] * 3  # as if a plain step took a millisecond
 
 
 async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Bench) -> None:

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.constraints.constrained_text import ConstrainedText
+from inline_snapshot import snapshot
+from moa_shared.constraints.constrained_text import MOST_SECONDS, MOST_UNREAD, ConstrainedText
+from moa_shared.constraints.grammar import compile_grammar
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind, choice_of
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.support.byte_vocabulary import END, TOKENS, begin, text_of
+from tests.support.byte_vocabulary import END, TOKENS, begin, byte_vocabulary, text_of
+from tests.support.messages import raises
 
 SCHEMA = Constraint(
     ConstraintKind.JSON_SCHEMA,
@@ -127,3 +130,33 @@ def test_a_choice_is_one_of_its_texts() -> None:
 def test_each_kind_reads_its_text(constraint: Constraint, text: str) -> None:
     assert END in after(text, constraint)
     assert END not in after(text[:2], constraint)
+
+
+def test_slow_masks_are_found_apart_and_counted() -> None:
+    now, step = [0.0], [0.0]
+
+    def clock() -> float:
+        now[0] += step[0]
+        return now[0]
+
+    answer = ConstrainedText(SCHEMA.kind, compile_grammar(SCHEMA, byte_vocabulary()), byte_vocabulary(), clock)
+    answer.allowed(NO_TREE)
+    assert not answer.needs_time(MOST_UNREAD)
+    assert answer.needs_time(MOST_UNREAD + 1)  # of an answer that comes from another server
+    step[0] = 3e-3
+    answer.advance(tokens_of("{"))
+    step[0] = 0.0
+    assert answer.is_slow
+    assert answer.needs_time(1)
+    answer.allowed(NO_TREE)
+    assert not answer.needs_time(1)
+    assert answer.take_ms() == pytest.approx(3.0)
+    assert answer.take_ms() == 0.0
+    answer.advance(tokens_of('"ab": 12'))
+    answer.allowed(NO_TREE)
+    assert not answer.is_slow  # it was once, which fades
+    step[0] = 2 * MOST_SECONDS
+    with raises(
+        ConfigError, snapshot("The JSON schema cannot be enforced: one answer takes more than 60 s. Use a simpler one.")
+    ):
+        answer.advance(tokens_of("3"))

@@ -169,6 +169,14 @@ def written(form: ConstrainedText, letters: Sequence[int], most: int) -> None:
                 "The regular expression cannot be enforced: lexer error: too many expressions constructed. Use a simpler one."
             ),
         ),
+        (
+            ConstraintKind.LARK,
+            'start: e\ne: "a" | e e | e e e',
+            b"a",
+            snapshot(
+                "The Lark grammar leads too far at one place of the answer. Look for definitions that lead only to themselves, or make it less ambiguous."
+            ),
+        ),
     ],
 )
 def test_what_explodes_in_the_answer_ends_it_in_words(

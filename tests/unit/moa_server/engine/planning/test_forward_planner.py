@@ -14,6 +14,7 @@ from moa_server.engine.live.live_session import LiveSession
 from moa_server.engine.losses import SessionLosses
 from moa_server.engine.planning.forward_planner import ForwardPlanner
 from moa_server.engine.planning.schedule import Rows, Schedule
+from moa_server.engine.planning.slow_forms import SlowForms
 from moa_server.engine.prefixes.page_moves import PageMoves
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
@@ -34,7 +35,9 @@ class Bench:
         self.pages = create_autospec(PageMoves, instance=True)
         self.pages.adopt.return_value = False
         self.losses = create_autospec(SessionLosses, instance=True)
-        self.planner = ForwardPlanner(self.schedule, self.pages, self.losses)
+        slow_forms = create_autospec(SlowForms, instance=True)
+        slow_forms.defers.return_value = False
+        self.planner = ForwardPlanner(self.schedule, self.pages, slow_forms, self.losses)
 
     def ask(self, prompt: Sequence[int] = (1,), *, draft: Sequence[int] = (), attached: bool = True) -> LiveSession:
         """A session that waits for its turn."""
