@@ -48,6 +48,9 @@ class ToyForms:
     def begin(self, constraint: Constraint) -> ConstrainedText:
         return begin(constraint, self._vocabulary)
 
+    def known(self, constraint: Constraint) -> ConstrainedText | None:
+        return None
+
     def as_compiler(self) -> ConstraintCompiler:
         """The same for a server."""
         return cast(ConstraintCompiler, self)

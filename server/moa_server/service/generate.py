@@ -72,7 +72,7 @@ class Generation:
                 settings.sampling, max_tokens=len(given), ignore_end_of_text=True, chances=settings.chances
             )
         constraint = settings.sampling.constraint
-        form = await services.forms.begin(constraint) if constraint is not None else None
+        form = await services.forms.begin(constraint, self.caller.owner) if constraint is not None else None
         if len(request.tokens) > services.most_tokens:
             raise ContextLengthError(
                 f"The request has {len(request.tokens)} tokens, at most {services.most_tokens} fit."

@@ -12,9 +12,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLTokenizer
 
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar, refusal
@@ -23,6 +22,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.constraint import Constraint
 from moa_shared.sandbox.child import ChildError, constraint_child
+from moa_shared.tree.draft_tree import DraftTree
 
 KEPT = 64  # compiled constraints; a large one takes some megabytes
 REFUSALS_KEPT = 1024  # of constraints that failed, by their hash: a kilobyte each
@@ -52,9 +52,10 @@ class ConstraintCompiler:
         self._tokenizer = tokenizer
         self._size = size
         self._end_of_text = frozenset(end_of_text)
+        self._compiling = threading.Lock()  # held for seconds; `_lock`: for what is kept
         self._lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
-        self._compiled = lru_cache(KEPT)(self._compile)
+        self._kept: OrderedDict[bytes, ConstrainedText] = OrderedDict()  # by hash, the oldest first
         self._refusals: OrderedDict[bytes, tuple[float, ConfigError]] = OrderedDict()  # since when, the oldest first
 
     def begin(self, constraint: Constraint) -> ConstrainedText:
@@ -63,36 +64,55 @@ class ConstraintCompiler:
         Raises:
             ConfigError: the constraint cannot be enforced, or takes too long to compile.
         """
+        with self._compiling:
+            if (known := self.known(constraint)) is not None:
+                return known
+            key = _key(constraint)
+            try:
+                text = self._compile(constraint)
+            except ConfigError as error:
+                with self._lock:
+                    self._refusals[key] = self._clock(), ConfigError(error.message, hint=error.hint)
+                    if len(self._refusals) > REFUSALS_KEPT:
+                        self._refusals.popitem(last=False)
+                raise
+            with self._lock:
+                self._kept[key] = text
+                if len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+                return text.copy()
+
+    def known(self, constraint: Constraint) -> ConstrainedText | None:
+        """As `begin`, without a wait, where this constraint was compiled before; None: it is not kept.
+
+        Raises:
+            ConfigError: it was refused.
+        """
+        key, now = _key(constraint), self._clock()
         with self._lock:
-            matcher = self._compiled_or_refused(constraint)
-            vocabulary = self._vocabulary_of_model()
-            return ConstrainedText(constraint.kind, matcher.deep_copy(), vocabulary)
-
-    def _compiled_or_refused(self, constraint: Constraint) -> LLMatcher:
-        key = hashlib.sha256(f"{constraint.kind.value} {constraint.text}".encode()).digest()
-        now = self._clock()
-        while self._refusals and next(iter(self._refusals.values()))[0] < now - REFUSAL_SECONDS:
-            self._refusals.popitem(last=False)
-        if key in self._refusals:
-            refused = self._refusals[key][1]
-            raise ConfigError(refused.message, hint=refused.hint)
-        try:
-            return self._compiled(constraint)
-        except ConfigError as error:
-            self._refusals[key] = now, ConfigError(error.message, hint=error.hint)
-            if len(self._refusals) > REFUSALS_KEPT:
+            while self._refusals and next(iter(self._refusals.values()))[0] < now - REFUSAL_SECONDS:
                 self._refusals.popitem(last=False)
-            raise
+            if key in self._refusals:
+                refused = self._refusals[key][1]
+                raise ConfigError(refused.message, hint=refused.hint)
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key].copy()
 
-    def _compile(self, constraint: Constraint) -> LLMatcher:
+    def _compile(self, constraint: Constraint) -> ConstrainedText:
+        """The answer before its first token, and what that may be."""
         if self._tries:
             try:
                 constraint_child().try_constraint(constraint)
             except ChildError as error:
                 raise refusal(constraint.kind, str(error)) from None
-        return compile_grammar(constraint, self._vocabulary_of_model())
-
-    def _vocabulary_of_model(self) -> LLTokenizer:
         if self._vocabulary is None:
             self._vocabulary = vocabulary_of(self._tokenizer, self._size, self._end_of_text)
-        return self._vocabulary
+        text = ConstrainedText(constraint.kind, compile_grammar(constraint, self._vocabulary), self._vocabulary)
+        text.allowed(DraftTree((), ()))
+        return text
+
+
+def _key(constraint: Constraint) -> bytes:
+    return hashlib.sha256(f"{constraint.kind.value} {constraint.text}".encode()).digest()

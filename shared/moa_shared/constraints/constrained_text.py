@@ -65,9 +65,10 @@ class ConstrainedText:
         return self._read
 
     def copy(self) -> ConstrainedText:
-        """The same answer, to be continued apart from this one."""
+        """The same answer, to be continued apart from this one; its time is its own."""
         other = copy(self)
         other._matcher = self._matcher.deep_copy()
+        other._seconds = other._paid = other._recent_ms = 0.0
         return other
 
     @property

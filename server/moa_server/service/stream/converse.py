@@ -155,7 +155,7 @@ class ConverseStream:
         self._services.observer.on_received(FrameBytes.DRAFTS if kind == "draft" else FrameBytes.REQUESTS, len(data))
         sampling, form = frame.open.ask.sampling if kind == "open" else frame.ask.sampling, None
         if sampling.HasField("constraint"):
-            form = await self._services.forms.begin(constraint_from_proto(sampling.constraint))
+            form = await self._services.forms.begin(constraint_from_proto(sampling.constraint), self.caller.owner)
         self._on_frame(frame, form)
 
     def _on_frame(self, frame: pb.ClientFrame, form: ConstrainedText | None) -> None:

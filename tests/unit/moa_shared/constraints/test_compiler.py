@@ -36,8 +36,10 @@ def test_answers_end_with_each_end_of_text(compiler: ConstraintCompiler, tokeniz
 
 
 def test_two_answers_under_one_constraint_are_apart(compiler: ConstraintCompiler, tokenizer: Tokenizer) -> None:
-    constraint = choice_of(["red", "blue"])
-    first, second = compiler.begin(constraint), compiler.begin(constraint)
+    constraint = choice_of(["red", "green"])
+    assert compiler.known(constraint) is None
+    first, second = compiler.begin(constraint), compiler.known(constraint)
+    assert second is not None
     first.advance(tokenizer.encode("red"))
     assert second.read == 0
     assert not np.array_equal(first.allowed(NO_TREE), second.allowed(NO_TREE))

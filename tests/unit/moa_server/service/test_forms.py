@@ -1,0 +1,52 @@
+"""Whose forms are compiled when: known ones at once, new ones in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+from moa_server.service.forms import MOST_OF_ONE, Forms
+from moa_shared.constraints.compiler import ConstraintCompiler
+from moa_shared.errors import OverloadedError
+from moa_shared.sampling.constraint import Constraint, choice_of
+
+
+class Compiler(ConstraintCompiler):
+    """Writes down what it compiles, while the test lets it; forms are their own names."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.gate = threading.Event()
+
+    def known(self, constraint: Constraint) -> Any:
+        return constraint.choices[0] if constraint.choices[0].startswith("known") else None
+
+    def begin(self, constraint: Constraint) -> Any:
+        assert self.gate.wait(10)
+        self.order.append(constraint.choices[0])
+        return constraint.choices[0]
+
+
+async def test_callers_take_turns_and_nobody_waits_for_a_form_that_is_kept() -> None:
+    compiler = Compiler()
+    forms = Forms(compiler)
+
+    def ask(name: str, owner: str) -> asyncio.Task[str]:
+        return asyncio.create_task(cast(Any, forms.begin(choice_of([name]), owner)))
+
+    floods = [ask(f"flood {number}", "flood") for number in range(MOST_OF_ONE)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        await ask("one too many", "flood")
+    others = [ask(f"other {number}", "other") for number in range(2)]
+    assert await ask("known", "flood") == "known"
+    floods[1].cancel()  # its call ends while it waits, and then one's while its form is compiled
+    floods[0].cancel()
+    await asyncio.wait(floods[:2])
+    compiler.gate.set()
+    assert await asyncio.gather(*others) == ["other 0", "other 1"]
+    assert len(await asyncio.gather(*floods[2:])) == MOST_OF_ONE - 2
+    assert compiler.order[:5] == ["flood 0", "other 0", "flood 2", "other 1", "flood 3"]
+    assert await ask("later", "flood") == "later"
