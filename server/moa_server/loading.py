@@ -38,6 +38,7 @@ from moa_shared.models.sources.files import RAW_TEXT_ONLY
 from moa_shared.models.sources.generation import read_sampling_defaults
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
+from rich.filesize import decimal
 
 from moa_server.access.authentication import Gate
 from moa_server.drafting.forward_cost import TORCH, RowShares
@@ -48,9 +49,11 @@ from moa_server.service.fetching.companion_files import offered_companion
 from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host
 from moa_server.service.served import Served
+from moa_server.service.services import Services
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.execution_level import Execution, load_execution
+from moa_server.verifier.memory_check import LEAST_TOKENS
 
 log = structlog.get_logger()
 
@@ -142,7 +145,7 @@ def load_host(
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes, companion)
     parts.prepare()
-    return Host.assemble(
+    host = Host.assemble(
         served,
         Stepper(target, sources),
         settings,
@@ -151,6 +154,19 @@ def load_host(
         observer=observer,
         before=execution.before,
     )
+    _require_room(host.services, min(LEAST_TOKENS, served.context_tokens))
+    return host
+
+
+def _require_room(services: Services, tokens: int) -> None:
+    """Raises ConfigError where --kv-bytes holds no conversation of so many tokens."""
+    needed = services.conversation_nbytes(tokens)
+    if services.settings.kv_bytes and needed > services.pool.budget:
+        raise ConfigError(
+            f"--kv-bytes {services.settings.kv_bytes} holds no conversation: one of {tokens:,} tokens takes "
+            f"{decimal(needed)} ({needed} bytes).",
+            hint="Give several times as much, or leave it out: then it is three quarters of the free memory.",
+        )
 
 
 def drafter_paths(

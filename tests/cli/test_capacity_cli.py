@@ -100,7 +100,7 @@ def test_budgets_that_make_no_sense() -> None:
         [
             "--memory is 'much': expected a number of bytes, such as 16000000000. See --help for the values allowed.",
             "--memory is '0': expected a number of bytes, such as 16000000000. See --help for the values allowed.",
-            "--kv-bytes is '-1': input should be greater than or equal to 0. See --help for the values allowed.",
+            "--kv-bytes is '-1': expected at least 0. See --help for the values allowed.",
             "--memory is of the whole server, --kv-bytes of keys and values alone. Give one of the two.",
             "There is no model 'no/such/model': no such file or folder, no hub id, and not listed by `moa-server models`. Name a model with 'default' or 'gemma3-270m', a hub id (owner/name), a local folder, a .gguf file or a name of that list.",
         ]

@@ -185,29 +185,23 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
         ),
         (
             ["--temperature", "-1"],
-            snapshot(
-                "Error: --temperature is '-1': input should be greater than or equal to 0. See --help for the values allowed."
-            ),
+            snapshot("Error: --temperature is '-1': expected at least 0. See --help for the values allowed."),
         ),
         (
             ["--mode", "bush"],
-            snapshot("Error: --mode is 'bush': input should be 'chain' or 'tree'. See --help for the values allowed."),
+            snapshot("Error: --mode is 'bush': expected 'chain' or 'tree'. See --help for the values allowed."),
         ),
         (
             ["--top-p", "0"],
-            snapshot("Error: --top-p is '0': input should be greater than 0. See --help for the values allowed."),
+            snapshot("Error: --top-p is '0': expected more than 0. See --help for the values allowed."),
         ),
         (
             ["--seed", "-5"],
-            snapshot(
-                "Error: --seed is '-5': input should be greater than or equal to 0. See --help for the values allowed."
-            ),
+            snapshot("Error: --seed is '-5': expected at least 0. See --help for the values allowed."),
         ),
         (
             ["--system", "caf\udce9"],
-            snapshot(
-                "Error: --system is 'caf\\udce9': input should be text in UTF-8. See --help for the values allowed."
-            ),
+            snapshot("Error: --system is 'caf\\udce9': expected text in UTF-8. See --help for the values allowed."),
         ),
         (
             ["--conversation", "\udce9"],

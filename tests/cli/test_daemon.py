@@ -78,12 +78,20 @@ def test_relative_paths_begin_where_it_was_started(home: Home, served: Served) -
     assert settings["drafter"] == str(home.folder / "drafter.safetensors")
 
 
-def test_it_starts_again_with_the_same_options_and_after_a_kill_another_one_takes_its_place(home: Home) -> None:
+def test_it_starts_again_with_the_same_options_and_environment_and_after_a_kill_another_one_takes_its_place(
+    home: Home,
+) -> None:
+    given = {"MOA_CLIENT_IDLE_SECONDS": "77", "MOA_ENDPOINT_KEY": "a-key-that-is-long-enough"}
+    home.environment |= given
     home.run("daemon", "start", "--codec", "bf16")
-    pid = home.pid()
+    for variable in given:
+        del home.environment[variable]
+    since = home.status()["since"]
     assert home.run("daemon", "restart")[0] == 0
-    assert home.pid() != pid
-    assert home.status()["settings"]["codec"] == "bf16"
+    status = home.status()
+    assert status["since"] > since
+    assert (status["settings"]["codec"], status["settings"]["idle_seconds"]) == ("bf16", 77)
+    assert httpx.get(f"{status['url']}/v1/models", timeout=20).status_code == 401
     home.kill()
     assert home.paths.socket.exists()
     assert home.run("daemon", "status")[0] == 3

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import yaml
 from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.values import plain_words
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of the import
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -242,7 +243,7 @@ def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> Fi
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"]) or "the configuration"
-        problem = "is not a setting" if first["type"] == "extra_forbidden" else first["msg"].rstrip(".").lower()
+        problem = "is not a setting" if first["type"] == "extra_forbidden" else plain_words(first["msg"])
         raise ConfigError(
             f"{name} in {path} is {first['input']!r}: {problem}.", hint="training/configs has examples."
         ) from None

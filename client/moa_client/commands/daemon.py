@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 from moa_shared.programs.command_line import settings_options
-from moa_shared.programs.config import load_settings, settings_of
+from moa_shared.programs.config import load_settings, load_settings_and_origins, settings_of
 
 from moa_client.commands.given_options import given_options
-from moa_client.daemon.shared_settings import OF_SURFACES
+from moa_client.daemon.shared_settings import OF_ANSWERS
 from moa_client.settings import SECTION, ClientSettings
 
-OF_ANSWERS = [name for name in OF_SURFACES if name not in ("daemon_dir", "log_file", "log_level", "settle_seconds")]
 ALL_BUT_DAEMON_DIR = [name for name in settings_of(ClientSettings) if name != "daemon_dir"]
 NOT_RUNNING = 3  # the exit code of `status`, as systemctl's
 
@@ -27,10 +26,10 @@ def daemon() -> None:
 @settings_options(ClientSettings, SECTION, OF_ANSWERS)
 def run(config_file: Path | None, **flags: Any) -> None:
     """Run the daemon in the foreground, until Ctrl-C."""
-    settings = load_settings(ClientSettings, SECTION, flags, config_file)
+    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
     from moa_client.commands.actions import daemon_program
 
-    daemon_program.run(settings, given_options(settings, flags, config_file))
+    daemon_program.run(settings, given_options(settings, origins, config_file))
 
 
 @daemon.command()
@@ -39,18 +38,18 @@ def start(config_file: Path | None, **flags: Any) -> None:
     """Start the daemon in the background; it keeps running when this shell ends."""
     from moa_client.commands.actions import daemon as actions
 
-    settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    actions.start(settings, given_options(settings, flags, config_file))
+    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
+    actions.start(settings, given_options(settings, origins, config_file))
 
 
 @daemon.command()
 @settings_options(ClientSettings, SECTION, ALL_BUT_DAEMON_DIR)
 def restart(config_file: Path | None, **flags: Any) -> None:
-    """End the daemon and start it again, with the options that it was started with."""
+    """End the daemon and start it again, with the options and the environment that it was started with."""
     from moa_client.commands.actions import daemon as actions
 
-    settings = load_settings(ClientSettings, SECTION, flags, config_file)
-    actions.restart(settings, given_options(settings, flags, config_file))
+    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
+    actions.restart(settings, given_options(settings, origins, config_file))
 
 
 @daemon.command()
@@ -91,5 +90,6 @@ def install(only_print: bool, config_file: Path | None, **flags: Any) -> None:
     """Write a systemd user unit (or, on macOS, a launchd agent) that starts the daemon when you log in."""
     from moa_client.commands.actions import daemon as actions
 
-    settings = load_settings(ClientSettings, SECTION, flags, config_file)  # an error now rather than at the next login
-    actions.install(given_options(settings, flags, config_file), only_print=only_print)
+    # an error now rather than at the next login
+    settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, config_file)
+    actions.install(given_options(settings, origins, config_file), only_print=only_print)

@@ -1,25 +1,29 @@
-"""The options of one command line, as another one takes them."""
+"""What one command line and its environment give the daemon, as options of another one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from moa_shared.programs.config import settings_of
+from moa_shared.programs.config import SettingOrigin, settings_of
 
+from moa_client.daemon.shared_settings import OF_ANSWERS
 from moa_client.settings import ClientSettings
 
 
-def given_options(settings: ClientSettings, flags: Mapping[str, Any], config_file: Path | None) -> list[str]:
-    """The options of a command line, for another one in any folder.
+def given_options(
+    settings: ClientSettings, origins: Mapping[str, SettingOrigin], config_file: Path | None
+) -> list[str]:
+    """Options of `moa-client daemon run` in any folder, and in any environment.
 
     Args:
-        settings: what the options were read as.
+        origins: where each of the settings comes from.
     """
     options = [] if config_file is None else ["--config", str(config_file.absolute())]
     known = settings_of(ClientSettings)
-    for name in (name for name, given in flags.items() if given is not None):
+    for name, origin in origins.items():
+        if origin.source not in ("command line", "environment") or name in OF_ANSWERS:
+            continue
         value = getattr(settings, name)
         if isinstance(value, bool):
             options.append(known[name].flag_of(value))

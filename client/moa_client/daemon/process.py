@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from moa_shared.errors import InternalError, MoaError, UnavailableError
+from moa_shared.errors import DataError, InternalError, MoaError, UnavailableError
 
 from moa_client.daemon.lock import find_holder
 from moa_client.daemon.paths import DaemonPaths, make_folder
@@ -56,8 +56,40 @@ async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
         return status
     if process.poll() is None:
         raise InternalError(f"The daemon has not begun to listen within {START_SECONDS:g} s (process {process.pid}).")
-    last = _last_line(paths, began).removeprefix("Error: ") or f"exit code {process.returncode}"
-    raise UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {paths.log}.")
+    raise _not_started(paths, began, f"exit code {process.returncode}")
+
+
+async def restart_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
+    """Has the daemon begin again, with the options and the environment that it had; its status.
+
+    Args:
+        options: as of `start_daemon`, if none runs.
+
+    Raises:
+        MoaError: it has not started again; its own words.
+    """
+    before = await find_daemon(paths)
+    if before is None:
+        return await start_daemon(paths, options)
+    began = paths.log.stat().st_size if paths.log.exists() else 0
+    try:
+        await request(paths.socket, {"do": "restart"}, ANSWER_SECONDS)
+    except DataError:  # of an older version, which does not know how
+        await stop_daemon(paths)
+        return await start_daemon(paths, before["options"])
+    deadline = time.monotonic() + END_SECONDS + START_SECONDS
+    while time.monotonic() < deadline and _is_alive(before["pid"]):
+        with suppress(OSError, TimeoutError):
+            status = dict(await request(paths.socket, {"do": "status"}, ANSWER_SECONDS))
+            if status["since"] != before["since"]:
+                return status
+        await asyncio.sleep(LOOK_SECONDS)
+    raise _not_started(paths, began, "it has ended" if not _is_alive(before["pid"]) else "it does not end")
+
+
+def daemon_command(options: Sequence[str]) -> list[str]:
+    """Runs the daemon; -P: no module of the folder that it is in is imported."""
+    return [sys.executable, "-P", "-m", "moa_client.cli", "daemon", "run", *options]
 
 
 def _spawn(paths: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
@@ -65,8 +97,7 @@ def _spawn(paths: DaemonPaths, options: Sequence[str]) -> tuple[subprocess.Popen
     with open(paths.log, "ab") as log:
         os.chmod(paths.log, 0o600)
         began = log.tell()
-        # It reads relative paths of the environment as this process does; -P: no module of the folder that it is in
-        command = [sys.executable, "-P", "-m", "moa_client.cli", "daemon", "run", *options]
+        command = daemon_command(options)
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return process, began
 
@@ -77,6 +108,19 @@ def _last_line(paths: DaemonPaths, began: int) -> str:
         log.seek(began)
         lines = log.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
+
+
+def _not_started(paths: DaemonPaths, began: int, otherwise: str) -> UnavailableError:
+    last = _last_line(paths, began).removeprefix("Error: ") or otherwise
+    return UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {paths.log}.")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def stop_daemon(paths: DaemonPaths) -> int | None:

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 async def run_daemon(
     settings: ClientSettings, paths: DaemonPaths, options: Sequence[str], on_ready: Callable[[Fields], None]
-) -> None:
-    """Runs until a signal, or a program with the right to it, ends it.
+) -> bool:
+    """Runs until a signal, or a program with the right to it, ends it; returns whether it is to begin again.
 
     Args:
         options: with which it was started.
@@ -46,7 +46,7 @@ async def run_daemon(
     make_folder(paths)
     _allow_files(MOST_FILES)
     lock = DaemonLock(paths.lock, Holder(os.getpid(), time.time(), version("moa-split")))
-    ended = asyncio.Event()
+    ended, begin_again = asyncio.Event(), False
     async with AsyncExitStack() as stack:
         stack.callback(lock.release)
         addressed, link = await stack.enter_async_context(connect_servers(settings))
@@ -66,6 +66,7 @@ async def run_daemon(
             stack.callback(loop.remove_signal_handler, number)
 
         async def control(message: Fields) -> Fields:
+            nonlocal begin_again
             match message.get("do"):
                 case "status":
                     return {
@@ -79,7 +80,8 @@ async def run_daemon(
                 case "offline" | "online" as wish:
                     hub.set_offline(wish == "offline")
                     return {"event": "done"}
-                case "shutdown":
+                case "shutdown" | "restart" as wish:
+                    begin_again = wish == "restart"
                     ended.set()
                     return {"event": "done"}
             raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
@@ -92,6 +94,7 @@ async def run_daemon(
         on_ready(hub.status())
         await ended.wait()
         log.warning("ending")
+    return begin_again
 
 
 def _allow_files(wanted: int) -> None:

@@ -22,6 +22,9 @@ OF_SURFACES = (
     "log_level",
 )
 
+OF_ANSWERS = tuple(  # those that the daemon itself does not take
+    name for name in OF_SURFACES if name not in ("daemon_dir", "log_file", "log_level", "settle_seconds")
+)
 OF_ENDPOINT = (  # the daemon's own: no conversation depends on them
     "endpoint",
     "endpoint_host",

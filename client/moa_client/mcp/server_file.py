@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError
+from moa_shared.programs.values import plain_words
 from moa_shared.text.json_text import parse_request
 from pydantic import BaseModel, ValidationError, model_validator
 
@@ -98,7 +99,7 @@ def parse_servers(value: Any, folder: Path, environment: Mapping[str, str] = os.
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole file"
-        raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise ValueError(f"{place}: {plain_words(first['msg'])}") from None
     wanted = {name: entry for name, entry in entries.items() if entry.enabled and not entry.disabled}
     return tuple(_server(name, entry, folder, environment) for name, entry in wanted.items())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from netsim.core.conditions import KIB, Conditions
 from netsim.core.delay import DelaySpec, Truncation
@@ -56,7 +56,18 @@ class GilbertElliottFields(_Strict):
     loss_bad: Probability = Field(1.0, description="Share lost in the bad state")
 
 
-LossFields = Annotated[BernoulliFields | GilbertElliottFields, Field(discriminator="model")]
+def _loss_model(loss: Any) -> Any:
+    return loss.get("model", "bernoulli") if isinstance(loss, dict) else getattr(loss, "model", None)
+
+
+LossFields = Annotated[
+    Annotated[BernoulliFields, Tag("bernoulli")] | Annotated[GilbertElliottFields, Tag("gilbert_elliott")],
+    Discriminator(
+        _loss_model,
+        custom_error_type="loss_model",
+        custom_error_message="the model is 'bernoulli' (the default) or 'gilbert_elliott'",
+    ),
+]
 
 
 class DirectionFields(_Strict):
@@ -113,7 +124,7 @@ class Profile(_Strict):
     )
     delay: DelayFields = Field(description="Delay of packets, without queueing")
     rate_mbps: float | None = Field(None, gt=0.0, description="Rate limit, counting whole packets; none if left out")
-    loss: LossFields = Field(BernoulliFields(model="bernoulli", probability=0.0), description="Packets lost in the air")
+    loss: LossFields = Field(BernoulliFields(probability=0.0), description="Packets lost in the air")
     queue_kib: float = Field(256.0, ge=4.0, description="Drop-tail queue before the rate limit")
     burst_kib: float = Field(0.0, ge=0.0, description="What an idle link lets through at once, above the rate")
     up: DirectionFields = Field(

@@ -147,7 +147,11 @@ class Services:
 
         They share nothing: with a prefix in common there is room for more.
         """
-        return self.pool.budget // self._size.largest(tokens)
+        return self.pool.budget // self.conversation_nbytes(tokens)
+
+    def conversation_nbytes(self, tokens: int) -> int:
+        """What a conversation of so many tokens takes at most."""
+        return self._size.largest(tokens)
 
     # ------------------------------------------------------------ what clients ask
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
 from moa_shared.errors import ConfigError
+from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.atomic import create_private
 from moa_shared.programs.config import load_settings
 from moa_shared.protocol.invitation import Invitation
@@ -107,7 +108,10 @@ def _settings(folder: SetupFolder) -> ServerSettings:
 
 
 def _listen_address(hosts: Sequence[str]) -> str:
-    """All addresses of the machine, those of IPv6 too if one of them is named."""
+    """All addresses of the machine, those of IPv6 too if one of them is named; loopback if nothing else is named."""
+    bare = [host.strip("[]") for host in hosts]
+    if all(map(is_loopback, bare)):
+        return bare[0] if len({*bare}) == 1 else "localhost"
     return "::" if any(_is_ipv6(host) for host in hosts) else "0.0.0.0"
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -218,7 +219,9 @@ def _read(known: Mapping[str, Setting], section: str, name: str, value: object, 
     """
     source = f"{name} in [{section}] of {origin.name}" if origin.source == "file" else origin.name
     if name not in known:
-        raise ConfigError(f"{source} is not a setting.", hint=f"Known settings: {', '.join(sorted(known))}.")
+        near = get_close_matches(name, known)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "See --help for the settings that there are."
+        raise ConfigError(f"{source} is not a setting.", hint=hint)
     try:
         return known[name].read(value, Path(origin.name).parent if origin.source == "file" else Path())
     except ValueError as error:

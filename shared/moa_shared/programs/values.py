@@ -15,11 +15,25 @@ from moa_shared.text.unicode_text import is_text
 
 YES, NO = frozenset({"1", "true", "on", "yes", "y", "t"}), frozenset({"0", "false", "off", "no", "n", "f"})
 LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
-    "ge": (lambda value, limit: value >= limit, "greater than or equal to"),
-    "gt": (lambda value, limit: value > limit, "greater than"),
-    "le": (lambda value, limit: value <= limit, "less than or equal to"),
+    "ge": (lambda value, limit: value >= limit, "at least"),
+    "gt": (lambda value, limit: value > limit, "more than"),
+    "le": (lambda value, limit: value <= limit, "at most"),
     "lt": (lambda value, limit: value < limit, "less than"),
 }
+_PLAIN = (  # pydantic's words, and ours
+    (r"(?s).* valid integer.*", "expected a whole number"),
+    (r"(?s).* valid number.*", "expected a number"),
+    (r"(?s).* valid boolean.*", "expected true or false"),
+    (r".* valid string", "expected text"),
+    (r".* valid (list|tuple)", "expected a list"),
+    (r".* valid dictionary.*", "expected a table"),
+    (r".*is not a valid path", "expected a path"),
+    ("Input should be greater than or equal to", "expected at least"),
+    ("Input should be greater than", "expected more than"),
+    ("Input should be less than or equal to", "expected at most"),
+    ("Input should be", "expected"),
+    (r"Value error, |\.$", ""),
+)
 _WHOLE = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 
 
@@ -38,8 +52,15 @@ def read_value(kind: Any, value: object, limits: Mapping[str, float] = {}) -> An
     for name, limit in limits.items():
         holds, words = LIMITS[name]
         if not holds(result, limit):  # nor does it for NaN
-            raise ValueError(f"input should be {words} {limit}")
+            raise ValueError(f"expected {words} {limit}")
     return result
+
+
+def plain_words(message: str) -> str:
+    """What pydantic says of a value that it refuses, in the words of this module."""
+    for theirs, ours in _PLAIN:
+        message = re.sub(theirs, ours, message)
+    return message[:1].lower() + message[1:]
 
 
 def plain_kind(kind: Any) -> Any:
@@ -57,7 +78,7 @@ def _read(kind: Any, value: object) -> object:
         return _read_choice(get_args(kind), value)
     if get_origin(kind) is tuple:
         if not isinstance(value, tuple | list):
-            raise ValueError("input should be a valid tuple")
+            raise ValueError("expected a list of texts")
         return tuple(_read(str, part) for part in value)
     return _READERS[kind](value)
 
@@ -66,7 +87,7 @@ def _read_choice(choices: tuple[str, ...], value: object) -> object:
     if value in choices:
         return value
     *others, last = map(repr, choices)
-    raise ValueError(f"input should be {', '.join(others)} or {last}" if others else f"input should be {last}")
+    raise ValueError(f"expected {', '.join(others)} or {last}" if others else f"expected {last}")
 
 
 def _read_switch(value: object) -> bool:
@@ -74,7 +95,7 @@ def _read_switch(value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in YES | NO:
         return value.lower() in YES
-    raise ValueError("input should be a valid boolean, unable to interpret input")
+    raise ValueError("expected on or off")
 
 
 def _read_whole(value: object) -> int:
@@ -82,37 +103,33 @@ def _read_whole(value: object) -> int:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, float):
-        raise ValueError("input should be a valid integer, got a number with a fractional part")
-    if not isinstance(value, str):
-        raise ValueError("input should be a valid integer")
-    if not _WHOLE.fullmatch(value) or len(value) > 100:
-        raise ValueError("input should be a valid integer, unable to parse string as an integer")
+    if not isinstance(value, str) or not _WHOLE.fullmatch(value) or len(value) > 100:
+        raise ValueError("expected a whole number")
     return int(value.partition(".")[0])
 
 
 def _read_number(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, str):
-        raise ValueError("input should be a valid number")
     try:
-        return float(value)
+        if isinstance(value, str):
+            return float(value)
     except ValueError:
-        raise ValueError("input should be a valid number, unable to parse string as a number") from None
+        pass
+    raise ValueError("expected a number")
 
 
 def _read_text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("input should be a valid string")
+        raise ValueError("expected text")
     if not is_text(value):
-        raise ValueError("input should be text in UTF-8")
+        raise ValueError("expected text in UTF-8")
     return value
 
 
 def _read_path(value: object) -> Path:
     if not isinstance(value, str | Path):
-        raise ValueError("input is not a valid path")
+        raise ValueError("expected a path")
     return Path(value)
 
 

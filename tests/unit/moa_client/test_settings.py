@@ -53,9 +53,9 @@ def test_every_option_of_sampling_has_its_effect() -> None:
         ("logit_bias", ("42=1", "42=2"), "it names a token twice"),
         ("repeat_penalty", 0, "expected 0.01 to 100; 1 is off"),
         ("repeat_penalty", float("nan"), "expected 0.01 to 100; 1 is off"),
-        ("repeat_last_n", -2, "greater than or equal to -1"),
-        ("presence_penalty", 2.1, "less than or equal to 2"),
-        ("min_p", 1.5, "less than or equal to 1"),
+        ("repeat_last_n", -2, "at least -1"),
+        ("presence_penalty", 2.1, "at most 2"),
+        ("min_p", 1.5, "at most 1"),
     ],
 )
 def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: str) -> None:
@@ -97,26 +97,24 @@ def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: 
         (
             "endpoint_port",
             65536,
-            snapshot("--endpoint-port is 65536: input should be less than 65536. See --help for the values allowed."),
+            snapshot("--endpoint-port is 65536: expected less than 65536. See --help for the values allowed."),
         ),
         (
             "mode",
             "bush",
-            snapshot("--mode is 'bush': input should be 'chain' or 'tree'. See --help for the values allowed."),
+            snapshot("--mode is 'bush': expected 'chain' or 'tree'. See --help for the values allowed."),
         ),
         (
             "temperature",
             -1,
-            snapshot(
-                "--temperature is -1: input should be greater than or equal to 0. See --help for the values allowed."
-            ),
+            snapshot("--temperature is -1: expected at least 0. See --help for the values allowed."),
         ),
-        ("top_p", 0, snapshot("--top-p is 0: input should be greater than 0. See --help for the values allowed.")),
+        ("top_p", 0, snapshot("--top-p is 0: expected more than 0. See --help for the values allowed.")),
         (
             "seed",
             2**64,
             snapshot(
-                "--seed is 18446744073709551616: input should be less than 18446744073709551616. See --help for the values allowed."
+                "--seed is 18446744073709551616: expected less than 18446744073709551616. See --help for the values allowed."
             ),
         ),
         (
@@ -129,12 +127,12 @@ def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: 
         (
             "codec",
             "zip",
-            snapshot("--codec is 'zip': input should be 'bf16', 'int8' or 'int4'. See --help for the values allowed."),
+            snapshot("--codec is 'zip': expected 'bf16', 'int8' or 'int4'. See --help for the values allowed."),
         ),
         (
             "depth",
             0,
-            snapshot("--depth is 0: input should be greater than or equal to 1. See --help for the values allowed."),
+            snapshot("--depth is 0: expected at least 1. See --help for the values allowed."),
         ),
         (
             "cores",
@@ -144,7 +142,7 @@ def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: 
         (
             "connect_seconds",
             0,
-            snapshot("--connect-seconds is 0: input should be greater than 0. See --help for the values allowed."),
+            snapshot("--connect-seconds is 0: expected more than 0. See --help for the values allowed."),
         ),
     ],
 )

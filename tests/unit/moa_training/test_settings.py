@@ -59,26 +59,24 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
         (
             MINIMAL + "[drafter]\nreused_layers = -1\n",
             snapshot(
-                "drafter.reused_layers in TMP/fit.toml is -1: input should be greater than or equal to 0. training/configs has examples."
+                "drafter.reused_layers in TMP/fit.toml is -1: expected at least 0. training/configs has examples."
             ),
         ),
         (
             MINIMAL + "[blocks]\nshortest = 9\nlongest = 4\n",
             snapshot(
-                "blocks in TMP/fit.toml is {'shortest': 9, 'longest': 4}: value error, blocks.longest (4) is below blocks.shortest (9). training/configs has examples."
+                "blocks in TMP/fit.toml is {'shortest': 9, 'longest': 4}: blocks.longest (4) is below blocks.shortest (9). training/configs has examples."
             ),
         ),
         (
             MINIMAL + '[optimiser]\nschedule = "steps"\n',
             snapshot(
-                "optimiser.schedule in TMP/fit.toml is 'steps': input should be 'cosine' or 'authors'. training/configs has examples."
+                "optimiser.schedule in TMP/fit.toml is 'steps': expected 'cosine' or 'authors'. training/configs has examples."
             ),
         ),
         (
             MINIMAL.replace("10", "0"),
-            snapshot(
-                "budget.tokens in TMP/fit.toml is 0: input should be greater than 0. training/configs has examples."
-            ),
+            snapshot("budget.tokens in TMP/fit.toml is 0: expected more than 0. training/configs has examples."),
         ),
         (
             MINIMAL.replace('["a"]', "[]"),

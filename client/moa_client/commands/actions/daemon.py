@@ -14,7 +14,7 @@ from moa_shared.programs.output import write_output
 
 from moa_client.daemon.log_tail import tail
 from moa_client.daemon.paths import find_paths
-from moa_client.daemon.process import find_daemon, start_daemon, stop_daemon
+from moa_client.daemon.process import find_daemon, restart_daemon, start_daemon, stop_daemon
 from moa_client.daemon.service_units import make_unit
 from moa_client.settings import ClientSettings
 
@@ -31,11 +31,9 @@ def start(settings: ClientSettings, options: Sequence[str]) -> None:
 
 
 def restart(settings: ClientSettings, options: Sequence[str]) -> None:
-    """Ends the daemon and starts it again, with the options that it had; with these, if it does not run."""
+    """Has the daemon begin again, with the options and environment that it had; with these, if it does not run."""
     paths = find_paths(settings.daemon_dir)
-    before = asyncio.run(find_daemon(paths))
-    asyncio.run(stop_daemon(paths))
-    status = asyncio.run(start_daemon(paths, before["options"] if before is not None else options))
+    status = asyncio.run(restart_daemon(paths, options))
     print(f"The daemon has started (process {status['pid']}). Its log: {paths.log}", file=sys.stderr)
 
 

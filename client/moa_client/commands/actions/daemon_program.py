@@ -12,6 +12,7 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.tracing.telemetry import traced
 
 from moa_client.daemon.paths import find_paths
+from moa_client.daemon.process import daemon_command
 from moa_client.daemon.program import run_daemon
 from moa_client.in_process import use_threads
 from moa_client.logs import configure_log, log_traces
@@ -19,7 +20,7 @@ from moa_client.settings import ClientSettings
 
 
 def run(settings: ClientSettings, options: Sequence[str]) -> None:
-    """Runs the daemon, until Ctrl-C.
+    """Runs the daemon, until Ctrl-C; where it is told to begin again, with all of its environment.
 
     Args:
         options: that it was started with.
@@ -33,8 +34,10 @@ def run(settings: ClientSettings, options: Sequence[str]) -> None:
         print(f"{_now()} The daemon (process {os.getpid()}) listens on {paths.socket}.", file=sys.stderr, flush=True)
 
     with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
-        runner.run(run_daemon(settings, paths, list(options), ready))
+        begins_again = runner.run(run_daemon(settings, paths, list(options), ready))
     print(f"{_now()} The daemon has ended.", file=sys.stderr, flush=True)
+    if begins_again:
+        os.execv(sys.executable, daemon_command(options))
 
 
 def _now() -> str:

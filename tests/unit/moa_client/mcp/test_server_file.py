@@ -42,9 +42,9 @@ def test_variables_of_the_environment_are_put_in() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([], "the whole file: input should be"),
+        ([], "the whole file: expected a table"),
         ({"servers": {}}, "mcpServers: field required"),
-        ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: input should be a valid list"),
+        ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: expected a list"),
         ({"mcpServers": {"a": {"command": "${NOWHERE}"}}}, "'a' needs the variable NOWHERE, which is not set"),
         ({"mcpServers": {"a": {}}}, "the server 'a' needs a command or a url, and not both"),
         ({"mcpServers": {"a": {"command": "x", "url": "http://x"}}}, "needs a command or a url, and not both"),

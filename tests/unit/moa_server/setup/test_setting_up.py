@@ -98,6 +98,21 @@ metrics_port = 9464
 """)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "listens"),
+    [
+        (["127.0.0.1"], "127.0.0.1"),
+        (["[::1]"], "::1"),
+        (["localhost", "::1"], "localhost"),
+        (["127.0.0.1", "gpu.example"], "0.0.0.0"),
+    ],
+)
+def test_who_names_only_loopback_is_not_listened_to_beyond_it(tmp_path: Path, hosts: list[str], listens: str) -> None:
+    folder = SetupFolder(tmp_path / "server")
+    set_up(folder, hosts, 50051, add_key, NOW)
+    assert f'host = "{listens}"\n' in folder.settings.read_text()
+
+
 def test_the_authority_makes_no_authorities_and_both_end(folder: SetupFolder) -> None:
     authority, server = read_certificate(folder.authority), read_certificate(folder.certificate)
     limits = authority.extensions.get_extension_for_class(x509.BasicConstraints)

@@ -67,13 +67,11 @@ def test_a_switch_that_is_off_overrides_the_file(tmp_path: Path) -> None:
 
 
 def test_the_model_refuses_bad_values() -> None:
-    with raises(ConfigError, snapshot("--mode is 'c': input should be 'a' or 'b'. See --help for the values allowed.")):
+    with raises(ConfigError, snapshot("--mode is 'c': expected 'a' or 'b'. See --help for the values allowed.")):
         given("--mode", "c")
     with raises(
         ConfigError,
-        snapshot(
-            "--port is 'x': input should be a valid integer, unable to parse string as an integer. See --help for the values allowed."
-        ),
+        snapshot("--port is 'x': expected a whole number. See --help for the values allowed."),
     ):
         given("--port", "x")
 

@@ -10,7 +10,7 @@ import yaml
 from inline_snapshot import snapshot
 from netsim.core.delay import Truncation
 from netsim.core.link import Direction
-from netsim.core.loss import GilbertElliott
+from netsim.core.loss import Bernoulli, GilbertElliott
 from netsim.core.timeline import EventKind
 from netsim.errors import ProfileError
 from netsim.profile import catalogue
@@ -61,6 +61,15 @@ def test_directions_may_differ() -> None:
     assert down.loss == GilbertElliott(0.1, 0.5)
 
 
+def test_a_loss_without_its_model_is_independent() -> None:
+    profile = catalogue.parse(BASE + "loss: {probability: 0.1}\nup: {loss: {probability: 0.2}}\n", "mine.yaml")
+    assert [profile.conditions(each).loss for each in (Direction.DOWN, Direction.UP)] == [
+        Bernoulli(0.1),
+        Bernoulli(0.2),
+    ]
+    assert catalogue.parse(yaml.safe_dump(profile.document()), "mine.yaml") == profile
+
+
 def test_toml_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
@@ -102,7 +111,7 @@ def test_a_name_like_no_other_lists_all() -> None:
         (BASE.replace("10", "-1"), "delay.mean_ms: Input should be greater than or equal to 0"),
         (BASE + "rate_mbps: 0\n", "rate_mbps: Input should be greater than 0"),
         (BASE + "loss: {model: bernoulli, probability: 2}\n", "less than or equal to 1"),
-        (BASE + "loss: {model: martian}\n", "martian"),
+        (BASE + "loss: {model: martian}\n", "loss: the model is 'bernoulli' (the default) or 'gilbert_elliott'"),
         (BASE + "timeline: [{at_s: 1, kind: blackhole}]\n", "a blackhole needs duration_s above 0"),
         (BASE + "timeline: [{at_s: 1, kind: change}]\n", "a change, and only a change, names a profile"),
         (BASE + "timeline: [{at_s: 1, kind: reset, duration_s: 1}]\n", "a reset has no duration_s"),
