@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -25,11 +23,3 @@ GPT_4O = (
 )
 GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 KNOWN = frozenset({LLAMA_3, QWEN_2, TEKKEN, GPT_4O, GPT_2})
-
-
-def patterns_in(value: object) -> frozenset[str]:
-    """All expressions in a part of a tokenizer.json."""
-    if isinstance(value, Mapping):
-        own = {str(inner) for key, inner in value.items() if key == "Regex"}
-        return frozenset(own).union(*map(patterns_in, value.values()))
-    return frozenset().union(*map(patterns_in, value)) if isinstance(value, list) else frozenset()

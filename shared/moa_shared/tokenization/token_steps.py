@@ -8,6 +8,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import regex
@@ -121,11 +123,13 @@ def _pieces(pattern: regex.Pattern[str], text: str) -> Iterator[tuple[str, bool]
 
 def _merged(pieces: Sequence[tuple[str, bool]], behaviour: str) -> Sequence[str]:
     """Pieces of which those that match are joined to a neighbour, or to each other."""
-    forwards = behaviour != "MergedWithNext"
+    if behaviour == "Contiguous":
+        return ["".join(piece for piece, _ in row) for _, row in groupby(pieces, itemgetter(1))]
+    forwards = behaviour == "MergedWithPrevious"
     merged: list[str] = []
-    before: bool | None = None  # whether the piece before this one matches
+    before = True  # whether the piece before this one matches
     for piece, matches in pieces if forwards else reversed(pieces):
-        if not (matches is before if behaviour == "Contiguous" else matches and before is False):
+        if before or not matches:
             merged.append(piece)
         else:
             merged[-1] = merged[-1] + piece if forwards else piece + merged[-1]
@@ -212,9 +216,9 @@ def _join_bytes(tokens: Sequence[str]) -> Sequence[str]:
 
 
 def _stripped(token: str, content: str, start: int, stop: int) -> str:
-    for _ in range(start):
+    for _ in range(min(start, len(token))):
         token = token.removeprefix(content)
-    for _ in range(stop):
+    for _ in range(min(stop, len(token))):
         token = token.removesuffix(content)
     return token
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from moa_shared.text.json_text import parse_json
 from moa_shared.tokenization.added_tokens import GUARD, AddedToken, TokenFinder
-from moa_shared.tokenization.patterns import patterns_in
+from moa_shared.tokenization.bounds import check_bounds
 from moa_shared.tokenization.token_models import BytePairs, TokenModel, WholeWords
 from moa_shared.tokenization.token_steps import read_cut, read_decoder, read_normaliser
 
@@ -18,14 +18,15 @@ _MODELS: dict[str, type[BytePairs] | type[WholeWords]] = {"BPE": BytePairs, "Wor
 
 
 class JsonTokenizer:
-    """A tokenizer by its description. `patterns` are the expressions that it searches texts for; `first_added` is the
-    special token that it puts before a text itself.
+    """A tokenizer by its description. `is_bounded`: it encodes any text in time; `first_added` is the special token
+    that it puts before a text itself.
 
     Args:
         text: of tokenizer.json.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: it makes no sense, or has a part that moa does not read.
+        AttributeError, KeyError, TypeError, ValueError: it makes no sense, makes text out of proportion, or has a part
+            that moa does not read.
     """
 
     def __init__(self, text: str) -> None:
@@ -35,7 +36,7 @@ class JsonTokenizer:
         if (kind := model.get("type", "BPE")) not in _MODELS:
             raise ValueError(f"moa does not read vocabularies of the type {kind}")
         self._model: TokenModel = _MODELS[kind](model)
-        self.patterns = patterns_in([content.get(step) for step in ("normalizer", "pre_tokenizer")])
+        self.is_bounded = check_bounds(content)
         self.first_added = _first_added(content.get("post_processor") or {})
         self._normalise = read_normaliser(content.get("normalizer"))
         self._cut = read_cut(content.get("pre_tokenizer"))

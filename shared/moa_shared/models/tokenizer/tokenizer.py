@@ -1,7 +1,7 @@
 """The target's tokenizer and chat template, over tokenizer.json and jinja2.
 
 Gives the ids and texts that transformers gives for the same tokenizer.json. A file may come from a server: its template
-is rendered, and text is encoded by expressions that are not known here, in a child process with limits.
+is rendered, and text is encoded by steps that are not known to be quick, in a child process with limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from moa_shared.sandbox import chat_template as sandbox
 from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.sandbox.tokenizer_files import failure, read_bos, read_special, read_template, read_tokenizer
 from moa_shared.tokenization.added_tokens import TokenFinder
-from moa_shared.tokenization.patterns import KNOWN
 from moa_shared.tokenization.token_bytes import token_bytes
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
@@ -183,7 +182,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     folder = files.tokenizer
     try:
         described = read_tokenizer(folder)
-        bounded = None if described.patterns <= KNOWN else folder
+        bounded = None if described.is_bounded else folder
         special = read_special(folder)
         return Tokenizer(described, read_template(folder), special, bounded, read_bos(folder, described, special))
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:

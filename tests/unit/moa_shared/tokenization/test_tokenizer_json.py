@@ -21,6 +21,7 @@ DEEPSEEK = (
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 KIMI = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{M}&&[^\p{Han}]]+|\p{N}{1,3}|\s+|."
+DOUBLES = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 ADDED: tuple[tuple[str, dict[str, bool]], ...] = (  # as they are written, and how each is found
     ("<|end|>", {"special": True}),
@@ -196,11 +197,32 @@ def test_a_long_word_takes_time_in_proportion_to_its_length() -> None:
         ({"pre_tokenizer": split({"String": "a"}, "Sideways")}, "'Sideways'"),
         ({"decoder": {"type": "CTC"}}, "its decoder CTC"),
         ({"decoder": []}, "its decoder"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLES] * 9}}, "more than 256 times as long"),
+        ({"normalizer": {"type": "Prepend", "prepend": "a" * 256}}, "more than 256 times as long"),
+        ({"pre_tokenizer": in_turn(*[BYTES] * 5)}, "more than 256 times as long"),
+        ({"decoder": {"type": "Sequence", "decoders": [DOUBLES] * 3}}, "more than 4 times as long"),
+        ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}] * 17}}, "its decoder has 17 steps"),
+        ({"added_tokens": [{"id": 9, "content": "a" * 1025}]}, "a token of 1,025 characters"),
+        ({"added_tokens": [{"id": 99 + n, "content": "a" * n} for n in range(92)]}, "lengths of 4,186 char"),
+        ({"model": {"type": "WordLevel", "vocab": {"a" * 1025: 0}}}, "a token of 1,025 characters"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises((KeyError, ValueError), match=why):
         JsonTokenizer(json.dumps({**in_letters(), **change}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Sequence", "normalizers": [DOUBLES] * 5}},
+        {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 17}},
+        {"pre_tokenizer": split({"Regex": DEEPSEEK})},
+    ],
+)
+def test_what_may_take_long_is_not_bounded(change: dict[str, Any]) -> None:
+    assert JsonTokenizer(json.dumps(in_letters())).is_bounded
+    assert not JsonTokenizer(json.dumps({**in_letters(), **change})).is_bounded
 
 
 @pytest.mark.parametrize(
