@@ -88,7 +88,10 @@ class UserStats:
         begun = [answer for answer in answers if answer.arrivals]
         rates = list(user_rates(begun).values())
         if not rates:
-            raise DataError("No answer was whole, and none had two arrivals.", hint="Ask for longer.")
+            raise DataError(
+                "No answer was whole, and none had two arrivals.",
+                hint="Ask for longer (--seconds), or with shorter prompts (--prompt-tokens).",
+            )
         gaps_ms = [1e3 * gap for answer in begun for gap in answer.gaps_s] or [0.0]
         firsts_ms = [1e3 * (answer.arrivals[0][0] - answer.asked_s) for answer in begun]
         served = {answer.user for answer in begun}

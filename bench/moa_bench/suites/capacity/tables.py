@@ -1,6 +1,6 @@
 """What users met, as Markdown and as a picture."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ def render(result: Mapping[str, Any]) -> str:
     ways = by_way(result["cells"])
     plain = {cell.users: cell for cell in ways[PLAIN]}
     rows = [CapacityRow(cell, of_way[0], plain.get(cell.users)) for of_way in ways.values() for cell in of_way]
-    return "\n".join([facts_line(result), _note(result), table_of(CELLS, rows), _users_table(ways)])
+    parts = [facts_line(result), _note(result), table_of(CELLS, rows), _users_table(ways)]
+    return "\n".join([*parts, *_too_short(result)])
 
 
 def by_way(cells: Sequence[UsersCell]) -> dict[Strategy, list[UsersCell]]:
@@ -81,6 +82,19 @@ def _note(result: Mapping[str, Any]) -> str:
         f"trees of the package's drafter ({result['drafter']}). "
         f"Answers that differ from the text written for the same prompt before: {others}.\n"
     )
+
+
+def _too_short(result: Mapping[str, Any]) -> Iterator[str]:
+    """What to do where prompts took so much of the time that the rates are those of a few users."""
+    effort, cells = result["effort"], result["cells"]
+    without = [cell for cell in cells if 2 * cell.met.unserved >= cell.users]
+    if without:
+        most = max(without, key=lambda cell: cell.met.unserved / cell.users)
+        yield (
+            f"In {len(without)} of {len(cells)} rows half of the users or more had no text when the "
+            f"{effort.seconds:g} s were over ({most.met.unserved} of {most.users} at most): "
+            "prompts took the time, and the rates are those of the others. Give --seconds more, or --prompt-tokens less.\n"
+        )
 
 
 def _users_table(ways: Mapping[Strategy, Sequence[UsersCell]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def test_without_a_lone_user_there_is_no_ratio(result: dict[str, Any]) -> None:
     assert "2.5 s of thinking" in text
     assert "| plain | 4 | 100 |  | 20 |" in text
     assert "| plain | not one | not one | not one |  |" in text
+
+
+def test_a_time_that_prompts_have_taken_is_said(result: dict[str, Any]) -> None:
+    hungry = replace(met(18.0, 4.9), unserved=12)
+    text = tables.render(result | {"cells": [UsersCell(4, PLAIN, met(40.0, 10.0), 0.1, 0)] * 2})
+    assert "--prompt-tokens" in text  # two of four
+    text = tables.render(result | {"cells": [UsersCell(16, PLAIN, each, 0.1, 0) for each in (hungry, met(40.0, 10.0))]})
+    assert "In 1 of 2 rows half of the users or more had no text when the 16 s were over (12 of 16 at most)" in text
+    assert "no text" not in tables.render(result | {"cells": [UsersCell(16, PLAIN, met(40.0, 10.0), 0.1, 0)]})
 
 
 def test_users_at_a_speed_are_compared_with_plain_serving(result: dict[str, Any]) -> None:
