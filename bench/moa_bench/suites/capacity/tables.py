@@ -93,7 +93,8 @@ def _too_short(result: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"In {len(without)} of {len(cells)} rows half of the users or more had no text when the "
             f"{effort.seconds:g} s were over ({most.met.unserved} of {most.users} at most): "
-            "prompts took the time, and the rates are those of the others. Give --seconds more, or --prompt-tokens less.\n"
+            "prompts took the time, and the rates are those of the others. "
+            "Give --seconds more, or --prompt-tokens less.\n"
         )
 
 
