@@ -27,18 +27,28 @@ class ForwardFacts:
     Args:
         step_ms: how long it took.
         least_chance: that a draft node must have to be worth verifying in the next one.
+        row_ms: what a row of its answers took, and `plain_ms` a token of plain steps takes; 0: not known.
     """
 
     rows: Rows
     step_ms: float
     least_chance: float
+    row_ms: float
+    plain_ms: float
+
+    @classmethod
+    def of(cls, rows: Rows, step_ms: float, schedule: Schedule[LiveSession]) -> ForwardFacts:
+        """What the schedule makes of a forward that has ended."""
+        answers, cost = max(1, rows.answers), schedule.cost
+        row_ms = schedule.answers_ms(rows, step_ms) / max(1, rows.fed + rows.nodes)
+        plain_ms = cost.ms(answers - 1) / answers if cost.known else 0.0
+        return cls(rows, step_ms, schedule.least_chance(rows.answers), row_ms, plain_ms)
 
 
 class Committer:
     """Commits the outcomes of forwards."""
 
-    def __init__(self, schedule: Schedule[LiveSession], pages: PageMoves, coder: RowCoder, observer: Observer) -> None:
-        self._schedule = schedule
+    def __init__(self, pages: PageMoves, coder: RowCoder, observer: Observer) -> None:
         self._pages = pages
         self._coder = coder
         self._observer = observer
@@ -95,14 +105,10 @@ class Committer:
         record, stream, taken = part.live.drafting.record, part.live.stream, verification.taken
         if record is None or len(part.plan.feed) != 1:  # others read a prompt too
             return
-        blind = stream.feed is not None and stream.feed.owes(part.live.session.answer_start)
+        blind = bool(arrived) and stream.feed is not None and stream.feed.owes(part.live.session.answer_start)
         record.learn(arrived, taken, blind=blind)
-        cost, rows = self._schedule.cost, forward.rows
-        if cost.known:
-            answers_ms = self._schedule.answers_ms(rows, forward.step_ms)
-            share_ms = answers_ms * part.rows / max(1, rows.fed + rows.nodes)
-            plain_ms = cost.ms(max(1, rows.answers) - 1) / max(1, rows.answers)
-            stream.budget.on_step(share_ms, len(taken), plain_ms)
+        if forward.plain_ms:
+            stream.budget.on_step(forward.row_ms * part.rows, len(taken), forward.plain_ms)
 
 
 def _answer_step(part: ForwardPart, verification: Verification, stale: int) -> AnswerStep:

@@ -74,7 +74,7 @@ class Engine:
         self.pages = PageMoves(sharing, self._jobs, self.wake)
         self._planner = ForwardPlanner(self._schedule, self.pages, SlowForms(self._jobs, self.wake), self._losses)
         self._server_drafts = ServerDrafts()
-        self._committer = Committer(self._schedule, self.pages, self._coder, self._observer)
+        self._committer = Committer(self.pages, self._coder, self._observer)
         self._busy = False
 
     def start(self) -> None:
@@ -156,7 +156,7 @@ class Engine:
         """
         self._busy = False
         rows, tokens = _rows_of(parts)
-        forward = ForwardFacts(rows, step_ms, self._schedule.least_chance(rows.answers))
+        forward = ForwardFacts.of(rows, step_ms, self._schedule)
         for part in parts:
             part.live.turn.end_step()
             try:

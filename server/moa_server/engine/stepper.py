@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,12 +77,18 @@ class SessionTensors:
         planes: rows of the planes that the session's client wants, or the server's drafter.
         source: makes them; None: the client wants none.
         drafter: guesses here; None: it has not begun, or has failed.
+
+    Attributes:
+        states: the planes whose rows a forward yields, with the layers whose inputs they are made from; `layers`: all
+            of these.
     """
 
     cache: KVCache
     planes: dict[KeptPlane, RowStore]
     source: MemorySource | None = None
     drafter: SessionDrafter | None = None
+    states: dict[KeptPlane, tuple[int, ...]] = field(default_factory=dict, init=False)
+    layers: tuple[int, ...] = field(default=(), init=False)
 
     @property
     def nbytes(self) -> int:
@@ -98,13 +104,9 @@ class SessionTensors:
         for plane, width in widths.items():
             if plane not in self.planes:
                 self.planes[plane] = RowStore(width)
-
-    @property
-    def states(self) -> dict[KeptPlane, tuple[int, ...]]:
-        """The planes whose rows a forward yields, with the layers whose inputs they are made from."""
-        source = self.source
         layers = {plane: source.layers_of(plane) for plane in self.planes} if source is not None else {}
-        return {plane: of_plane for plane, of_plane in layers.items() if of_plane}
+        self.states = {plane: of_plane for plane, of_plane in layers.items() if of_plane}
+        self.layers = tuple(sorted(set().union(*self.states.values())))
 
     def crop(self, length: int) -> None:
         """Forgets the rows from position `length` on."""
@@ -250,9 +252,10 @@ class Stepper:
         for each in work:
             tensors, plan = each.tensors, each.plan
             tensors.crop(plan.cached)
-            fed, layers = len(plan.feed), tuple(sorted(set().union(*tensors.states.values())))
+            fed = len(plan.feed)
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
-            requests.append(Request(tensors.cache, [*plan.feed, *plan.tree.tokens], _parents(plan), wanted, layers))
+            tokens = [*plan.feed, *plan.tree.tokens]
+            requests.append(Request(tensors.cache, tokens, _parents(plan), wanted, tensors.layers))
         return self.target.forward_all(requests)
 
     def _verify(

@@ -64,6 +64,7 @@ class MemoryFeed:
         self.codec = codec
         self.thin = thin
         self.in_flight_bytes = 0
+        self.may_owe = True  # False: nothing has become due since all was given
         self._readable = start  # rows before this position can be made now
         self._credit_bytes = credit_bytes
         self._window_bytes = min(credit_bytes, START_BYTES)
@@ -98,6 +99,7 @@ class MemoryFeed:
 
     def rows_ready(self, stop: int) -> None:
         """Rows of all positions before `stop` can be sent."""
+        self.may_owe = self.may_owe or self.thin is None or self.thin.owes_more(self._readable, stop)
         self._readable = max(self._readable, stop)
         for outbox in self._outboxes.values():
             outbox.rows_ready(stop)
@@ -108,9 +110,14 @@ class MemoryFeed:
 
     def crop(self, length: int) -> None:
         """Rows from position `length` on are void; what comes there again is new."""
+        self.may_owe = True
         self._readable = min(self._readable, length)
         for outbox in self._outboxes.values():
             outbox.crop(length)
+
+    def want(self, thin: ThinMemory | None) -> None:
+        """Changes which rows are enough for the client; None: it wants all."""
+        self.thin, self.may_owe = thin, True
 
     def on_credit(self, count: int) -> None:
         """The client has taken in `count` bytes."""
@@ -119,6 +126,7 @@ class MemoryFeed:
 
     def take_back(self, count: int) -> None:
         """So many bytes of rows that were given will not be sent."""
+        self.may_owe = True
         self.in_flight_bytes = max(0, self.in_flight_bytes - count)
 
     def most_rows(self, plane: Plane) -> int:
@@ -152,11 +160,13 @@ class MemoryFeed:
         Args:
             encodes: whether there is time for planes whose rows take some.
         """
+        waits = False
         for plane, outbox in self._outboxes.items():
-            if plane in self._encoded and not encodes:
-                continue
             begin, stop = self._owed(plane)
             if not outbox.owes(begin, stop):
+                continue
+            if plane in self._encoded and not encodes:
+                waits = True
                 continue
             size = row_bytes(self.codec, self._widths[plane])
             room = (self._window_bytes - self.in_flight_bytes) // size
@@ -168,6 +178,7 @@ class MemoryFeed:
             start, count = taken
             self.in_flight_bytes += count * size
             return Chunk(plane, start, count, self.codec, count * size)
+        self.may_owe = waits
         return None
 
     def _owed(self, plane: Plane) -> tuple[int, int]:

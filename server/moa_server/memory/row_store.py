@@ -1,8 +1,8 @@
 """Rows of one plane of one session, kept so that a client that resumes can be sent them again.
 
-State: pages of rows by position and which rows are held, owned by the inference thread. Rows come in any order: the
-newest of a prompt first. Invariants: each held row belongs to the token that the KV cache holds there; a page that
-another store holds too is never written, but copied first.
+State: pages of rows by position, which rows are held, and the newest ones that no page holds yet; owned by the
+inference thread. Rows come in any order: the newest of a prompt first. Invariants: each held row belongs to the token
+that the KV cache holds there; a page that another store holds too is never written, but copied first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from moa_shared.errors import InternalError
 from moa_shared.protocol.messages import Plane
 
 Rows = npt.NDArray[np.float32]
+
+# Put into pages at once: one by one, the states of each step took as long as the rest of an answer's part in a forward,
+# and most of them are never read.
+ROWS_TOGETHER = 8
 
 
 class OwnPlane(Enum):
@@ -45,6 +49,8 @@ class RowStore:
         self.width = width
         self._pages: list[Page | None] = []
         self._held = bytearray()  # 1 where the row is held
+        self._new: list[Rows] = []  # rows of the positions from the one to before the other, in no page yet
+        self._new_start = self._new_stop = 0
 
     @property
     def nbytes(self) -> int:
@@ -57,6 +63,10 @@ class RowStore:
 
     def crop(self, length: int) -> None:
         """Forgets the rows from position `length` on."""
+        if length < self._new_stop:
+            if length <= self._new_start:
+                self._new.clear()
+            self._settle()
         del self._held[length:]
         first = -(-length // PAGE_ROWS)
         for page in self._pages[first:]:
@@ -95,13 +105,30 @@ class RowStore:
         self._held.extend(b"\x01" * (len(held) * PAGE_ROWS))
 
     def write(self, start: int, rows: Rows) -> None:
-        """Puts `rows`, [count, width] float32, at `start`.
+        """Puts `rows`, [count, width] float32, which nobody changes any more, at `start`.
 
         Raises:
             MemoryError: there is no room.
         """
-        stop = start + rows.shape[0]
-        rounded = round_to_bfloat16(rows)
+        if not self._new or start != self._new_stop:
+            self._settle()
+            self._new_start = start
+        self._new.append(rows)
+        self._new_stop = start + rows.shape[0]
+        if self._new_stop - self._new_start >= ROWS_TOGETHER:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Puts the newest rows into pages.
+
+        Raises:
+            MemoryError: there is no room.
+        """
+        if not self._new:
+            return
+        start, stop = self._new_start, self._new_stop
+        rounded = round_to_bfloat16(np.concatenate(self._new))
+        self._new.clear()
         self._pages.extend([None] * (-(-stop // PAGE_ROWS) - len(self._pages)))
         for number, first, last in _parts(start, stop):
             page = self._pages[number]
@@ -110,10 +137,11 @@ class RowStore:
             before = number * PAGE_ROWS
             self._bits(page)[first - before : last - before] = rounded[first - start : last - start]
         self._held.extend(bytes(max(0, stop - len(self._held))))
-        self._held[start:stop] = b"\x01" * rows.shape[0]
+        self._held[start:stop] = b"\x01" * (stop - start)
 
     def first_missing(self, start: int, stop: int) -> int:
         """The first position of `start` to `stop` whose row is not held; `stop` where all are."""
+        self._settle()
         missing = self._held.find(0, start, stop)
         return missing if missing >= 0 else min(stop, max(start, len(self._held)))
 

@@ -128,7 +128,9 @@ class StepPlan:
 
     def pick(self, tree: DraftTree) -> StepPlan | None:
         """The same step with these nodes only, a part of `tree`; None: without the others it is not worth a forward."""
-        return None if self.needs_draft and not tree else replace(self, tree=tree)
+        if self.needs_draft and not tree:
+            return None
+        return self if tree is self.tree else replace(self, tree=tree)
 
     def extend(self, tree: DraftTree, own_nodes: int) -> StepPlan:
         """The same step with nodes of the server: the last of `tree`, whose first ones are those of this step."""

@@ -26,6 +26,10 @@ class ThinMemory:
         stop = length - length % self.every
         return max(0, stop - 1), stop
 
+    def owes_more(self, before: int, length: int) -> bool:
+        """Whether more rows are owed after `length` tokens than after `before`."""
+        return before < self.states or before // self.every < length // self.every
+
 
 # Reused layers attend to the first states most, and are fed with predictions of all others: with four of them and a
 # memory row now and then the deep drafter writes nine tenths of what it writes with all rows (docs/adr/0054).

@@ -18,6 +18,7 @@ from moa_server.engine.planning.slow_forms import SlowForms
 from moa_server.engine.prefixes.page_moves import PageMoves
 from moa_server.engine.rows.row_coding import newest_coding
 from moa_server.engine.server_drafts import DraftOrder
+from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan
 
 
@@ -48,16 +49,20 @@ class ForwardPlanner:
 
     def _plan_answers(self, lives: Sequence[LiveSession]) -> list[ForwardPart]:
         """Plans the steps of answers, and shares out the draft nodes among them."""
+        has_time = self._schedule.has_time(len(lives))
         offers: list[tuple[LiveSession, StepPlan, StepCandidate]] = []
         for live in lives:
             live.turn.take()
-            if (plan := self._plan_step(live)) is not None and (candidate := self._offer(live, plan)) is not None:
+            if (plan := self._plan_step(live)) is None:
+                continue
+            if (candidate := self._offer(live, plan, has_time=has_time)) is not None:
                 offers.append((live, plan, candidate))
         trees = self._schedule.choose_nodes([candidate for _, _, candidate in offers])
         parts = []
         for (live, plan, _), tree in zip(offers, trees, strict=True):
             if (chosen := plan.pick(tree)) is not None:
-                parts.append(ForwardPart.of(live, chosen, newest_coding(live, chosen), order=self._order(live, chosen)))
+                order = self._order(live, chosen) if has_time or live.drafting.verifies_all else None
+                parts.append(ForwardPart.of(live, chosen, newest_coding(live, chosen), order=order))
         return parts
 
     def _order(self, live: LiveSession, plan: StepPlan) -> DraftOrder | None:
@@ -104,13 +109,15 @@ class ForwardPlanner:
             self._losses.lose(live, error)
             return None
 
-    def _offer(self, live: LiveSession, plan: StepPlan) -> StepCandidate | None:
-        """What a session offers to a forward."""
-        record = live.drafting.record
+    def _offer(self, live: LiveSession, plan: StepPlan, *, has_time: bool) -> StepCandidate | None:
+        """What a session offers to a forward; `has_time`: it may be drafts."""
+        record, verifies_all = live.drafting.record, live.drafting.verifies_all
         if record is None:
             return StepCandidate(len(plan.feed), plan.tree, (), verifies_all=True)
+        if not (has_time or verifies_all):
+            return StepCandidate(len(plan.feed), NO_DRAFT, ())
         try:
-            return StepCandidate(len(plan.feed), plan.tree, record.survival(plan.tree), live.drafting.verifies_all)
+            return StepCandidate(len(plan.feed), plan.tree, record.survival(plan.tree), verifies_all)
         except Exception as error:  # noqa: BLE001 (as above)
             self._losses.lose(live, error)
             return None

@@ -33,6 +33,9 @@ from moa_server.session.session import Session
 # What drafts must bring, over what their time is worth. Of many nodes those are taken whose chance is overestimated or
 # whose cost is underestimated, so drafts that are expected to break even are a loss (docs/adr/0060).
 DRAFT_PRICE = 1.3
+# Of a node that must be surer than this to pay, none is sought: looking for one takes a server of sixteen users 0.04 ms
+# a session, which is worth a thirtieth of a token there.
+SUREST = 0.95
 RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
 MOST_ROWS = 512  # of answers in one forward
 SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
@@ -160,7 +163,7 @@ class Schedule(Generic[Waiting]):
 
     def choose_nodes(self, candidates: Sequence[StepCandidate]) -> list[DraftTree]:
         """The nodes of each to verify now; none: a plain step."""
-        if not self.cost.known:
+        if not self.cost.known or not any(each.survival for each in candidates):
             return [each.arrived for each in candidates]
         chosen: list[list[int]] = [list(range(len(each.arrived))) if each.verifies_all else [] for each in candidates]
         offered = sorted(
@@ -195,6 +198,13 @@ class Schedule(Generic[Waiting]):
     def draft_price(self, answers: int) -> float:
         """The tokens that a millisecond of drafts must bring."""
         return DRAFT_PRICE * self.rate(answers)
+
+    def has_time(self, answers: int) -> bool:
+        """Whether a forward of so many answers has time for drafts: a node that is nearly sure pays for its row.
+
+        It depends on what forwards cost, and on nothing of a session: until there is time again, none need be asked.
+        """
+        return self.cost.line().least_chance(self.draft_price(answers), answers - 1) < SUREST
 
     def least_chance(self, answers: int) -> float:
         """The chance that a draft node must have to be worth verifying next to so many answers; 0: not known yet."""

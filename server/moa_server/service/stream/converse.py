@@ -291,7 +291,7 @@ class ConverseStream:
         feed = self._attached().stream.feed
         thin = thin_memory_from_proto(message.thin) if message.HasField("thin") else None
         if feed is not None and self._services.settings.thins_memory:
-            feed.thin = thin
+            feed.want(thin)
             self._frame_writer.poke()
 
     def _on_beat(self, message: pb.Beat) -> None:

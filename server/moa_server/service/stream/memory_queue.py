@@ -113,6 +113,8 @@ class MemoryQueue:
         if self._coded:
             return self._message(self._coded.pop(0))
         if self._coding is None:
+            if not self._feed.may_owe:
+                return None
             chunk = self._feed.take(encodes=self._rows.may_code())
             if chunk is None:
                 return None

@@ -8,7 +8,6 @@ import numpy.typing as npt
 import pytest
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk
-from moa_server.memory.row_store import RowStore
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.verifier import Request, Target
@@ -55,9 +54,8 @@ def stepper(target: Target) -> Stepper:
 
 def tensors(stepper: Stepper) -> SessionTensors:
     held = stepper.new_tensors()
-    held.source = stepper.sources[0]
-    widths = stepper.widths(held.source, reused_state=True)
-    held.planes = {plane: RowStore(width) for plane, width in widths.items()}
+    source = stepper.sources[0]
+    held.keep_rows(source, stepper.kept_widths(source, stepper.widths(source, reused_state=True), drafts=False))
     return held
 
 

@@ -61,6 +61,10 @@ class Bench:
             self.schedule.on_forward(Rows(1, 1, 0), 1.0, 1)
             self.schedule.on_forward(Rows(1, 1, 1), 100.0, 1)
 
+    def make_nodes_cheap(self) -> None:
+        for _ in range(200):
+            self.schedule.on_forward(Rows(1, 1, 0), 1.0, 1)
+
 
 @pytest.fixture
 def bench() -> Bench:
@@ -154,8 +158,27 @@ def test_a_defect_in_one_session_loses_that_one_alone(bench: Bench, monkeypatch:
     assert [call.args for call in bench.losses.lose.call_args_list] == [(bad, defect), (worse, defect)]
 
 
-def test_the_server_s_drafter_is_told_what_it_does_not_know_yet(bench: Bench) -> None:
+def test_while_there_is_no_time_for_drafts_none_is_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.make_nodes_expensive()
+    live, record = bench.ask([1, 2, 3], draft=[7]), DraftRecord()
+    live.drafting.agree(by_server=True, record=record)
+    live.session.cached = 2
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "survival", None)
+        [part] = bench.planner.plan()
+    assert part.order is None
+    assert not part.plan.tree
+    live.session.on_verified(part.plan, part.plan.verify([9]))
+    bench.make_nodes_cheap()
+    live.turn.queue(0.0)
+    bench.schedule.add(live)
+    [part] = bench.planner.plan()
+    assert part.order is not None
+    assert (part.order.base, list(part.order.tokens)) == (0, [1, 2, 3, 9])
+
+
+def test_the_server_s_drafter_is_told_what_it_does_not_know_yet(bench: Bench) -> None:
+    bench.make_nodes_cheap()
     live = bench.ask([1, 2, 3])
     live.drafting.agree(by_server=True)
     live.session.cached = 2
