@@ -1,8 +1,8 @@
-"""What a suite is: a name, how much it measures, and where its measuring, its tables and its pictures are.
+"""What a suite is: a name, how much it measures, and where its measuring and its tables are.
 
 A suite's package has its `Suite`, and the modules `measure` (`measure(effort, run)`, which gives a result, and perhaps
-`check(result)`, which raises where that is a failure) and `tables` (`render(result)`, and perhaps
-`draw(result, folder)`). They are loaded when it begins, so that help loads nothing heavy.
+`check(result)`, which raises where that is a failure) and `tables` (`render(result)`). They are loaded when it begins,
+so that help loads nothing heavy.
 """
 
 import re
@@ -99,7 +99,6 @@ class Suite(Generic[Effort]):
     name: str  # of its command
     about: str  # what it measures, for help
     package: str  # where its modules are
-    page: str  # of docs/, which has its tables between markers; empty: none has
     full: Effort  # how much to measure
     quick: Effort | None  # just enough to show that it works; None: there is no such thing
     takes: tuple[str, ...]  # the fields of `SuiteInputs` that it uses
@@ -128,11 +127,6 @@ class Suite(Generic[Effort]):
     def render(self, result: Mapping[str, Any]) -> str:
         """Markdown tables of a result."""
         return str(import_module(f"{self.package}.tables").render(result))
-
-    def draw(self, result: Mapping[str, Any], folder: Path) -> list[Path]:
-        """Pictures of a result in a folder; none where the suite draws none."""
-        draw = getattr(import_module(f"{self.package}.tables"), "draw", None)
-        return [] if draw is None else list(draw(result, folder))
 
     def check(self, result: Mapping[str, Any]) -> None:
         """Raises a MoaError where what was measured is a failure."""

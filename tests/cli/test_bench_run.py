@@ -45,7 +45,7 @@ for name in ("tiny", "tiny.measure", "tiny.tables"):
 sys.modules["tiny"].__path__ = []
 sys.modules["tiny.measure"].measure = measure
 sys.modules["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\\n"
-suite = Suite("tiny", "", "tiny", "none.md", Effort(), Effort(5), ("model",), lambda effort: effort.cells * 2.0)
+suite = Suite("tiny", "", "tiny", Effort(), Effort(5), ("model",), lambda effort: effort.cells * 2.0)
 registry.CHAPTERS = (Chapter("tiny", (suite,)),)
 main()
 """

@@ -1,6 +1,6 @@
 """Answers of a form by the real model: whether they have it, with drafts and without, and what that costs and brings.
 
-    python -m tests.e2e.forms_figures            # the figures of docs/measurements/parts.md
+    python -m tests.e2e.forms_figures            # the figures of docs/measurements/engine.md
     python -m tests.e2e.forms_figures --answers 12 --calls 4 --rounds 1
     python -m tests.e2e.forms_figures --answers 0 --calls 0 --rounds 0 --cut-answers 500
 

@@ -1,4 +1,4 @@
-"""Results as JSON for programs and as Markdown tables for people, the latter between markers of a page."""
+"""Results as JSON for programs and as Markdown tables for people."""
 
 import dataclasses
 import json
@@ -8,11 +8,6 @@ from typing import Any
 
 import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
-
-# Pages of docs/ that hold the tables.
-LINK, ENGINE, SINGLE, SPLIT, ALONE, PAYOFF, SCALE = (
-    f"measurements/{name}.md" for name in ("link", "engine", "single", "split", "alone", "payoff", "scale")
-)
 
 
 def checkout_root() -> Path | None:
@@ -106,30 +101,19 @@ def energy_line(result: Mapping[str, Any]) -> str:
     return "Energy is not counted on this machine: it has no counters of the processor's joules (RAPL)."
 
 
-def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str) -> None:
-    """Put results where they belong: `json_file` if given ("-": standard output), else the checkout, unless quick.
-
-    Args:
-        suite: names the file of results and the section of the page.
-        page: the page of docs/ that has the section; empty: there is none, and nothing is published. A page without
-            the section, which a model that only its user measures has not, stays as it is.
+def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None) -> None:
+    """Print the tables, and write the result: to `json_file` ("-": it takes their place), else, unless quick, into the
+    checkout.
     """
-    if json_file is not None:
-        if str(json_file) == "-":
-            click.echo(to_json(result), nl=False)
-        else:
-            write_text(json_file, to_json(result))
-            click.echo(tables)
+    if str(json_file) == "-":
+        click.echo(to_json(result), nl=False)
         return
     click.echo(tables)
     root = checkout_root()
-    if quick or root is None or not page:
-        return
-    write_text(root / "bench" / "results" / f"{suite}.json", to_json(result))
-    if f"<!-- {suite} -->" in (root / "docs" / page).read_text("utf-8"):
-        replace_section(root / "docs" / page, suite, tables)
-    else:
-        click.echo(f"docs/{page} has no section {suite}: the tables are above only, the result in bench/results.")
+    if json_file is None and not quick and root is not None:
+        json_file = root / "bench" / "results" / f"{suite}.json"
+    if json_file is not None:
+        write_text(json_file, to_json(result))
 
 
 def _plain(value: object) -> Any:

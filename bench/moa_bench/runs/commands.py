@@ -57,7 +57,7 @@ def refuse_shape(inputs: SuiteInputs) -> None:
 @options_of(SuiteInputs, RUN_TAKES)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
-    help="Write results, pictures and journals there instead of into the checkout.",
+    help="Write results and journals there instead of into the checkout.",
 )  # fmt: skip
 @click.option("--afresh", is_flag=True, help="Begin again instead of continuing a run that was stopped.")
 def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None, afresh: bool, **flags: Any) -> None:
@@ -87,7 +87,7 @@ def compare(a: Path, b: Path) -> None:
 
 @click.command()
 def report() -> None:
-    """Write what all sizes say together, and the table of all results, into docs/measurements/index.md."""
+    """Write what the results of all sizes say together into docs/measurements/index.md."""
     from moa_shared.errors import ConfigError
 
     from moa_bench.report.report import checkout_root, replace_section
@@ -99,6 +99,6 @@ def report() -> None:
             "Results and pages are in a checkout, and this is none.", hint="Clone moa; install it with make."
         )
     docs = root / "docs"
-    for section, text in sections_of(root / "bench" / "results", docs).items():
+    for section, text in sections_of(root / "bench" / "results").items():
         replace_section(docs / PAGE, section, text)
     click.echo(docs / PAGE)

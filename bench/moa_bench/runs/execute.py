@@ -1,11 +1,9 @@
-"""Runs a suite: what is recorded before it starts, and where its result, its tables and its pictures go."""
+"""Runs a suite: what is recorded before it starts, and where its result and its tables go."""
 
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import click
 
 from moa_bench.harness.cores import split_cores
 from moa_bench.harness.shapes import USUAL_FORMAT
@@ -24,14 +22,12 @@ def run_suite(
     *,
     quick: bool,
     json_file: Path | None,
-    pictures: Path | None = None,
     keep: Keep = measure_afresh,
 ) -> None:
-    """Measures, publishes and draws. Numpy's own products take one thread from here on.
+    """Measures and publishes. Numpy's own products take one thread from here on.
 
     Args:
         json_file: where the result goes instead of the checkout; None: the checkout, unless quick.
-        pictures: the folder where they go; None: the checkout's, if the result goes there too.
     """
     root = checkout_root()
     head: Result = {"suite": suite.name, "quick": quick}
@@ -52,11 +48,7 @@ def run_suite(
 
     run = SuiteRun(**vars(inputs), server_cores=server_cores, own_cores=own_cores, keep=keep, save=save)
     result = complete(suite.measure(effort, run))
-    publish(result["name"], result, suite.render(result), quick=quick, json_file=json_file, page=suite.page)
-    if pictures is None and json_file is None and not quick and root is not None:
-        pictures = root / "docs" / "img"
-    for path in [] if pictures is None else suite.draw(result, pictures):
-        click.echo(path)
+    publish(result["name"], result, suite.render(result), quick=quick, json_file=json_file)
     suite.check(result)
 
 

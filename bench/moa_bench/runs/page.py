@@ -1,9 +1,5 @@
-"""`moa-bench report`: what the results of all sizes say together, and the table of all results. Pure but for reading.
+"""`moa-bench report`: what the results of all sizes say together. Pure but for reading."""
 
-Invariant: every other figure is in one place, between the markers of its page.
-"""
-
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +15,6 @@ from moa_bench.suites.single.figures import LLAMA_CPP, PLAIN, SERVER, plain_over
 from moa_bench.suites.split.figures import ALL, STREAMED, figures_of
 
 PAGE = "measurements/index.md"  # of docs/
-SECTION = "moa-bench report"
 TARGETS, MAP = "moa-bench report targets", "moa-bench report map"
 LINKS = ("5G", "4G")
 ORACLE = f"oracle, 0.8: {STREAMED}"  # the drafter of a target that has none
@@ -73,12 +68,11 @@ def _over_link(rounds: Sequence[Mapping[str, Any]]) -> str:
     return f"{Spread.of(ratios[0]).median:.2f}" if ratios else ""
 
 
-def sections_of(results: Path, docs: Path) -> dict[str, str]:
+def sections_of(results: Path) -> dict[str, str]:
     """The sections of the page, by name.
 
     Args:
         results: folder of the results; folders in it are of other machines, which only the table of targets has.
-        docs: folder of the pages.
 
     Raises:
         DataError: there is no result.
@@ -87,36 +81,4 @@ def sections_of(results: Path, docs: Path) -> dict[str, str]:
     if not found:
         raise DataError(f"There are no results in {results}.", hint="Measure first: moa-bench run all.")
     others = [read_folder(folder) for folder in sorted(results.glob("[!.]*/"))]
-    return {TARGETS: targets_table(found, *others), MAP: map_table(found), SECTION: results_table(found, docs)}
-
-
-def results_table(found: Mapping[str, Mapping[str, Any]], docs: Path) -> str:
-    """A row for each result that a page shows, in the order of pages: date, machine and commit."""
-    rows = []
-    for page in sorted(docs.rglob("*.md")):
-        for heading, name in _sections(page):
-            if name in found:
-                origin = ResultOrigin.of(found[name])
-                link = f"{os.path.relpath(page, (docs / PAGE).parent)}#{_anchor(heading)}"
-                measured = (
-                    ("computed", "", "") if origin.machine is None else (origin.measured, origin.machine, origin.commit)
-                )
-                rows.append((f"[{name}]({link})", *measured))
-    return table(("result", "measured", "machine", "commit"), rows)
-
-
-def _sections(page: Path) -> Iterator[tuple[str, str]]:
-    """The heading above each section that a program wrote, and the section's name."""
-    heading = open_section = ""
-    for line in page.read_text("utf-8").splitlines():
-        if marker := re.fullmatch(r"<!-- (/?)([\w-]+) -->", line):
-            open_section = "" if marker[1] else marker[2]
-            if open_section:
-                yield heading, open_section
-        elif not open_section and re.match(r"#+ ", line):
-            heading = line.lstrip("# ")
-
-
-def _anchor(heading: str) -> str:
-    """What a link to a heading ends in, as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    return {TARGETS: targets_table(found, *others), MAP: map_table(found)}

@@ -64,7 +64,7 @@ def run_parts(name: str, parts: Sequence[Suite[Any]], request: RunRequest) -> No
 
 
 def run_part(part: Suite[Any], request: RunRequest) -> dict[str, str]:
-    """Measures what the part's journal has not, publishes, draws; then the journal goes."""
+    """Measures what the part's journal has not, publishes; then the journal goes."""
     effort, inputs = part.effort(quick=request.quick), part.inputs(request.inputs)
     header = journal_header(part, effort, inputs, quick=request.quick)
     journal = RunJournal(request.journals / f"{part.name}.jsonl", header, afresh=request.afresh)
@@ -76,7 +76,6 @@ def run_part(part: Suite[Any], request: RunRequest) -> dict[str, str]:
             inputs,
             quick=request.quick,
             json_file=None if request.out is None else request.out / f"{part.name}.json",
-            pictures=request.out,
             keep=journal.keep,
         )
         journal.discard()

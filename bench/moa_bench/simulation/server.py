@@ -21,7 +21,7 @@ from moa_shared.tree.draft_tree import DraftTree
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
 
-ROW_SHARES = RowShares.straight(0.85 / 49.85)  # of the default target (docs/measurements/parts.md)
+ROW_SHARES = RowShares.straight(0.85 / 49.85)  # of the default target (docs/measurements/engine.md)
 MEASURED_ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times a server knows from its start
 LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
 
@@ -40,7 +40,7 @@ class ForwardCosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts take, in ms; the defaults are those of the default target (docs/measurements/parts.md)."""
+    """What the parts take, in ms; the defaults are those of the default target (docs/measurements/engine.md)."""
 
     plain_ms: float = 49.85  # a forward of one token, the encoding of its memory row included
     verify_ms: float = 49.85  # the same where a draft hangs below it

@@ -1,1 +1,1 @@
-"""The measurements: each suite is a folder, and what it measures is a result that tables and pictures show."""
+"""The measurements: each suite is a folder, and what it measures is a result that tables show."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from moa_bench.report.report import ALONE
 from moa_bench.suite import Suite
 
 DRAFTERS = 3  # those in the package, and prompt look-up
@@ -29,7 +28,6 @@ SUITE = Suite(
     "alone",
     "What a device writes without its server, by the share of the answer that it had; and what an API client has.",
     "moa_bench.suites.alone",
-    ALONE,
     AloneEffort(),
     AloneEffort(1, 16, 128, 8, 0),
     ("model", "level", "pin", "questions", "drafters"),

@@ -1,10 +1,9 @@
 """What `moa-bench alone` found, as Markdown and as a picture."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from moa_training.evaluation.share_comparison import draw_shares, share_table, task_table
+from moa_training.evaluation.share_comparison import share_table, task_table
 
 from moa_bench.report.report import facts_line
 
@@ -21,9 +20,3 @@ def render(result: Mapping[str, Any]) -> str:
     heads = ["### Text", "### Results of tasks"]
     parts = [f"{head}\n\n{table}\n" for head, table in zip(heads, tables, strict=True) if table]
     return "\n".join([facts_line(result), what + "\n", *parts])
-
-
-def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    path = folder / "alone.png"
-    draw_shares(result["evaluations"], path)
-    return [path]

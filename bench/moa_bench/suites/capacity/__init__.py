@@ -6,7 +6,6 @@ import click
 
 from moa_bench.harness.shapes import READ_SHARE
 from moa_bench.options import option
-from moa_bench.report.report import ENGINE
 from moa_bench.suite import Suite, SuiteInputs
 from moa_bench.users.questions import UsersEffort, length_at
 from moa_bench.users.strategies import KINDS, Drafts, make_strategies
@@ -43,7 +42,6 @@ SUITE = Suite(
     "capacity",
     "Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without devices' drafts.",
     "moa_bench.suites.capacity",
-    ENGINE,
     CapacityEffort(),
     CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,)),
     ("model", "level", "pin", "shape", "stored"),

@@ -7,7 +7,6 @@ from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.questions import PACKAGED
 from moa_bench.options import option
-from moa_bench.report.report import LINK
 from moa_bench.suite import Suite, SuiteInputs
 
 LOADING_S = 20.0  # of two servers, one of which waits to take the other's place
@@ -43,7 +42,6 @@ SUITE = Suite(
     "cut",
     "Whether answers stay whole, and how long they stall, when the link is cut or the server killed.",
     "moa_bench.suites.cut",
-    LINK,
     CutEffort(),
     CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32, of_outage=1),
     ("model", "level", "pin", "questions", "traces", "shape", "stored"),

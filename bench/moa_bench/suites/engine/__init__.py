@@ -6,7 +6,6 @@ import click
 
 from moa_bench.harness.shapes import SLOW_STEP_S
 from moa_bench.options import option
-from moa_bench.report.report import ENGINE
 from moa_bench.suite import Suite, SuiteInputs
 
 
@@ -39,7 +38,6 @@ SUITE = Suite(
     "engine",
     "The target's forward on the kernels, torch and llama.cpp, over rows and contexts; memory.",
     "moa_bench.suites.engine",
-    ENGINE,
     EngineEffort(),
     EngineEffort(
         contexts=(32,), rows=(1, 8), rounds=1, prompts=1, tile_bytes=1 << 20, product_rows=(1, 8),

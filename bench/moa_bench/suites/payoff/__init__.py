@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from moa_bench.harness.shapes import READ_SHARE, SLOW_STEP_S
 from moa_bench.options import option
-from moa_bench.report.report import PAYOFF
 from moa_bench.suite import Suite
 
 LOADING_S = 15.0
@@ -39,7 +38,6 @@ SUITE = Suite(
     "payoff",
     "Where drafts pay: the best way by round trip and by how many users ask at once, as a map.",
     "moa_bench.suites.payoff",
-    PAYOFF,
     PayoffEffort(),
     PayoffEffort((0.0, 50.0), (1, 2), 1, 4.0, 24, apart_s=0.5),
     ("model", "level", "pin", "shape", "stored"),

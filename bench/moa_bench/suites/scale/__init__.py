@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from moa_bench.harness.shapes import ACCEPTANCES
-from moa_bench.report.report import SCALE
 from moa_bench.suite import Suite
 
 
@@ -24,7 +23,6 @@ SUITE = Suite(
     "scale",
     "Users a GPU, cost and bandwidth for Llama-3-8B and 70B, in virtual time; each assumption has its source.",
     "moa_bench.suites.scale",
-    SCALE,
     ScaleEffort(),
     ScaleEffort(1, (), (1, 64, 384)),
     (),

@@ -1,17 +1,14 @@
 """What was simulated, as Markdown and as a picture: cases, and assumptions."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from moa_bench.report.pictures import picture
 from moa_bench.report.report import table
 from moa_bench.suites.scale.figures import NAMES, Found, Load, rate_at, users_at
 
 RATES = (10.0, 20.0, 30.0, 50.0)
 LOADS = (16, 64)
 AIM = 2.2
-DRAWN_RATES = (50.0, 30.0, 20.0)
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -110,28 +107,3 @@ def _aim(worlds: Sequence[Mapping[str, Any]]) -> str:
     return f"Where {AIM} times the users of plain serving are reached at equal speed, memory left aside.\n\n" + table(
         head, lines
     )
-
-
-def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    path = folder / "scale-aim.png"
-    with picture(path, "Users at equal speed, simulated", (12, 5), 2) as (figure, (plain, colocated)):
-        for number, world in enumerate(result["worlds"]):
-            colour, rate = f"C{number}", _rate(world)
-            label = f"{world['name']}: {rate:g} tokens/s"
-            streamed, auto = ratios(world, rate, "streamed", "plain"), ratios(world, rate, "auto", "plain")
-            over = ratios(world, rate, "streamed", "co-located")
-            lines = ((plain, streamed, "-o", label), (plain, auto, "--", None), (colocated, over, "-o", None))
-            for panel, points, style, name in lines:
-                panel.plot([a for a, _ in points], [r for _, r in points], style, color=colour, label=name)
-        plain.axhline(AIM, color="grey", linewidth=1)
-        plain.set(title="over plain serving (dashed: ours, auto)", ylabel="times the users at equal speed")
-        colocated.set(title="devices' drafts over co-located")
-        for panel in (plain, colocated):
-            panel.set(xlabel="acceptance of a draft token")
-        figure.legend(loc="outside lower center", ncols=2, fontsize=8)
-    return [path]
-
-
-def _rate(world: Mapping[str, Any]) -> float:
-    """The highest speed that plain serving has for some."""
-    return next((rate for rate in DRAWN_RATES if ratios(world, rate, "streamed", "plain")), DRAWN_RATES[-1])

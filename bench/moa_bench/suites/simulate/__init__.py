@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa_bench.options import option
-from moa_bench.report.report import SCALE
 from moa_bench.suite import Suite
 
 
@@ -22,7 +21,6 @@ SUITE = Suite(
     "simulate",
     "The event simulation, checked against what `split --shape` measured; no model, no network.",
     "moa_bench.suites.simulate",
-    SCALE,
     SimulateEffort(),
     SimulateEffort(1),
     (),

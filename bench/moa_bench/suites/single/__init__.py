@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE, SLOW_STEP_S
 from moa_bench.options import option
-from moa_bench.report.report import SINGLE
 from moa_bench.suite import Suite
 
 CATEGORIES = 3  # of the questions in the package
@@ -44,7 +43,6 @@ SUITE = Suite(
     "single",
     "One device: plain steps, prompt look-up and all drafters, next to llama.cpp and transformers.",
     "moa_bench.suites.single",
-    SINGLE,
     SingleEffort(),
     SingleEffort(1, 16, 4, 300, acceptances=(0.8,)),
     ("model", "level", "pin", "questions", "drafters", "llama_cpp", "shape", "stored"),

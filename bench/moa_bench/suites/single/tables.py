@@ -1,10 +1,8 @@
 """What `moa-bench single` found, as Markdown and as a picture."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from moa_bench.report.pictures import picture, title_of
 from moa_bench.report.report import Column, energy_line, facts_line, table, table_of
 from moa_bench.report.spread import Spread, median_of
 from moa_bench.suites.single.figures import ALL, LLAMA_CPP, PLAIN, SERVER, MethodFigures, figures_of, plain_over
@@ -135,19 +133,3 @@ def _missing(missing: Mapping[str, str]) -> str:
     if not missing:
         return ""
     return "Not measured:\n" + "".join(f"- {name}: {why}\n" for name, why in missing.items())
-
-
-def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    path = folder / f"{result['name']}.png"
-    figures = figures_of(result["rounds"], result["own_text"])
-    found = [each for each in figures if each.category == ALL and each.method != PLAIN]
-    bars = {each.method: each.speed_up for each in found if each.speed_up is not None}
-    with picture(path, title_of(result), (8, 1.2 + 0.3 * len(bars))) as (_, (panel,)):
-        for place, (name, ratio) in enumerate(bars.items()):
-            spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
-            panel.barh(place, ratio.median, xerr=spread, color="C1" if name in result["peers"] else "C0", capsize=3)
-        panel.set_yticks(range(len(bars)), list(bars))
-        panel.set_ylim(len(bars) - 0.5, -0.5)
-        panel.axvline(1.0, color="grey", linewidth=1)
-        panel.set(xlabel="tokens a second after the first, over plain serving's")
-    return [path]

@@ -6,7 +6,6 @@ import click
 
 from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE
 from moa_bench.options import option
-from moa_bench.report.report import SPLIT
 from moa_bench.suite import Suite, SuiteInputs
 
 LOADING_S = 15.0
@@ -45,7 +44,6 @@ SUITE = Suite(
     "split",
     "Client and server over links: all ways to draft with every drafter, next to plain streaming.",
     "moa_bench.suites.split",
-    SPLIT,
     SplitEffort(),
     SplitEffort(1, 12, chain=3, links=("RTT 0", "4G")),
     ("model", "level", "pin", "questions", "drafters", "traces", "shape", "stored"),

@@ -15,7 +15,7 @@ from moa_shared.drafting.guesses.lookup import TextIndex
 # questions of seven kinds); the conversation's own count soon outweighs them.
 _PRIOR = (0.23, 0.53, 0.63, 0.70, 0.76, 0.85)
 _PRIOR_WEIGHT = 16.0
-# A node costs the server 1 ms of 49 (docs/measurements/parts.md) and some bytes, and saves a plain step if it survives.
+# A node costs the server 1 ms of 49 and some bytes, and saves a plain step if it survives.
 LEAST_SURVIVAL = 0.02
 LEAST_LOG_SURVIVAL = math.log(LEAST_SURVIVAL)
 SHORTEST = 2  # a single token that occurred before says too little

@@ -9,13 +9,6 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_bench.report.report import (
-    ENGINE,
-    LINK,
-    PAYOFF,
-    SCALE,
-    SINGLE,
-    SPLIT,
-    checkout_root,
     energy_line,
     facts_line,
     publish,
@@ -30,7 +23,6 @@ from moa_shared.errors import ConfigError, DataError, NotFoundError
 
 from tests.support.messages import raises
 
-SIZES = ("gemma3-270m", "1b", "3b", "8b")
 PAGE = "# Page\n\nbefore\n\n<!-- micro -->\nold\n<!-- /micro -->\n\nafter\n"
 
 
@@ -82,40 +74,10 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         write_text(tmp_path / "file" / "result.json", "{}")
 
 
-@pytest.mark.parametrize(
-    ("page", "suites"),
-    [
-        (SCALE, ["simulate", "scale"]),
-        (LINK, ["cut", "texts", *(f"cut-{size}" for size in SIZES)]),
-        (SPLIT, ["split", *(f"split-{size}" for size in SIZES)]),
-        (SINGLE, ["single", *(f"single-{size}" for size in SIZES)]),
-        (PAYOFF, ["payoff", *(f"payoff-{size}" for size in SIZES)]),
-        (
-            ENGINE,
-            [
-                "invariance-int8",
-                "invariance-bf16",
-                "invariance-float32",
-                "engine",
-                *(f"capacity-{size}" for size in SIZES),
-                "products-avx512",
-                "products-avx2",
-            ],
-        ),
-    ],
-)
-def test_the_pages_of_this_checkout_have_their_markers(page: str, suites: list[str]) -> None:
-    root = checkout_root()
-    assert root is not None
-    text = (root / "docs" / page).read_text("utf-8")
-    for suite in suites:
-        assert text.index(f"<!-- {suite} -->\n") < text.index(f"<!-- /{suite} -->")
-
-
 def test_json_goes_where_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"), page=LINK)
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"))
     assert json.loads(capsys.readouterr().out) == {"a": 1}
-    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json", page=LINK)
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json")
     assert json.loads((tmp_path / "made" / "r.json").read_text()) == {"a": 1}
     assert capsys.readouterr().out == "| table |\n"
 
@@ -131,15 +93,3 @@ def test_the_kind_of_cpu_is_named_where_a_result_says_it(facts: dict[str, Any]) 
     facts["machine"] |= {"kernels": "AVX-512 VNNI"}
     assert "on A CPU (2 cores, AVX-512 VNNI), one thread each" in facts_line(facts)
     assert energy_line(facts).startswith("Energy is not counted on this machine")
-
-
-def test_a_page_without_the_section_of_a_result_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("moa_bench.report.report.checkout_root", lambda: tmp_path)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").write_text(PAGE)
-    publish("micro-mine", {"a": 1}, "| table |", quick=False, json_file=None, page="page.md")
-    assert (tmp_path / "docs" / "page.md").read_text() == PAGE
-    assert json.loads((tmp_path / "bench" / "results" / "micro-mine.json").read_text()) == {"a": 1}
-    assert "page.md has no section micro-mine" in capsys.readouterr().out

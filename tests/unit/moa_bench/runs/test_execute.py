@@ -1,4 +1,4 @@
-"""A suite is run: its result says what it depends on, and result, tables and pictures go where they belong."""
+"""A suite is run: its result says what it depends on, and goes where it belongs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Effort:
 
 def tiny(**more: Any) -> Suite[Effort]:
     takes = ("model", "level")
-    return Suite("tiny", "", "tiny", "engine.md", Effort(), None, takes, lambda effort: 1.0, **more)
+    return Suite("tiny", "", "tiny", Effort(), None, takes, lambda effort: 1.0, **more)
 
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    """The modules of a suite that measures cells, saves after each and draws a picture."""
+    """The modules of a suite that measures cells and saves after each."""
 
     def measure(effort: Effort, run: SuiteRun) -> Result:
         result: Result = {"name": "tiny-sized", "cells": [], "cores": [str(run.server_cores), str(run.own_cores)]}
@@ -44,10 +44,6 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
             result |= {"saved": len(json.loads(saved["file"])["cells"])} if saved else {}
         return result
 
-    def draw(result: Result, folder: Path) -> list[Path]:
-        (folder / "tiny.png").write_text("")
-        return [folder / "tiny.png"]
-
     made = {name: ModuleType(name) for name in ("tiny", "tiny.measure", "tiny.tables")}
     made["tiny"].__path__ = []
     for name, module in made.items():
@@ -55,7 +51,6 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
         monkeypatch.setitem(sys.modules, name, module)
     made["tiny.measure"].measure = measure  # type: ignore[attr-defined]
     made["tiny.tables"].render = lambda result: f"{len(result['cells'])} cells\n"  # type: ignore[attr-defined]
-    made["tiny.tables"].draw = draw  # type: ignore[attr-defined]
     return made
 
 
@@ -66,8 +61,6 @@ SAVED: list[Path] = []
 def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for module in ("moa_bench.report.report", "moa_bench.runs.execute"):
         monkeypatch.setattr(f"{module}.checkout_root", lambda: tmp_path)
-    (tmp_path / "docs" / "img").mkdir(parents=True)
-    (tmp_path / "docs" / "engine.md").write_text("<!-- tiny-sized -->\n<!-- /tiny-sized -->\n")
     return tmp_path
 
 
@@ -84,12 +77,10 @@ def test_a_result_says_what_was_run_and_where(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_whole_result_goes_to_its_file_its_section_and_its_picture(checkout: Path) -> None:
+def test_a_whole_result_goes_to_its_file(checkout: Path) -> None:
     run_suite(tiny(is_computed=True), Effort(1), SuiteInputs(), quick=False, json_file=None)
-    assert "1 cells" in (checkout / "docs" / "engine.md").read_text()
     result = json.loads((checkout / "bench" / "results" / "tiny-sized.json").read_text())
     assert "machine" not in result
-    assert (checkout / "docs" / "img" / "tiny.png").is_file()
 
 
 @pytest.mark.parametrize(
@@ -114,11 +105,8 @@ def test_a_part_of_a_size_measures_it_whatever_model_is_named() -> None:
 
 @pytest.mark.usefixtures("modules")
 def test_a_quick_result_leaves_the_checkout_alone(checkout: Path) -> None:
-    before = (checkout / "docs" / "engine.md").read_text()
     run_suite(tiny(), Effort(), SuiteInputs(), quick=True, json_file=None)
-    assert (checkout / "docs" / "engine.md").read_text() == before
     assert not (checkout / "bench").exists()
-    assert not list((checkout / "docs" / "img").iterdir())
 
 
 @pytest.mark.usefixtures("modules")

@@ -1,22 +1,18 @@
-"""The table of results: each with its page, and with what its figures depend on; the chapters that `run` takes."""
+"""What the results say together, and the chapters that `run` takes."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from inline_snapshot import snapshot
 from moa_bench.report.report import checkout_root, with_section
-from moa_bench.report.results import read_folder
 from moa_bench.runs.page import (
     MAP,
     ORACLE,
     PAGE,
-    SECTION,
     TARGETS,
     map_table,
-    results_table,
     sections_of,
     targets_table,
 )
@@ -30,7 +26,7 @@ from tests.support.messages import raises
 
 
 def part(name: str) -> Suite[None]:
-    return Suite(name, "", "", "measurements/parts.md", None, None, (), lambda effort: 1.0)
+    return Suite(name, "", "", None, None, (), lambda effort: 1.0)
 
 
 ONE = Chapter("first", (part("one"), part("two")))
@@ -38,43 +34,20 @@ TWO = Chapter("second", (part("three"),))
 MACHINE = {"cpu": "AMD", "cores": 2, "commit": "abc", "time": "2026-11-22T01:02:03"}
 
 
-def write(results: Path, name: str, **more: object) -> None:
-    results.mkdir(exist_ok=True)
-    (results / f"{name}.json").write_text(json.dumps({"suite": name, **more}))
-
-
-def test_each_result_is_listed_under_the_heading_of_its_page(tmp_path: Path) -> None:
-    docs, results = tmp_path / "docs", tmp_path / "results"
-    (docs / "measurements").mkdir(parents=True)
-    (docs / "measurements" / "parts.md").write_text(
-        "# Parts\n\n## `moa-bench one`: what, and why\n\n<!-- one -->\n### A table\n<!-- /one -->\n\n<!-- two -->\n<!-- /two -->\n"
-    )
-    (docs / "security.md").write_text("## Hostile\n<!-- three -->\n<!-- /three -->\n")
-    write(results, "one", machine=MACHINE)
-    write(results, "three")
-    assert results_table(read_folder(results), docs) == snapshot("""\
-| result | measured | machine | commit |
-| --- | ---: | ---: | ---: |
-| [one](parts.md#moa-bench-one-what-and-why) | 2026-11-22 | AMD (2 cores) | abc |
-| [three](../security.md#hostile) | computed |  |  |
-""")
-
-
 def test_no_results_are_refused(tmp_path: Path) -> None:
     with raises(DataError, snapshot("There are no results in TMP/results. Measure first: moa-bench run all.")):
-        sections_of(tmp_path / "results", tmp_path)
+        sections_of(tmp_path / "results")
 
 
-def test_the_table_of_the_checkout_is_fresh_and_has_every_result() -> None:
+def test_the_tables_of_the_checkout_are_fresh() -> None:
     """Where it is not: `moa-bench report`."""
     root = checkout_root()
     assert root is not None
-    sections = sections_of(root / "bench" / "results", root / "docs")
+    sections = sections_of(root / "bench" / "results")
     page = root / "docs" / PAGE
     for name, written in sections.items():
         assert with_section(page, name, written) == page.read_text("utf-8")
-    assert list(sections) == [TARGETS, MAP, SECTION]
-    assert all(f"[{path.stem}](" in sections[SECTION] for path in (root / "bench" / "results").glob("*.json"))
+    assert list(sections) == [TARGETS, MAP]
 
 
 def test_all_sizes_are_told_together() -> None:

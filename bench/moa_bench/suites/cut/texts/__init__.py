@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from moa_bench.options import option
-from moa_bench.report.report import LINK
 from moa_bench.suite import Suite
 
 LOADING_S = 20.0
@@ -24,7 +23,6 @@ SUITE = Suite(
     "texts",
     "Whole answers over a link that is cut, against the server's own, token by token.",
     "moa_bench.suites.cut.texts",
-    LINK,
     TextsEffort(),
     TextsEffort(answers=4),
     ("model", "level", "pin", "questions"),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from moa_bench.options import option
-from moa_bench.report.report import ENGINE
 from moa_bench.suite import Suite
 
 
@@ -21,7 +20,6 @@ SUITE = Suite(
     "invariance",
     "Whether a row's bits depend on what is computed with it: chains, trees, chunks, batches, threads, variants.",
     "moa_bench.suites.engine.invariance",
-    ENGINE,
     InvarianceEffort(),
     InvarianceEffort(300),
     ("model", "level", "questions"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,12 +71,3 @@ def test_users_at_a_speed_are_compared_with_plain_serving(result: dict[str, Any]
     text = tables.render(result | {"cells": cells})
     assert "| plain | 7 | 4 | not one | 1.00 |" in text
     assert "| devices' drafts, acceptance 0.8 | at least 16 | 8 | 4 | at least 2.29 |" in text
-
-
-@pytest.mark.parametrize("numbers", [(1, 16), (4,)])
-def test_users_are_drawn(numbers: tuple[int, ...], facts: dict[str, Any], tmp_path: Path) -> None:
-    cells = [
-        UsersCell(users, way, met(50.0, 50.0 / users), 0.1, 0) for users in numbers for way in (PLAIN, ORACLE, SHIPPED)
-    ]
-    (picture,) = tables.draw(facts | {"cells": cells, "name": "capacity"}, tmp_path)
-    assert picture.read_bytes().startswith(b"\x89PNG")

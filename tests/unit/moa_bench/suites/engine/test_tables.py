@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from moa_bench.report.spread import Spread
 from moa_bench.suites.engine.limit import StepBytes
 from moa_bench.suites.engine.measure import EngineCost, MemoryLimit, PromptCost
 from moa_bench.suites.engine.products import ProductSpeed
-from moa_bench.suites.engine.tables import draw, render
+from moa_bench.suites.engine.tables import render
 
 
 def just(value: float) -> Spread:
@@ -37,11 +36,6 @@ def test_forwards_become_a_table_a_context(facts: dict[str, Any]) -> None:
     assert "| memory limit | 8.0 |  |  |  |" in text
     assert "| kernels, avx2 | 1.20 | 241 | 0.8 |" in text
     assert "| llama.cpp | 128 | 22.0 (22.0 to 22.0) | 8.0 (8.0 to 8.0) | 2.75 |" in text
-
-
-def test_a_picture_is_drawn(facts: dict[str, Any], tmp_path: Path) -> None:
-    assert draw(facts | MEASURED, tmp_path / "img")[0].read_bytes().startswith(b"\x89PNG")
-    assert draw(facts | {"products": []}, tmp_path) == []
 
 
 def test_products_become_a_table(facts: dict[str, Any]) -> None:

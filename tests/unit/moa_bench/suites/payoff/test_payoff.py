@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, cast
 
 from inline_snapshot import snapshot
 from moa_bench.suites.payoff.measure import STRATEGIES, measure_cell
-from moa_bench.suites.payoff.tables import best, draw, ratios, told
+from moa_bench.suites.payoff.tables import best, ratios, told
 from moa_bench.users.figures import UsersCell, UserStats
 from moa_bench.users.plan import UsersPlan
 from moa_bench.users.strategies import Strategy
@@ -60,12 +59,6 @@ def test_nothing_is_told_of_what_was_not_measured() -> None:
         )
     assert best(found) == ("devices' drafts, acceptance 0.8", 1.2)
     assert told([found | {"rtt_ms": 50.0, "users": 4}]) == ""
-
-
-def test_the_map_is_drawn(tmp_path: Path) -> None:
-    result = {"cells": [cell()], "target": "tiny", "name": "payoff"}
-    assert draw(result, tmp_path) == [tmp_path / "payoff.png"]
-    assert (tmp_path / "payoff.png").stat().st_size > 1000
 
 
 def test_plain_serving_is_measured_first_and_last() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from moa_bench.suites.single import SUITE, SingleEffort
 from moa_bench.suites.single.figures import LLAMA_CPP, SERVER
-from moa_bench.suites.single.tables import draw, render
+from moa_bench.suites.single.tables import render
 
 from tests.unit.moa_bench.suites.single.test_figures import round_of, took
 
@@ -72,11 +71,6 @@ def test_without_peers_no_aim_is_judged(facts: dict[str, Any]) -> None:
     for each in some["rounds"]:
         each["answers"].pop(LLAMA_CPP, None)
     assert "times as fast as llama.cpp" not in render(some)
-
-
-def test_the_picture_has_a_bar_for_each_method(facts: dict[str, Any], tmp_path: Path) -> None:
-    (path,) = draw(result(facts), tmp_path)
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_estimate_grows_with_the_questions() -> None:
