@@ -15,6 +15,7 @@ from moa_shared.drafting.learned_confidence import PRIOR_EVIDENCE
 from moa_shared.errors import DataError
 from moa_shared.models import resolve
 from moa_training.cli import cli, main
+from moa_training.fit.run_state import only_run_in
 
 from tests.support.programs import environment
 from tests.support.tiny_models import save_tiny_model, save_tokenizer
@@ -51,6 +52,9 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     result = runner.invoke(cli, [*arguments, *common], catch_exceptions=False)
     assert own.stat().st_size > 0
     config = write_fit_config(tmp_path, target, own, tokens=400)
+    with only_run_in(tmp_path / "out"):
+        result = runner.invoke(cli, ["fit", str(config)])
+    assert f"Another run is training into {tmp_path / 'out'}" in str(result.exception)
     result = runner.invoke(cli, ["fit", str(config)], catch_exceptions=False)
     checkpoint = tmp_path / "out" / "drafter.safetensors"
     assert str(checkpoint) in result.output

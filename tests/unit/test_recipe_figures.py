@@ -56,6 +56,8 @@ class Sizes:
 
 
 MODELS = {
+    "SmolLM2-135M": Sizes(49152, 576, 1536, 30, 9, 3, 64, tied=True),
+    "Qwen3-0.6B": Sizes(151936, 1024, 3072, 28, 16, 8, 128, tied=True),
     "Llama-3.2-1B": Sizes(128256, 2048, 8192, 16, 32, 8, 64, tied=True),
     "Llama-3.2-3B": Sizes(128256, 3072, 8192, 28, 24, 8, 128, tied=True),
     "Llama-3-8B": Sizes(128256, 4096, 14336, 32, 32, 8, 128),

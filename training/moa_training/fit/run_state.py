@@ -6,17 +6,19 @@ Written to a partial file, flushed, then renamed, so that a kill at any point le
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from moa_shared.errors import CheckpointError, DiskFullError
+from moa_shared.errors import CheckpointError, ConfigError, DiskFullError
 from moa_shared.programs.atomic import whole_file
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 NAME = "training_state.safetensors"
+LOCK = ".fit.lock"
 _KEY = "moa_run"
 
 
@@ -35,6 +37,25 @@ class Position:
     batch: int = 0
     tokens: int = 0
     seconds: float = 0.0
+
+
+@contextmanager
+def only_run_in(folder: Path) -> Iterator[None]:
+    """Keeps other runs out of an output folder.
+
+    Raises:
+        ConfigError: one is in it.
+    """
+    import filelock
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / LOCK, blocking=False):
+            yield
+    except filelock.Timeout:
+        raise ConfigError(
+            f"Another run is training into {folder}.", hint="Wait for it, or give this run another output folder."
+        ) from None
 
 
 def save_state(folder: Path, position: Position, tensors: Mapping[str, torch.Tensor]) -> None:

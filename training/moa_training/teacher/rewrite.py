@@ -91,6 +91,7 @@ def rewrite(
         done = {row.key for row in read_shard(output, files.tokenizer_hash, vocab)}
     writer = ShardWriter(output, ShardHeader(files.tokenizer_hash, files.fingerprint))
     prompts = list(_prompts(load_tokenizer(files), conversations, done, options, counts))
+    counts.good = len(done) + len(prompts)  # of the shard, not of what was read
     parts = plan_parts([files.fingerprint, *options.basis()], prompts, options.part_answers)
     finished = FinishedParts(output.with_name(f"{output.name}.parts"))
     job = RewriteJob(SameTarget(name_anywhere(target or str(files.folder)), files.fingerprint), options)
@@ -167,5 +168,4 @@ def _prompts(
                 yield conversation.key, conversation.source, ids, temperature
                 break
         else:
-            counts.good -= 1
             counts.bad["with too long a prompt"] += 1

@@ -49,7 +49,7 @@ def test_every_prompt_is_answered_once_though_it_was_killed(
     assert all(len(row.ids) <= 24 for row in written)
     assert {row.temperature for row in written} == {0.0, 0.8}
     assert not (tmp_path / "out.jsonl.zst.parts").exists()
-    assert rewrite(files, [source], output, OPTIONS, SilentProgress()).good
+    assert rewrite(files, [source], output, OPTIONS, SilentProgress()).good == len(written)
     rewrite(files, [source], whole, OPTIONS, SilentProgress())
     assert output.read_bytes() == whole.read_bytes()  # the kill left no trace
 
@@ -79,8 +79,8 @@ def test_a_limit_holds_over_all_pieces(tmp_path: Path, files: ModelFiles) -> Non
     source, output = write_conversations(tmp_path / "in.jsonl", 30), tmp_path / "out.jsonl.zst"
     for limit in (7, 7, 11):
         options = RewriteOptions(prompt_tokens=30, answer_tokens=4, slots=4, limit=limit, dtype=torch.float32)
-        rewrite(files, [source], output, options, SilentProgress())
-        assert len(rows(output, files)) == limit
+        counts = rewrite(files, [source], output, options, SilentProgress())
+        assert counts.good == len(rows(output, files)) == limit
 
 
 def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path, files: ModelFiles) -> None:
