@@ -60,6 +60,27 @@ def test_code_and_answers_can_be_copied(serve: Serve, open_page: Open) -> None:
     assert reader.page.evaluate("navigator.clipboard.readText()") == CODE
 
 
+def test_code_is_coloured_by_its_language_where_a_server_has_written_it(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit("```python\nx = 'a'  # one\n")
+        stage.link(LinkState.OFFLINE)
+        await stage.write("y = 'b'\n```\n\n```nothing\nif 1:\n```")
+        await stage.gate("back")
+        stage.link(LinkState.GOOD)
+        await stage.commit("y = 'b'\n```\n\n```nothing\nif 1:\n```")
+        stage.end()
+
+    served = serve(script)
+    reader = open_page(served)
+    reader.ask("Code?")
+    coloured = reader.answer.locator("[data-code]")
+    expect(coloured).to_have_text(["'a'", "# one"])
+    expect(reader.provisional.last).to_have_text("if 1:")
+    served.open_gate("back")
+    expect(coloured).to_have_text(["'a'", "# one", "'b'"])
+    reader.expect_end()
+
+
 @pytest.mark.parametrize(
     ("committed", "provisional", "html"),
     [

@@ -1,5 +1,6 @@
 // A block of code with its language and a button that copies it.
 
+import { colourCode } from "./code_colours.js";
 import { copyText } from "./copy.js";
 import { Section } from "./sections.js";
 
@@ -30,6 +31,7 @@ export function codeBlock(content, info, section) {
   pre.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
   const code = document.createElement("code");
   section.append(code, content.replace(/\n$/, ""));
+  colourCode(code, language);
   pre.append(code);
   block.append(head, pre);
   button.addEventListener("click", () => copyText(code.textContent ?? "", button));
