@@ -35,6 +35,7 @@ from moa_client.chat.messages import (
     unchecked,
     unverified_words,
 )
+from moa_client.conversation.answer_text import last_word
 from moa_client.conversation.events import (
     CallEvent,
     Failed,
@@ -53,7 +54,10 @@ if TYPE_CHECKING:
     from moa_client.conversation.answer_text import AnswerText
 
 Write = Callable[[str], None]
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]  # calls something in so many seconds
 COUNT_SECONDS = 1.0  # between two steps of a countdown
+OUTAGE_SECONDS = 1.0  # a shorter one is over before a reader would know what to do about it
+MOST_HELD = 40  # characters of a word whose end has not come
 
 
 class View(Protocol):
@@ -137,20 +141,30 @@ class TerminalView:
             self._remarks = ""
 
 
+def _later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
 class PipeView:
     """Writes only committed text; text still unverified at the end is written last, if asked for.
+
+    Text is written in whole words: both streams may be one screen. An outage that is over in a moment is not told.
 
     Args:
         remark: takes what is not part of the answer.
         unverified: write text that no server has verified.
     """
 
-    def __init__(self, write: Write, remark: Write, *, unverified: bool) -> None:
+    def __init__(self, write: Write, remark: Write, *, unverified: bool, later: Later = _later) -> None:
         self._write = write
         self._remark = remark
         self._unverified = unverified
+        self._later = later
         self._written = 0  # characters of committed text
+        self._held = ""  # of these, a word whose end has not come
         self._has_waited = False
+        self._outage: list[str] = []  # what is to be said of it if it lasts
+        self._timer: asyncio.TimerHandle | None = None  # until it has
 
     def begin(self) -> None:
         self._written = 0
@@ -161,11 +175,12 @@ class PipeView:
             self._remark(call_words(event))
             return
         if piece := self._piece(text):
-            self._write(piece)
-        if isinstance(event, LinkChanged) and (words := link_words(event)):
-            if event.state is not LinkState.WAITING or not self._has_waited:  # which may come every few seconds
-                self._remark(words)
-            self._has_waited |= event.state is LinkState.WAITING
+            word = last_word(piece)
+            self._held = word if len(word) <= MOST_HELD else ""
+            if whole := piece.removesuffix(self._held):
+                self._write(whole)
+        if isinstance(event, LinkChanged):
+            self._show_link(event)
         elif isinstance(event, Notice):
             self._remark(notice_words(event))
         elif isinstance(event, NotKept):
@@ -173,13 +188,47 @@ class PipeView:
         elif isinstance(event, Failed):
             self._remark(error_words(event.error))
         elif isinstance(event, HeldBack):
-            self._remark(UNREAD_WORDS if event.unread else HELD_BACK_WORDS)
+            self._say_of_outage(UNREAD_WORDS if event.unread else HELD_BACK_WORDS)
+
+    def _show_link(self, event: LinkChanged) -> None:
+        was_short, words = self._timer is not None, link_words(event)
+        if event.state is not LinkState.OFFLINE:
+            self._end_outage()
+        if event.state is LinkState.OFFLINE:
+            self._timer = self._timer or self._later(OUTAGE_SECONDS, self._tell_outage)
+            self._say_of_outage(words)
+        elif event.state is LinkState.WAITING:
+            if not self._has_waited:  # it may come every few seconds
+                self._remark(words)
+            self._has_waited = True
+        elif words and not was_short:
+            self._remark(words)
+
+    def _say_of_outage(self, words: str) -> None:
+        if self._timer is None:
+            self._remark(words)
+        else:
+            self._outage.append(words)
+
+    def _tell_outage(self) -> None:
+        told, self._outage = self._outage, []
+        self._end_outage()
+        for words in told:
+            self._remark(words)
+
+    def _end_outage(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._outage = None, []
 
     def show_earlier(self, update: Update, earlier: AnswerText) -> None:
         if words := settled_remark(update.event, earlier):
             self._remark(words)
 
     def end(self, text: AnswerText) -> None:
+        if text.waiting or text.is_unsettled:
+            self._tell_outage()
+        self._end_outage()
         shown = text.unseen + (text.provisional if self._unverified else "")
         piece = self._piece(text)
         self._write((piece + text.provisional if self._unverified else piece) + ("\n" if shown else ""))
@@ -187,8 +236,9 @@ class PipeView:
             self._remark(unverified_words(len(text.waiting), is_printed=self._unverified))
 
     def _piece(self, text: AnswerText) -> str:
-        piece = text.committed[max(self._written, text.seen) :]
-        self._written = len(text.committed)
+        """What is to be written next."""
+        piece = self._held + text.committed[max(self._written, text.seen) :]
+        self._written, self._held = len(text.committed), ""
         return piece
 
 

@@ -165,7 +165,7 @@ class Corrections:
         """
         same = common(piece, self._ahead)
         if same < min(len(piece), len(self._ahead)):
-            word = _last_word(self._word + piece[:same])
+            word = last_word(self._word + piece[:same])
             self._begin = self.length + same - len(word)
             self._shown, self._text = word + self._ahead[same:], word + piece[same:]
             self._ahead = ""
@@ -173,7 +173,7 @@ class Corrections:
             self._text += piece if self._shown else ""
             self._ahead = self._ahead[same:]
         self.length += len(piece)
-        self._word = _last_word(self._word + piece)
+        self._word = last_word(self._word + piece)
         if not self._ahead.startswith(
             provisional
         ):  # otherwise it is withdrawn, or held back: what comes may be the same
@@ -229,7 +229,8 @@ def _agreement(shown: str, at: int, text: str, begin: int) -> tuple[int, int]:
     return len(shown), min(len(text), begin + len(shown) - at)
 
 
-def _last_word(text: str) -> str:
+def last_word(text: str) -> str:
+    """The word that a text ends with; empty if it ends between two."""
     begin = len(text)
     while begin and not _is_break(text[begin - 1]):
         begin -= 1

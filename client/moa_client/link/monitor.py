@@ -21,6 +21,7 @@ BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the r
 FIRST_RTT_MS = 500.0  # before anything is measured: satellites answer within that
 HELD_UP_SHARE = 0.25  # of the timer: a device that wakes up later than that may have frames that it has not read
 MOST_HOLD_UPS = 4  # in one silence: a device that is always held up must notice at some time that the link is lost
+LATE_SHARE = 2.0  # of what this device wakes up later by: the time itself, and as much for what waits to be read
 MOST_BEATS_OPEN = 64  # whose answers are waited for; older ones are lost
 
 
@@ -42,6 +43,7 @@ class LinkMonitor:
         self._open: dict[int, float] = {}
         self._waiting = False
         self._hold_ups = 0  # in this silence
+        self._late_ms = 0.0  # given to the server in this silence because this device was a little late
 
     # ------------------------------------------------------------ what happens
 
@@ -64,23 +66,28 @@ class LinkMonitor:
         """A stream was opened; `took_ms` from Open to Opened."""
         self._open.clear()
         self._rtt.add(took_ms)
-        self._heard_ms = self._progress_ms = now_ms
-        self._hold_ups = 0
+        self._progress_ms = now_ms
+        self.on_frame(now_ms)
 
     def on_frame(self, now_ms: float) -> None:
         """Any frame came."""
         self._heard_ms = now_ms
-        self._hold_ups = 0
+        self._hold_ups, self._late_ms = 0, 0.0
 
     def on_wake(self, now_ms: float, late_ms: float) -> None:
         """This device checks again, `late_ms` after it wanted to.
 
         If it was held up itself, by other programs or in its sleep, frames may wait to be read: the server then has
-        half a timer more.
+        half a timer more; after a little, twice that.
         """
-        if late_ms > HELD_UP_SHARE * self.timeout_ms and self._hold_ups < MOST_HOLD_UPS:
-            self._hold_ups += 1
-            self._heard_ms = max(self._heard_ms, now_ms - self.timeout_ms / 2)
+        if late_ms > HELD_UP_SHARE * self.timeout_ms:
+            if self._hold_ups < MOST_HOLD_UPS:
+                self._hold_ups += 1
+                self._heard_ms = max(self._heard_ms, now_ms - self.timeout_ms / 2)
+        elif late_ms > 0.0:
+            given_ms = min(LATE_SHARE * late_ms, self.timeout_ms - self._late_ms)
+            self._late_ms += given_ms
+            self._heard_ms = min(now_ms, self._heard_ms + given_ms)
 
     def on_progress(self, now_ms: float) -> None:
         """The frame advanced the answer."""

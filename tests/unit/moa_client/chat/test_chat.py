@@ -114,7 +114,7 @@ async def test_a_conversation_stays_open_if_no_other_one_can_be_opened(line: str
     assert not talk.first.is_closed
     assert talk.chat.settings.system is None
     assert await talk.commands.on_line("//why?")
-    assert (talk.first.asked, talk.out) == (["/why?"], ["a", "\n"])
+    assert (talk.first.asked, "".join(talk.out)) == (["/why?"], "a\n")
 
 
 async def test_a_new_conversation_takes_the_place_of_the_one_before() -> None:
@@ -138,14 +138,14 @@ async def test_a_question_opens_a_conversation_again_whose_process_has_gone() ->
     talk = Talk(is_gone=True)
     assert await talk.commands.on_line("why?")
     assert talk.opened == [("id", None)]
-    assert (talk.first.asked, talk.out, talk.err) == ([], ["a", "\n"], [])
+    assert (talk.first.asked, "".join(talk.out), talk.err) == ([], "a\n", [])
 
 
 async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answer() -> None:
     talk = Talk()
     for line in ("/offline", "why?", "/alone", "/alone"):
         assert await talk.commands.on_line(line)
-    assert (talk.first.asked, talk.out) == (["why?"], ["", "a", "\n"])
+    assert (talk.first.asked, "".join(talk.out)) == (["why?"], "a\n")
     assert talk.err == snapshot(
         [
             "Offline, as requested. Questions wait for the server: /online connects again, and /alone has the small model on this device answer meanwhile, much worse than tiny.",

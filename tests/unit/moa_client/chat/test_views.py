@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 from moa_client.chat import views
 from moa_client.chat.display.page import TerminalPage, make_page
 from moa_client.chat.display.screen import Screen
-from moa_client.chat.messages import changed_part, first_cut_words, settled_remark, settled_words, unverified_words
+from moa_client.chat.messages import (
+    BACK_WORDS,
+    HELD_BACK_WORDS,
+    changed_part,
+    first_cut_words,
+    settled_remark,
+    settled_words,
+    unverified_words,
+)
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import AnswerText
@@ -23,6 +32,7 @@ from moa_client.conversation.events import (
     Ended,
     Event,
     Failed,
+    HeldBack,
     LinkChanged,
     LinkState,
     Provisional,
@@ -51,10 +61,24 @@ def show(view: View, events: Sequence[Event], told: Told | None = None) -> None:
     view.end(told.text)
 
 
+class Alarm:
+    """One timer, which a test lets run out."""
+
+    def __init__(self) -> None:
+        self.ring: Callable[[], None] = lambda: None
+
+    def set(self, seconds: float, call: Callable[[], None]) -> Any:
+        self.ring = call
+        return self
+
+    def cancel(self) -> None:
+        self.ring = lambda: None
+
+
 def piped(*events: Event, unverified: bool = False) -> tuple[str, list[str]]:
     out: list[str] = []
     remarks: list[str] = []
-    show(PipeView(out.append, remarks.append, unverified=unverified), events)
+    show(PipeView(out.append, remarks.append, unverified=unverified, later=Alarm().set), events)
     return "".join(out), remarks
 
 
@@ -79,7 +103,30 @@ def test_a_pipe_gets_committed_text_alone() -> None:
         Ended(Finish.STOP),
     )
     assert out == "abd\n"
-    assert remarks == ["(offline: the server is silent)", "(the server is back)"]
+    assert remarks == []  # it was over in a moment
+
+
+def test_an_outage_that_lasts_is_told_between_two_words() -> None:
+    screen: list[str] = []
+    alarm, told = Alarm(), Told(lambda tokens: "".join(" two words"[token] for token in tokens))
+    view = PipeView(screen.append, lambda text: screen.append(f" {text}\n"), unverified=False, later=alarm.set)
+
+    def tell(*events: Event) -> None:
+        for event in events:
+            view.show(told.tell(event), told.text)
+
+    view.begin()
+    tell(Committed((1, 2, 3, 4, 5)), LinkChanged(LinkState.OFFLINE, "the server is silent."), HeldBack())
+    assert screen == ["two "]
+    alarm.ring()
+    tell(LinkChanged(LinkState.BACK), Committed((6, 7, 8, 9)), Ended(Finish.STOP))
+    view.end(told.text)
+    remarks = ["(offline: the server is silent)", HELD_BACK_WORDS, BACK_WORDS]
+    assert "".join(screen) == "two " + "".join(f" {words}\n" for words in remarks) + "words\n"
+    assert piped(LinkChanged(LinkState.OFFLINE, "cut"), Provisional((1,)), Ended(Finish.STOP, provisional=True)) == (
+        "",
+        ["(offline: cut)", unverified_words(1, is_printed=False)],
+    )
 
 
 REPLACED = ServerChanged("model", "HOST serves other now: this conversation is kept.")

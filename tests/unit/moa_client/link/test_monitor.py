@@ -99,11 +99,22 @@ def test_a_device_that_is_always_held_up_notices_a_lost_link_all_the_same() -> N
         assert hold_ups == MOST_HOLD_UPS + 1
 
 
-def test_a_device_that_wakes_up_almost_in_time_is_not_patient() -> None:
+def test_a_device_that_wakes_up_a_little_late_gives_the_server_twice_that() -> None:
     monitor = opened(20.0)
     monitor.on_frame(1000.0)
     monitor.on_wake(1160.0, late_ms=10.0)
-    assert monitor.is_lost(1160.0)
+    assert not monitor.is_lost(1160.0)
+    assert monitor.is_lost(1000.0 + monitor.timeout_ms + 20.0)
+
+
+def test_a_device_that_is_always_a_little_late_notices_a_lost_link_all_the_same() -> None:
+    monitor = opened(20.0)
+    now = 1000.0
+    monitor.on_frame(now)
+    while not monitor.is_lost(now):
+        now += 30.0
+        monitor.on_wake(now, late_ms=30.0)
+    assert now <= 1000.0 + 2 * monitor.timeout_ms + 30.0
 
 
 def test_nothing_expected_nothing_lost() -> None:
