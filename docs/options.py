@@ -1,4 +1,4 @@
-"""Writes tables of options, parameters and companions into docs/ from the code; --check fails where one is stale."""
+"""Writes tables of options, routes and companions into docs/ from the code; --check fails where one is stale."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import sys
 from pathlib import Path
 
 from moa_bench.report.report import with_section
-from moa_client.endpoint.anthropic import parameters as anthropic
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.health import Health, health_route
 from moa_client.endpoint.host_source import HostSource
-from moa_client.endpoint.ollama import parameters as ollama
-from moa_client.endpoint.openai.message_fields import message_fields_table
-from moa_client.endpoint.openai.parameters import EMBEDDING_PARAMETERS, PARAMETERS, parameters_table
-from moa_client.endpoint.parameters import fields_table
-from moa_client.endpoint.responses.items import items_table
+from moa_client.endpoint.refusals import refused_table
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.endpoint.routes_table import routes_table
 from moa_client.host.host import Host
@@ -39,14 +34,7 @@ DOCS = Path(__file__).resolve().parent
 TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),
     ("api.md", "routes", routes_table(ROUTES)),
-    ("api.md", "parameters", parameters_table(PARAMETERS)),
-    ("api.md", "parameters of embeddings", fields_table(EMBEDDING_PARAMETERS)),
-    ("api.md", "fields of messages", message_fields_table()),
-    ("api.md", "parameters of Anthropic", anthropic.messages_table()),
-    ("api.md", "tools of Anthropic", anthropic.tools_table()),
-    ("api.md", "parameters of ollama", ollama.parameters_table()),
-    ("api.md", "options of ollama", ollama.options_table()),
-    ("api.md", "items of responses", items_table()),
+    ("api.md", "refused names", refused_table()),
     ("server.md", "options moa-server", options_table(ServerSettings)),
     ("drafters.md", "known drafters", known_table()),
     ("drafters.md", "companions", companions_table()),

@@ -51,7 +51,9 @@ class AnswerMarkup:
 
     def split(self) -> AnswerSplit | None:
         """The answer before its first token, to tell its reasoning from all else; None: it has none."""
-        return None if self.thinking is None else AnswerSplit(ThinkingReader(self.thinking, is_open=self.is_thinking))
+        if self.thinking is None:
+            return None
+        return AnswerSplit(ThinkingReader(self.thinking, is_open=self.is_thinking, drops_others=True))
 
     def reader(self) -> AnswerReader:
         """A reader of the answer."""
@@ -92,8 +94,6 @@ class AnswerParts:
         self.text = ""
         self.reasoning = ""
         self.calls: list[Call] = []
-        self._markup = markup
-        self._read: list[str] = []  # all text so far
         self._reader = markup.reader()
         self._most_calls = None if markup.offer.is_parallel else 1
         self._identifier = identifier
@@ -101,19 +101,11 @@ class AnswerParts:
 
     def push(self, text: str) -> list[Part]:
         """Reads more text; what has become certain."""
-        self._read.append(text)
         return self._taken(self._reader.push(text))
 
     def finish(self) -> list[Part]:
         """Ends the text; the rest of it."""
         return self._taken(self._reader.finish())
-
-    def ahead(self, text: str) -> tuple[str, str]:
-        """The reasoning and the text that follow if the answer ends with this text after what was read."""
-        whole = AnswerParts(self._markup, self._identifier)  # a reader in the middle of a mark cannot be copied
-        whole.push("".join(self._read) + text)
-        whole.finish()
-        return whole.reasoning[len(self.reasoning) :], whole.text[len(self.text) :]
 
     def reason(self, reason: str) -> str:
         """Why the answer has ended: "tool_calls" where it ends with calls, "length" where one is cut.

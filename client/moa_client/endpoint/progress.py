@@ -52,7 +52,7 @@ class AnswerProgress:
         stops: the strings that end it; None: there are none.
         told: takes in the answer's tokens with their chances; None: nobody asks for them.
         echoed: the prompt's, where it is repeated before the answer.
-        split: of the answer before its first token, to count those of its reasoning; None: it has none.
+        split: of the answer before its first token, to tell its reasoning apart; None: it has none.
     """
 
     def __init__(
@@ -104,6 +104,12 @@ class AnswerProgress:
     def reasoning_tokens(self) -> int | None:
         """Committed tokens of its reasoning, with those that mark it; None: the model is not known to have any."""
         return None if self._split is None else self._split.reasoning_tokens
+
+    @property
+    def ahead(self) -> tuple[str, str]:
+        """The reasoning and the text that are provisional; for an answer that can call nothing."""
+        provisional = self.text.provisional
+        return ("", provisional) if self._split is None else self._split.ahead(provisional)
 
     @property
     def deadline(self) -> float | None:

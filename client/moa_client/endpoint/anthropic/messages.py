@@ -7,20 +7,19 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from moa_client.endpoint.fields import RequestFields, refused, refusing
+from moa_client.endpoint.fields import RequestFields, TextPart, TextParts, refused, refusing
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.tool import ToolCall, ToolResult
 
 ERROR = "Error: "  # before a result that is one: chat templates have no other place for it
 
 
-class TextBlock(RequestFields):
+class TextBlock(TextPart):
     """Some text."""
 
     type: Literal["text"]
-    text: str
 
 
 class ToolUseBlock(RequestFields):
@@ -37,7 +36,7 @@ class ToolResultBlock(RequestFields):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: list[TextBlock] = Field(default_factory=list)
+    content: TextParts = Field(default_factory=list)
     is_error: bool = False
 
 
@@ -47,17 +46,22 @@ class ThinkingBlock(RequestFields):
     type: Literal["thinking", "redacted_thinking"]
 
 
+BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
 Block = Annotated[TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock, Field(discriminator="type")]
+
+
+def _as_blocks(content: object) -> object:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 class Message(RequestFields):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
-    content: list[Block]
+    content: Annotated[list[Block], BeforeValidator(_as_blocks)]
 
 
-def conversation(system: Sequence[TextBlock], messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
+def conversation(system: Sequence[TextPart], messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
     """The messages as templates are prepared for.
 
     Messages of one role that follow each other become one. Templates know one system prompt, at the beginning: what the
@@ -92,8 +96,8 @@ def conversation(system: Sequence[TextBlock], messages: Sequence[Message]) -> li
     return made
 
 
-def _paragraphs(blocks: Sequence[Block]) -> str:
-    return "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+def _paragraphs(blocks: Sequence[Block | TextPart]) -> str:
+    return "\n\n".join(block.text for block in blocks if isinstance(block, TextPart))
 
 
 def _call(block: ToolUseBlock, path: str, is_answer: bool) -> ToolCall:

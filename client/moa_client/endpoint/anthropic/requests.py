@@ -13,18 +13,18 @@ from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_shared.sampling.settings import TOKEN_LIMIT
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions, draw_seed
 from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.anthropic.forms import MessageForm
-from moa_client.endpoint.anthropic.messages import Message, TextBlock, conversation
-from moa_client.endpoint.anthropic.parameters import BLOCKS, used_body
+from moa_client.endpoint.anthropic.messages import BLOCKS, Message, conversation
 from moa_client.endpoint.asked import AnswerHeader, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
-from moa_client.endpoint.fields import RequestFields, first_problem, refused, refusing
+from moa_client.endpoint.fields import RequestFields, TextParts, missing, parsed_request, refused, refusing
 from moa_client.endpoint.prompt import chat_prompt
+from moa_client.endpoint.refusals import REFUSED
 from moa_client.tools.effort import AS_IT_IS, AskedReasoning
 from moa_client.tools.offer import ToolOffer, offer_of
 from moa_client.tools.thinking import find_thinking
@@ -36,8 +36,9 @@ _MODES = {"auto": ChoiceMode.AUTO, "any": ChoiceMode.REQUIRED, "tool": ChoiceMod
 
 
 class ToolField(RequestFields):
-    """A tool of the program."""
+    """A tool of the program; there are no others."""
 
+    type: Literal["custom"] = "custom"
     name: str
     description: str = ""
     input_schema: dict[str, Any]
@@ -77,7 +78,6 @@ class ContextEdit(RequestFields):
     """What is left out of the conversation: thinking, and it always is."""
 
     type: Literal["clear_thinking_20251015"]
-    keep: Any = None
 
 
 class ContextManagement(RequestFields):
@@ -99,10 +99,11 @@ class Extensions(RequestFields):
 class MessagesRequest(RequestFields):
     """A request for the next message of a chat."""
 
+    refused = REFUSED
     model: str = DEFAULT_MODEL
     max_tokens: int = Field(ge=1, lt=1 << 31)
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
-    system: list[TextBlock] = Field(default_factory=list)
+    system: TextParts = Field(default_factory=list)
     stream: bool = False
     temperature: float | None = Field(None, allow_inf_nan=False)
     top_p: float | None = Field(None, allow_inf_nan=False)
@@ -189,12 +190,7 @@ class MessagesRequest(RequestFields):
                 "the last message must not be from assistant: answers are not continued",
             )
         if self.thinking.type == "enabled" and self.thinking.budget_tokens is None:
-            raise RequestError(
-                400,
-                "thinking.budget_tokens is missing.",
-                param="thinking.budget_tokens",
-                code="missing_required_parameter",
-            )
+            raise missing("thinking.budget_tokens")
         conversation(self.system, self.messages)
         self.offer()
 
@@ -212,12 +208,7 @@ def messages_request(body: Mapping[str, Any]) -> MessagesRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    try:
-        request = MessagesRequest.model_validate(used_body(body))
-    except ValidationError as error:
-        raise first_problem(error, tags=BLOCKS) from None
-    request.check()
-    return request
+    return parsed_request(MessagesRequest, body, BLOCKS)
 
 
 def count_request(body: Mapping[str, Any]) -> MessagesRequest:

@@ -13,18 +13,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from moa_client.endpoint.fields import RequestFields, refused, refusing
+from moa_client.endpoint.refusals import REFUSED_IN_MESSAGES
 from moa_client.tools.ids import call_id
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.tool import ToolCall, ToolResult
 
 
 class CalledFunction(RequestFields):
-    """What a call calls; `index` is left from the answer."""
+    """What a call calls."""
 
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
-    index: int | None = None
-    description: str | None = None
 
 
 class CallField(RequestFields):
@@ -36,12 +35,14 @@ class CallField(RequestFields):
 
 
 class Message(RequestFields):
-    """One message."""
+    """One message; `name` is an older name of `tool_name`."""
 
+    refused = REFUSED_IN_MESSAGES
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     tool_calls: list[CallField] = Field(default_factory=list)
     tool_name: str = ""
+    name: str = ""
     tool_call_id: str = ""
 
 
@@ -84,8 +85,9 @@ def _answered(message: Message, path: str, open_calls: Sequence[ToolCall]) -> To
     Raises:
         RequestError: there is none.
     """
+    tool = message.tool_name or message.name
     for call in open_calls:
-        if message.tool_call_id in ("", call.id) and message.tool_name in ("", call.name):
+        if message.tool_call_id in ("", call.id) and tool in ("", call.name):
             return call
-    name = message.tool_call_id or message.tool_name
+    name = message.tool_call_id or tool
     raise refused(path, f"no message before it made a call {name[:80]!r} that has no result")

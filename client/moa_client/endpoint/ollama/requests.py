@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_shared.sampling.settings import REPEAT_LAST_N, TOKEN_LIMIT
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
@@ -21,12 +21,12 @@ from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import AnswerHeader, Fields, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
-from moa_client.endpoint.fields import RequestFields, first_problem, refused
+from moa_client.endpoint.fields import RequestFields, parsed_request, refused
 from moa_client.endpoint.ollama.forms import ChatForm, OllamaForm, TextForm
 from moa_client.endpoint.ollama.messages import Message, conversation
-from moa_client.endpoint.ollama.parameters import used_body
 from moa_client.endpoint.openai.tool_fields import ToolField, tool_offer
 from moa_client.endpoint.prompt import chat_prompt
+from moa_client.endpoint.refusals import REFUSED
 from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.template_input import ChatMessage
@@ -38,12 +38,12 @@ EFFORTS = ("low", "medium", "high", "max")
 LATEST = ":latest"  # the tag that clients add to a name without one
 # ollama's: programs that leave them out rely on them
 DEFAULTS = SamplingDefaults(0.8, 40, 0.9, 0.0, 1.1, REPEAT_LAST_N)
-AnyRequest = TypeVar("AnyRequest", bound="OllamaRequest")
 
 
 class OptionFields(RequestFields):
     """How an answer is chosen, and where it ends."""
 
+    refused = REFUSED
     temperature: float | None = Field(None, allow_inf_nan=False)
     top_k: int | None = None
     top_p: float | None = Field(None, allow_inf_nan=False)
@@ -78,6 +78,7 @@ def _think(value: object) -> object:
 class OllamaRequest(RequestFields):
     """What both kinds of requests have."""
 
+    refused = REFUSED
     model: Annotated[str, BeforeValidator(_named)] = DEFAULT_MODEL
     stream: bool = True
     format: Annotated[dict[str, Any] | str, PlainValidator(_format)] = ""
@@ -121,13 +122,6 @@ class OllamaRequest(RequestFields):
         except ConfigError as error:
             raise RequestError(400, f"options: {error.message}", param="options", code="invalid_value") from None
         return options
-
-    def check(self) -> None:
-        """Checks what depends on several parameters.
-
-        Raises:
-            RequestError: they do not fit together.
-        """
 
     def reasoning(self) -> AskedReasoning:
         """What is asked of the reasoning before the answer."""
@@ -226,7 +220,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return _parsed(ChatRequest, body)
+    return parsed_request(ChatRequest, body)
 
 
 def text_request(body: Mapping[str, Any]) -> TextRequest:
@@ -235,13 +229,4 @@ def text_request(body: Mapping[str, Any]) -> TextRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return _parsed(TextRequest, body)
-
-
-def _parsed(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
-    try:
-        request = kind.model_validate(used_body(body))
-    except ValidationError as error:
-        raise first_problem(error) from None
-    request.check()
-    return request
+    return parsed_request(TextRequest, body)

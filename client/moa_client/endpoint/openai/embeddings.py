@@ -16,8 +16,8 @@ from pydantic_core import PydanticCustomError
 
 from moa_client.endpoint.answer_source import Embeddings, ServedModel
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
-from moa_client.endpoint.fields import RequestFields, refused
-from moa_client.endpoint.openai.requests import parsed_request
+from moa_client.endpoint.fields import RequestFields, parsed_request, refused
+from moa_client.endpoint.refusals import REFUSED
 
 MOST_TEXTS = 256
 
@@ -34,6 +34,7 @@ def _as_texts(value: object) -> object:
 class EmbeddingRequest(RequestFields):
     """A request for the vectors of some texts."""
 
+    refused = REFUSED
     model: str = DEFAULT_MODEL
     input: Annotated[list[str | list[int]], BeforeValidator(_as_texts)] = Field(max_length=MOST_TEXTS)
     encoding_format: Literal["float", "base64"] = "float"
@@ -60,7 +61,7 @@ def embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return parsed_request(EmbeddingRequest, body, "embeddings")
+    return parsed_request(EmbeddingRequest, body)
 
 
 def embedding_fields(

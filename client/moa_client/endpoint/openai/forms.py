@@ -158,9 +158,9 @@ class OpenAiForm:
         """How many characters of the answer the server has verified, if not all."""
         return len(progress.text.committed)
 
-    def _ahead(self, text: str) -> Fields:
+    def _ahead(self, progress: AnswerProgress) -> Fields:
         """What provisional text is."""
-        return {"provisional": text}
+        return {"provisional": progress.text.provisional}
 
     def _fields(self, kind: str) -> Fields:
         """The first fields of an object."""
@@ -186,7 +186,7 @@ class OpenAiForm:
         if not self._with_provisional or progress.is_over:
             return {}
         shown = {
-            **self._ahead(progress.text.provisional),
+            **self._ahead(progress),
             "waiting": len(progress.text.waiting),
             "withdrawn": progress.withdrawn,
             "link": progress.link.value,
@@ -263,10 +263,10 @@ class ChatForm(OpenAiForm):
             self._verified_characters = len(self._parts.text)
         return self._verified_characters
 
-    def _ahead(self, text: str) -> Fields:
+    def _ahead(self, progress: AnswerProgress) -> Fields:
         if self._parts is None:
-            return super()._ahead(text)
-        reasoning, answer = self._parts.ahead(text)
+            return super()._ahead(progress)
+        reasoning, answer = progress.ahead
         return {"provisional": answer, "provisional_reasoning": reasoning}
 
     def _of_parts(self, whole: AnswerParts, parts: list[Part]) -> list[Fields]:

@@ -3,64 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from moa_client.endpoint.fields import RequestFields, refused, refusing
+from moa_client.endpoint.fields import RequestFields, TextParts, missing, refused, refusing
+from moa_client.endpoint.refusals import REFUSED_IN_MESSAGES
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.tool import ToolCall, ToolResult
-from moa_client.web.error_form import RequestError
 
 SYSTEM_ROLES = ("system", "developer")
 
 
-class TextPart(RequestFields):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
 class CalledFunction(RequestFields):
-    """What a call calls; `parsed_arguments` is what `parse` of OpenAI's libraries has made of the arguments."""
+    """What a call calls."""
 
     name: str
     arguments: str
-    parsed_arguments: object = None
 
 
 class CallField(RequestFields):
-    """A call that an earlier answer made; `index` is left from the chunks of a stream."""
+    """A call that an earlier answer made."""
 
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None
-
-
-def _as_parts(content: object) -> object:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        raise PydanticCustomError("content", "expected a text, or a list of parts of type text")
-    for number, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            raise PydanticCustomError(
-                "content",
-                "part {number} is of type {kind}: models read text only",
-                {"number": number, "kind": str(kind)},
-            )
-    return content
 
 
 class Message(RequestFields):
     """One message."""
 
+    refused = REFUSED_IN_MESSAGES
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
+    content: TextParts = Field(default_factory=list)
     name: str | None = None
     refusal: str = ""
     reasoning_content: str = ""
@@ -108,6 +83,8 @@ def conversation(messages: Sequence[Message]) -> list[ChatMessage | ToolResult]:
 
 
 def _check_fields(message: Message, path: str) -> None:
+    if message.role != "assistant" and not message.content:
+        raise missing(f"{path}.content")
     if message.tool_calls and message.role != "assistant":
         raise refused(f"{path}.tool_calls", "only a message from assistant has calls")
     if message.reasoning_content and message.role != "assistant":
@@ -127,7 +104,7 @@ def _calls(message: Message, path: str) -> tuple[ToolCall, ...]:
 def _result(message: Message, path: str, called: dict[str, str]) -> ToolResult:
     param = f"{path}.tool_call_id"
     if message.tool_call_id is None:
-        raise RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
+        raise missing(param)
     if message.tool_call_id not in called:
         raise refused(param, f"no message before it made the call {message.tool_call_id[:80]!r}")
     return ToolResult(message.tool_call_id, called[message.tool_call_id], message.text)

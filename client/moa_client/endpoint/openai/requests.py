@@ -6,16 +6,16 @@ Every value that cannot be used is refused with the name of its parameter.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.chances import MOST_LIKELIEST, WantedChances
 from moa_shared.sampling.constraint import Constraint
 from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 from moa_shared.sampling.settings import TOKEN_LIMIT
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import API_DEFAULTS, AnswerOptions, draw_seed, token_bias
@@ -23,16 +23,14 @@ from moa_client.endpoint.answer_parts import AnswerParts
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import AnswerHeader, Prompt
 from moa_client.endpoint.endpoint import DEFAULT_MODEL
-from moa_client.endpoint.fields import RequestFields, first_problem, refused
+from moa_client.endpoint.fields import RequestFields, parsed_request, refused
 from moa_client.endpoint.openai.choices_form import OpenAiChoicesForm
 from moa_client.endpoint.openai.forms import ChatForm, OpenAiForm, TextForm
-from moa_client.endpoint.openai.message_fields import used_messages
 from moa_client.endpoint.openai.messages import Message, conversation
-from moa_client.endpoint.openai.parameters import used_parameters
 from moa_client.endpoint.openai.response_format import ResponseFormat, StructuredOutputs, constraint_of
 from moa_client.endpoint.openai.tool_fields import ToolChoiceField, ToolField, tool_offer
-from moa_client.endpoint.parameters import Api
 from moa_client.endpoint.prompt import chat_prompt
+from moa_client.endpoint.refusals import REFUSED
 from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ToolChoice
@@ -42,15 +40,12 @@ TEXT_TOKENS = 16  # of a completion, if absent
 MOST_ARGUMENTS = 4096  # bytes
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
 MOST_CHOICES = 8  # as many as a daemon answers at once, unless it is told otherwise
-AnyRequest = TypeVar("AnyRequest", bound=RequestFields)
-ROLES = "expected system, developer, user, assistant or tool"
 
 
 class StreamOptions(RequestFields):
     """How a stream is sent."""
 
     include_usage: bool = False
-    include_obfuscation: Literal[False] | None = None
 
 
 class Extensions(RequestFields):
@@ -72,8 +67,9 @@ def _as_list(stop: object) -> object:
 
 
 class AnswerRequest(RequestFields):
-    """What both kinds of requests have."""
+    """What all kinds of requests have."""
 
+    refused = REFUSED
     model: str = DEFAULT_MODEL
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -87,11 +83,8 @@ class AnswerRequest(RequestFields):
     frequency_penalty: float = Field(0.0, allow_inf_nan=False)
     logit_bias: dict[str, float] = Field(default_factory=dict)
     loop_guard: bool = True
-    n: int = Field(1, ge=1, le=MOST_CHOICES)
     seed: int = Field(default_factory=draw_seed, ge=-(1 << 63), lt=1 << 64)
-    max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     stop: Annotated[list[str], BeforeValidator(_as_list)] = Field([], max_length=16)
-    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     moa: Extensions = Extensions()
 
@@ -103,12 +96,12 @@ class AnswerRequest(RequestFields):
     @property
     def answers(self) -> int:
         """How many answers it asks for in all."""
-        return self.n
+        return 1
 
     @property
     def most_tokens(self) -> int:
         """Of the answer; 0: as the context allows."""
-        return self.max_tokens or 0
+        raise NotImplementedError
 
     @property
     def likeliest(self) -> int | None:
@@ -121,7 +114,7 @@ class AnswerRequest(RequestFields):
         Raises:
             RequestError: it cannot have this one.
         """
-        return constraint_of(self.response_format, self.structured_outputs)
+        raise NotImplementedError
 
     def options(self, defaults: SamplingDefaults = NOTHING_SAID, vocab_size: int = TOKEN_LIMIT) -> AnswerOptions:
         """The options of the answer; nothing of them is open.
@@ -166,6 +159,36 @@ class AnswerRequest(RequestFields):
                 raise refused("logit_bias", f"expected tokens 0 to {vocab_size - 1}, got {token}")
         return options
 
+    def check(self) -> None:
+        """Checks what depends on several parameters.
+
+        Raises:
+            RequestError: they do not fit together.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise refused("stream_options", "only a request with stream: true may have them")
+        if self.moa.provisional and not self.stream:
+            raise refused("moa.provisional", "only a request with stream: true may ask for it")
+        if self.moa.logprobs is not None and self.likeliest is None:
+            raise refused("moa.logprobs", "only a request with logprobs may ask for it")
+        if self.moa.provisional and self.answers > 1:
+            raise refused("moa.provisional", "only a request for one answer may ask for it")
+
+
+class ChoicesRequest(AnswerRequest):
+    """What requests have that may ask for several answers."""
+
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+    response_format: ResponseFormat | None = None
+
+    @property
+    def answers(self) -> int:
+        return self.n
+
+    def constraint(self) -> Constraint | None:
+        return constraint_of(self.response_format, self.structured_outputs)
+
     @property
     def _stream_form(self) -> dict[str, bool]:
         """How its stream is sent."""
@@ -183,23 +206,8 @@ class AnswerRequest(RequestFields):
         each = zip(same, parts, strict=True)
         return OpenAiChoicesForm([self.form(*answer, index) for index, answer in enumerate(each)])
 
-    def check(self) -> None:
-        """Checks what depends on several parameters.
 
-        Raises:
-            RequestError: they do not fit together.
-        """
-        if self.stream_options is not None and not self.stream:
-            raise refused("stream_options", "only a request with stream: true may have them")
-        if self.moa.provisional and not self.stream:
-            raise refused("moa.provisional", "only a request with stream: true may ask for it")
-        if self.moa.logprobs is not None and self.likeliest is None:
-            raise refused("moa.logprobs", "only a request with logprobs may ask for it")
-        if self.moa.provisional and self.answers > 1:
-            raise refused("moa.provisional", "only a request for one answer may ask for it")
-
-
-class ChatRequest(AnswerRequest):
+class ChatRequest(ChoicesRequest):
     """A request for the next message of a chat."""
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
@@ -296,7 +304,7 @@ def _unless_false(value: object) -> object:
     return None if value is False else value
 
 
-class TextRequest(AnswerRequest):
+class TextRequest(ChoicesRequest):
     """A request for the continuation of one text or more."""
 
     texts: Annotated[list[str | list[int]], BeforeValidator(_several_prompts)] = Field(alias="prompt")
@@ -347,7 +355,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return parsed_request(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
+    return parsed_request(ChatRequest, body)
 
 
 def text_request(body: Mapping[str, Any]) -> TextRequest:
@@ -356,21 +364,4 @@ def text_request(body: Mapping[str, Any]) -> TextRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return parsed_request(TextRequest, body, "completions")
-
-
-def parsed_request(kind: type[AnyRequest], body: Mapping[str, Any], api: Api, tags: Collection[str] = ()) -> AnyRequest:
-    """The request of a body.
-
-    Args:
-        tags: of the alternatives that the items of lists have.
-
-    Raises:
-        RequestError: it cannot be followed.
-    """
-    try:
-        request = kind.model_validate(used_parameters(body, api))
-    except ValidationError as error:
-        raise first_problem(error, {"role": ROLES} if api == "chat" else {}, tags) from None
-    request.check()
-    return request
+    return parsed_request(TextRequest, body)

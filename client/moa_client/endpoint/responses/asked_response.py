@@ -18,7 +18,7 @@ from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import AnswerHeader, Fields, Prompt
 from moa_client.endpoint.fields import refused
 from moa_client.endpoint.responses.forms import ResponseForm
-from moa_client.endpoint.responses.items import Item, used_list
+from moa_client.endpoint.responses.items import Item
 from moa_client.endpoint.responses.requests import MOST_ITEMS, ResponseRequest
 from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.web.error_form import RequestError
@@ -118,7 +118,7 @@ def _items_of(identifier: str, kept: KeptResponses | None) -> list[Item]:
     for response in chain:
         body: Mapping[str, Any] = json.loads(response.body)
         answered = [item for item in body["output"] if not _is_cut_call(item)]
-        items += _ITEMS.validate_python([*json.loads(response.input), *used_list(answered)])
+        items += _ITEMS.validate_python([*json.loads(response.input), *answered])
     return items
 
 

@@ -1,52 +1,23 @@
 """The items of a response's input, made into what a chat template takes. Pure.
 
-All their fields are listed, as `parameters` has it for a request: used, ignored because nothing depends on it, or
-refused unless it says what happens anyway. Programs send back what they got: that is let pass.
+Programs send back what they got: what has no effect of it is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from moa_client.endpoint.fields import RequestFields, refused, refusing
-from moa_client.endpoint.openai.parameters import RESPONSES
-from moa_client.endpoint.parameters import Parameter, used_fields
+from moa_client.endpoint.fields import RequestFields, TextPart, TextParts, refused, refusing
 from moa_client.tools.template_input import ChatMessage
 from moa_client.tools.tool import ToolCall, ToolResult
-from moa_client.web.error_form import RequestError
 
 INPUT = "input"
 
 
-def _fields(used: Sequence[str], ignored: Sequence[str], *refused: Parameter) -> dict[str, Parameter]:
-    fields = [*(Parameter(name, RESPONSES, "used", "") for name in ("type", *used))]
-    fields += [Parameter(name, RESPONSES, "ignored", "") for name in ("id", "status", *ignored)]
-    return {field.name: field for field in (*fields, *refused)}
-
-
-_CALLER = Parameter("caller", RESPONSES, "refused", "Only the model calls tools here.", ({"type": "direct"},))
-_NAMESPACE = Parameter("namespace", RESPONSES, "refused", "Tools have no namespaces here.", ("",))
-_ASYNC = Parameter("async", RESPONSES, "refused", "A call is answered before the model goes on.", (False,))
-ITEMS: dict[str, dict[str, Parameter]] = {
-    "message": _fields(("role", "content"), ("phase",)),
-    "function_call": _fields(("call_id", "name", "arguments"), (), _CALLER, _NAMESPACE, _ASYNC),
-    "function_call_output": _fields(("call_id", "output"), ("name",), _CALLER, _NAMESPACE),
-    "reasoning": _fields((), ("summary", "content", "encrypted_content")),
-}
-PARTS: dict[str, dict[str, Parameter]] = {
-    "input_text": _fields(("text",), ("prompt_cache_breakpoint",)),
-    "output_text": _fields(("text",), ("annotations", "logprobs", "parsed")),
-    "refusal": _fields(("refusal",), ()),
-}
-
-
-class TextItemPart(RequestFields):
-    """A part of an item, whichever its type was."""
-
-    text: str
+ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 
 class MessageItem(RequestFields):
@@ -54,7 +25,7 @@ class MessageItem(RequestFields):
 
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant"]
-    content: list[TextItemPart]
+    content: TextParts
 
 
 class CallItem(RequestFields):
@@ -71,7 +42,7 @@ class ResultItem(RequestFields):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: list[TextItemPart]
+    output: TextParts
 
 
 class ReasoningItem(RequestFields):
@@ -83,56 +54,19 @@ class ReasoningItem(RequestFields):
 Item = Annotated[MessageItem | CallItem | ResultItem | ReasoningItem, Field(discriminator="type")]
 
 
-def as_items(given: object) -> object:
-    """What a request gives as its input, as a list of items."""
-    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
-
-
-def used_items(given: object) -> object:
-    """Items with the fields that have an effect; what has another form is left as it is.
-
-    Raises:
-        RequestError: a type or a field is unknown, or would need what there is not.
-    """
-    return used_list(given) if isinstance(given, list) else given
-
-
-def used_list(given: Sequence[object]) -> list[object]:
-    """The same of a list."""
-    return [_used_item(item, f"{INPUT}[{number}]") for number, item in enumerate(given)]
-
-
-def _used_item(item: object, path: str) -> object:
-    if not isinstance(item, dict):
-        return item
-    kind = item.get("type") or ("message" if "role" in item else None)
-    used = {"type": kind, **used_fields(item, _of_type(kind, ITEMS, path), f"{path}.")}
-    for name in {"content", "output"} & set(used):
-        used[name] = _used_parts(used[name], f"{path}.{name}")
-    return used
-
-
-def _used_parts(given: object, path: str) -> object:
+def _as_items(given: object) -> object:
     if isinstance(given, str):
-        return [{"text": given}]
-    if not isinstance(given, list):
-        return given
-    parts = []
-    for number, part in enumerate(given):
-        if not isinstance(part, dict):
-            raise refused(f"{path}[{number}]", "expected an object with a type")
-        known = _of_type(part.get("type"), PARTS, f"{path}[{number}]")
-        used = used_fields(part, known, f"{path}[{number}].")
-        parts.append({"text": used.get("refusal" if used["type"] == "refusal" else "text")})
-    return parts
+        return [{"type": "message", "role": "user", "content": given}]
+    return list(map(_typed, given)) if isinstance(given, list) else given
 
 
-def _of_type(kind: object, known: Mapping[str, dict[str, Parameter]], path: str) -> dict[str, Parameter]:
-    if not isinstance(kind, str) or kind not in known:
-        param = f"{path}.type"
-        words = f"{param} is {str(kind)[:64]!r}, which is not supported. What there is: {', '.join(known)}."
-        raise RequestError(400, words, param=param, code="unsupported_parameter")
-    return known[kind]
+def _typed(item: object) -> object:
+    """An item with its type, which a message may lack."""
+    has_none = isinstance(item, dict) and item.get("type") is None and "role" in item
+    return {**item, "type": "message"} if isinstance(item, dict) and has_none else item
+
+
+Items = Annotated[list[Item], BeforeValidator(_as_items)]
 
 
 def conversation(
@@ -197,17 +131,5 @@ def _add_call(made: list[ChatMessage | ToolResult], call: ToolCall) -> None:
         made.append(ChatMessage("assistant", "", (call,)))
 
 
-def _text(parts: Sequence[TextItemPart]) -> str:
+def _text(parts: Sequence[TextPart]) -> str:
     return "".join(part.text for part in parts)
-
-
-def items_table() -> str:
-    """All items and parts with their fields as a Markdown table."""
-    lines = ["| item or part | fields | without effect | refused |", "| --- | --- | --- | --- |"]
-    for kind, fields in (ITEMS | PARTS).items():
-        by_use = [
-            ", ".join(f"`{each.name}`" for each in fields.values() if each.use == use and each.name != "type")
-            for use in ("used", "ignored", "refused")
-        ]
-        lines.append(f"| `{kind}` | {' | '.join(by_use)} |")
-    return "\n".join(lines) + "\n"

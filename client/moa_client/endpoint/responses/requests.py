@@ -6,7 +6,7 @@ Pure but for a random seed. Every value that cannot be used is refused with the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from moa_shared.sampling.constraint import Constraint
 from pydantic import Field, PlainValidator
@@ -14,9 +14,8 @@ from pydantic_core import PydanticCustomError
 
 from moa_client.endpoint.answer_source import ServedModel
 from moa_client.endpoint.asked import Prompt
-from moa_client.endpoint.fields import RequestFields, refused
-from moa_client.endpoint.openai.parameters import RESPONSES
-from moa_client.endpoint.openai.requests import AnswerRequest, parsed_request
+from moa_client.endpoint.fields import RequestFields, parsed_request, refused
+from moa_client.endpoint.openai.requests import AnswerRequest
 from moa_client.endpoint.openai.response_format import (
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -25,27 +24,16 @@ from moa_client.endpoint.openai.response_format import (
     constraint_of,
 )
 from moa_client.endpoint.openai.tool_fields import FunctionField, tool_offer
-from moa_client.endpoint.parameters import Parameter, used_fields
 from moa_client.endpoint.prompt import chat_prompt
-from moa_client.endpoint.responses.items import INPUT, ITEMS, Item, as_items, conversation, used_items
+from moa_client.endpoint.refusals import REFUSED, Refusal
+from moa_client.endpoint.responses.items import ITEMS, Item, Items, conversation
 from moa_client.tools.effort import AskedReasoning
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.tool import ChoiceMode, ToolChoice
-from moa_client.web.error_form import RequestError
 
 MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued count too
 MOST_NOTES = 16  # of metadata, as OpenAI has it
 NOTE_NAME, NOTE = 64, 512  # characters of a name and of its text
-_TOOL_FIELDS = {
-    field.name: field
-    for field in (
-        *(Parameter(name, RESPONSES, "used", "") for name in ("type", "name", "description", "parameters", "strict")),
-        Parameter("output_schema", RESPONSES, "ignored", "Models are not told what comes of a call."),
-        Parameter("defer_loading", RESPONSES, "refused", "All tools are offered at once.", (False,)),
-        Parameter("allowed_callers", RESPONSES, "refused", "Only the model calls tools here.", (["direct"],)),
-        Parameter("async", RESPONSES, "refused", "A call is answered before the model continues.", (False,)),
-    )
-}
 
 
 class NamedSchemaFormat(NamedSchema):
@@ -57,44 +45,22 @@ class NamedSchemaFormat(NamedSchema):
 class TextConfig(RequestFields):
     """The form of the answer's text."""
 
+    refused: ClassVar[Mapping[str, Refusal]] = {"verbosity": REFUSED["verbosity"]}
     format: Annotated[TextFormat | JsonObjectFormat | NamedSchemaFormat, Field(discriminator="type")] = TextFormat(
         type="text"
     )
-    verbosity: Literal["medium"] | None = None
 
 
 class ReasoningConfig(RequestFields):
     """The reasoning before the answer; there are no summaries of it."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    summary: None = None
-    generate_summary: None = None
 
 
 class FlatTool(FunctionField):
     """A function that may be called; there are no other tools."""
 
     type: Literal["function"]
-
-
-def _used_tools(given: object) -> object:
-    """Tools with the fields that have an effect; what has another form is left as it is.
-
-    Raises:
-        RequestError: a type or a field is unknown, or would need what there is not.
-    """
-    if not isinstance(given, list):
-        return given
-    return [_used_tool(tool, f"tools[{number}]") for number, tool in enumerate(given)]
-
-
-def _used_tool(tool: object, path: str) -> object:
-    if not isinstance(tool, dict):
-        return tool
-    if (kind := tool.get("type")) != "function":
-        words = f"{path}.type is {str(kind)[:64]!r}, which is not supported: offer functions only."
-        raise RequestError(400, words, param=f"{path}.type", code="unsupported_parameter")
-    return used_fields(tool, _TOOL_FIELDS, f"{path}.")
 
 
 def _choice(value: object) -> ToolChoice:
@@ -109,7 +75,7 @@ def _choice(value: object) -> ToolChoice:
 class ResponseRequest(AnswerRequest):
     """A request for a response."""
 
-    input: list[Item] = Field(min_length=1, max_length=MOST_ITEMS)
+    input: Items = Field(min_length=1, max_length=MOST_ITEMS)
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
@@ -175,5 +141,4 @@ def response_request(body: Mapping[str, Any]) -> ResponseRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    given = {INPUT: used_items(as_items(body.get(INPUT))), "tools": _used_tools(body.get("tools"))}
-    return parsed_request(ResponseRequest, {**body, **given}, "responses", ITEMS)
+    return parsed_request(ResponseRequest, body, ITEMS)

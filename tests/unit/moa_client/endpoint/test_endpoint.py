@@ -305,12 +305,12 @@ async def test_the_library_that_does_not_wait_asks_as_well() -> None:
 async def test_what_is_not_supported_is_refused_with_its_parameter() -> None:
     async with asking() as (client, source):
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=HI, store=True)
+            await client.chat.completions.create(model=MODEL, messages=HI, verbosity="low")
     assert error_of(caught) == snapshot(
         {
-            "message": "store is not supported. Only `/v1/responses` keeps answers.",
+            "message": "verbosity is not supported. Models answer as their chat template has it.",
             "type": "invalid_request_error",
-            "param": "store",
+            "param": "verbosity",
             "code": "unsupported_parameter",
         }
     )

@@ -20,7 +20,11 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.conversation.updates import Update
+from moa_client.endpoint.answer_parts import AnswerMarkup
 from moa_client.endpoint.progress import AnswerProgress
+from moa_client.tools.offer import ToolOffer
+from moa_client.tools.reading.pieces import TextPiece
+from moa_client.tools.thinking import ReasoningPiece, ThinkingReader, find_thinking
 from moa_client.web.error_form import request_error
 from moa_shared.errors import MismatchError, OverloadedError, RateLimitError
 from moa_shared.protocol.finish_rule import Finish
@@ -54,6 +58,41 @@ def test_committed_text_adds_up_and_provisional_text_is_replaced() -> None:
     tell(progress, Corrected(2), Committed((5,), text="y"))
     assert (*shown(progress), progress.text.tokens, progress.withdrawn) == ("Hey", "", 3, 2)
     assert not progress.is_over
+
+
+HARMONY = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Good <b> day"
+
+
+@pytest.mark.parametrize("whole", ["<think>\nhm, <b>\n</think>\n\nGood <think> day", HARMONY])
+def test_provisional_text_is_told_apart_without_reading_the_answer_again(
+    whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thinking = find_thinking(whole)
+    markup = AnswerMarkup(None, ToolOffer(), thinking, is_thinking=False)
+    expected = AnswerProgress(ends_unverified=False, settle_seconds=10.0, split=markup.split())
+    tell(expected, Provisional((1,), added=whole))
+    reasoning, text = expected.ahead
+    assert reasoning.startswith("hm")
+    assert text.endswith("day")
+    read = 0
+    push = ThinkingReader.push
+
+    def counted(reader: ThinkingReader, piece: str) -> list[ReasoningPiece | TextPiece]:
+        nonlocal read
+        read += len(piece)
+        return push(reader, piece)
+
+    monkeypatch.setattr(ThinkingReader, "push", counted)
+    progress = AnswerProgress(ends_unverified=False, settle_seconds=10.0, split=markup.split())
+    seen = markup.split()
+    assert seen is not None
+    for end in range(1, len(whole) + 1):
+        tell(progress, Committed((1,), text=whole[end - 1]), Provisional((1,), added=whole[end:]))
+        seen.read(whole[:end])
+        assert (seen.reasoning + progress.ahead[0], seen.text + progress.ahead[1]) == (reasoning, text)
+        read -= 2 * len(whole[end:])
+        tell(progress, Corrected(1))
+    assert read == 2 * len(whole)  # as committed text, once by each
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,14 @@ def test_channels_are_never_text() -> None:
     markup = prompt_of(GptOss()).markup
     assert markup is not None
     assert markup.has_any(GptOss.special_tokens)
-    parts = AnswerParts(markup, "id")
-    parts.push("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>fin")
-    assert parts.ahead("al<|message|>Hi you") == ("", "Hi you")
-    parts.push("al<|message|>Hi")
-    assert parts.ahead(" you") == ("", " you")
+    parts, split = AnswerParts(markup, "id"), markup.split()
+    assert split is not None
+    begun, rest = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>fin", "al<|message|>Hi"
+    split.read(begun)
+    assert split.ahead(f"{rest} you") == ("", "Hi you")
+    split.read(begun + rest)
+    assert split.ahead(" you") == ("", " you")
+    parts.push(begun + rest)
     parts.finish()
     assert (parts.reasoning, parts.text) == ("Hm", "Hi")
 

@@ -84,19 +84,10 @@ def test_a_prompt_is_a_chat_of_its_own_unless_it_is_raw() -> None:
     ("given", "message"),
     [
         ({"options": {"mirostat": 2}}, snapshot("options.mirostat is not supported. There is no such sampler.")),
-        (
-            {"options": {"temprature": 1}},
-            snapshot("Unknown parameter: 'options.temprature'. Did you mean temperature?"),
-        ),
         ({"options": {"top_k": "4"}}, snapshot("options.top_k: expected a valid integer.")),
         ({"options": {"top_p": 2}}, snapshot("options: top_p is 2.0, expected more than 0 and at most 1.")),
         ({"format": "xml"}, snapshot("format: expected 'json' or a JSON schema.")),
         ({"think": "much"}, snapshot("think: expected true, false, low, medium, high, max.")),
-        ({"suffix": "x"}, snapshot("suffix is not supported. Texts are only continued at their end.")),
-        (
-            {"messages": [ASKED | {"images": ["aGk="]}]},
-            snapshot("messages[0].images is not supported. Models read text only."),
-        ),
         (
             {"messages": [ASKED, {"role": "tool", "tool_name": "now", "content": "noon"}]},
             snapshot("messages[1]: no message before it made a call 'now' that has no result."),

@@ -52,7 +52,7 @@ def test_the_form_that_is_asked_for(given: dict[str, Any], constraint: Constrain
         (
             {"response_format": {"type": "xml"}},
             snapshot(
-                "response_format | response_format: input tag 'xml' found using 'type' does not match any of the expected tags: 'text', 'json_object', 'json_schema'."
+                "response_format.type | response_format.type is 'xml', which is not supported. What there is: text, json_object, json_schema."
             ),
         ),
         (
@@ -87,7 +87,7 @@ def test_the_form_that_is_asked_for(given: dict[str, Any], constraint: Constrain
         ),
         (
             {"structured_outputs": {"structural_tag": "x"}},
-            snapshot("structured_outputs.structural_tag | structured_outputs.structural_tag is not supported."),
+            snapshot("structured_outputs | Exactly one of json, regex, choice and grammar is expected, 0 were given."),
         ),
     ],
 )
