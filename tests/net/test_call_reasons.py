@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ import grpc.aio
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.doctor.reaching import check_connection, check_name
+from moa_client.doctor.reaching import check_connection, check_name, check_tls
 from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_server.cluster.connection import connected
+from moa_server.running.running_server import RunningServer
 from moa_shared.errors import MoaError
 
 from tests.support.certificates import Authority
@@ -268,7 +271,7 @@ async def test_a_status_that_no_moa_server_has_sent(status: grpc.StatusCode, wor
 async def test_the_doctor_and_the_fleet_have_the_same_words() -> None:
     port = unused_port()
     lines = []
-    for step in (check_connection(f"localhost:{port}"), check_name("nowhere.invalid:1")):
+    for step in (check_connection(f"localhost:{port}", PLAIN), check_name("nowhere.invalid:1", PLAIN)):
         with pytest.raises(MoaError) as caught:
             await step
         lines.append(caught.value.message.replace(str(port), "PORT"))
@@ -281,3 +284,106 @@ async def test_the_doctor_and_the_fleet_have_the_same_words() -> None:
             "Ray at 127.0.0.1:PORT does not answer: the connection was refused.",
         ]
     )
+
+
+async def through(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+    """Answers as a proxy does that connects everybody to a port of this machine."""
+    await reader.readuntil(b"\r\n\r\n")
+    there, to_there = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    ways = [(reader, to_there), (there, writer)]
+    try:
+        await asyncio.gather(*(_copy(source, sink) for source, sink in ways))
+    finally:
+        to_there.transport.abort()
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await source.read(1 << 16):
+            sink.write(data)
+    sink.transport.abort()
+
+
+async def examined(address: str, security: Security) -> list[str]:
+    """What the doctor says of the way to a server."""
+    lines = []
+    for step in (check_name(address, security), check_connection(address, security), check_tls(address, security)):
+        try:
+            lines.append((await step).message)
+        except MoaError as error:
+            lines.append(str(error))
+    return [re.sub(r"[\d.]+ ms", "N ms", steady(line)) for line in lines]
+
+
+async def test_a_proxy_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+    async with listening(refuse) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://{proxy}")
+        assert await said("gpu.example:1") == snapshot(
+            [
+                "The proxy 127.0.0.1:PORT, which https_proxy names, leads to no moa server at gpu.example:1: the proxy lets no connection through, or finds nothing there.",
+                "The server cannot be reached: the proxy lets no connection through, or finds nothing there. It was tried by way of the proxy 127.0.0.1:PORT, which https_proxy names.",
+                "The server cannot be reached: the proxy lets no connection through, or finds nothing there. It was tried by way of the proxy 127.0.0.1:PORT, which https_proxy names.",
+            ]
+        )
+        assert await examined("gpu.example:1", PLAIN) == snapshot(
+            [
+                "gpu.example is looked up by the proxy 127.0.0.1:PORT, which https_proxy names",
+                "The proxy 127.0.0.1:PORT, which https_proxy names, answers 403. Ask who runs it; or, if the server is reached without it, put gpu.example into no_proxy.",
+                "not used: others on the way can read the conversation",
+            ]
+        )
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{unused_port()}")
+    assert await said("gpu.example:1") == snapshot(
+        [
+            "The proxy 127.0.0.1:PORT, which https_proxy names, leads to no moa server at gpu.example:1: the connection was refused.",
+            "The server cannot be reached: the connection was refused. It was tried by way of the proxy 127.0.0.1:PORT, which https_proxy names.",
+            "The server cannot be reached: the connection was refused. It was tried by way of the proxy 127.0.0.1:PORT, which https_proxy names.",
+        ]
+    )
+    assert await examined("gpu.example:1", PLAIN) == snapshot(
+        [
+            "gpu.example is looked up by the proxy 127.0.0.1:PORT, which https_proxy names",
+            "The proxy 127.0.0.1:PORT, which https_proxy names, takes no connections: the connection was refused. Ask who runs it; or, if the server is reached without it, put gpu.example into no_proxy.",
+            "not used: others on the way can read the conversation",
+        ]
+    )
+
+
+async def test_a_server_behind_a_proxy_is_reached_and_one_of_this_machine_directly(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with listening(partial(through, port=server.port)) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://{proxy}")
+        async with connect([Server("gpu.example:1", 5.0, 5.0, PLAIN)]) as fleet:
+            assert (await fleet.describe()).identity.target_id == "tiny"
+        assert await examined("gpu.example:1", PLAIN) == snapshot(
+            [
+                "gpu.example is looked up by the proxy 127.0.0.1:PORT, which http_proxy names",
+                "open after N ms, by way of the proxy 127.0.0.1:PORT, which http_proxy names",
+                "not used: others on the way can read the conversation",
+            ]
+        )
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+    async with connect([Server(f"127.0.0.1:{server.port}", 5.0, 5.0)]) as fleet:
+        assert (await fleet.describe()).identity.target_id == "tiny"
+
+
+async def test_tls_is_examined_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority()
+    trusting = Security(tls=True, authorities=authority.write(tmp_path))
+    async with refusing(grpc.StatusCode.UNIMPLEMENTED, "", authority, tmp_path) as address:
+        port = int(address.rpartition(":")[2])
+        async with listening(partial(through, port=port)) as proxy:
+            monkeypatch.setenv("http_proxy", f"http://ada:key@{proxy}")
+            assert await examined("192.0.2.7:1", trusting) == snapshot(
+                [
+                    "192.0.2.7 is an address",
+                    "open after N ms, by way of the proxy 127.0.0.1:PORT, which http_proxy names",
+                    "The server cannot be used: its certificate is for another name. Use the name or address that the certificate is for, or have a certificate made for this one.",
+                ]
+            )

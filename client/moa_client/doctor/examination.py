@@ -56,8 +56,8 @@ class ServerExamination:
         """Yields each step as it ends."""
         server, seconds = self._server, self._settings.connect_seconds
         steps: list[tuple[str, float | None, Callable[[], Awaitable[Check]]]] = [
-            ("name", seconds, lambda: check_name(server.address)),
-            ("connection", seconds, lambda: check_connection(server.address)),
+            ("name", seconds, lambda: check_name(server.address, server.security)),
+            ("connection", seconds, lambda: check_connection(server.address, server.security)),
             ("TLS", seconds, lambda: check_tls(server.address, server.security)),
             ("server", seconds + 1, self._describe),
             ("round trip", ROUND_TRIPS * seconds, self._measure_round_trip),

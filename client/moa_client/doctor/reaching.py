@@ -15,17 +15,22 @@ from moa_shared.protocol.tls_reasons import OWN_EXPIRED
 
 from moa_client.doctor.judgements import SOON_DAYS, judge_certificate
 from moa_client.link.security import Security
+from moa_client.link.server_name import is_name
 from moa_client.link.tls.certificate_end import certificate_end
 from moa_client.link.tls.handshake import HandshakeError, shake_hands
+from moa_client.link.tunnel import TunnelError, open_connection
+from moa_client.link.unreachable import proxy_hint
 
 
-async def check_name(address: str) -> Check:
+async def check_name(address: str, security: Security) -> Check:
     """Whether the host's name is known.
 
     Raises:
         UnavailableError: it is not.
     """
     host, port = host_of(address), int(address.rpartition(":")[2])
+    if is_name(address) and (proxy := security.proxy(address)) is not None:
+        return Check("name", "ok", f"{host} is looked up by the {proxy}")
     began = time.monotonic()
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -40,23 +45,30 @@ async def check_name(address: str) -> Check:
     return Check("name", "ok", f"{host} is {', '.join(addresses)} ({1e3 * (time.monotonic() - began):.0f} ms)")
 
 
-async def check_connection(address: str) -> Check:
+async def check_connection(address: str, security: Security) -> Check:
     """Whether something listens there.
 
     Raises:
-        UnavailableError: nothing does.
+        UnavailableError: nothing does, or a proxy does not lead there.
     """
-    began = time.monotonic()
+    began, proxy = time.monotonic(), security.proxy(address)
     try:
-        _, writer = await asyncio.open_connection(host_of(address), int(address.rpartition(":")[2]))
+        _, writer = await open_connection(address, security)
+    except TunnelError as error:
+        raise UnavailableError(f"The {error}.", hint=proxy_hint(address)) from None
     except OSError as error:
+        if proxy is not None:
+            raise UnavailableError(
+                f"The {proxy}, takes no connections: {system_reason(error)}.", hint=proxy_hint(address)
+            ) from None
         raise UnavailableError(
             f"Nothing at {address} takes connections: {system_reason(error)}.",
             hint="Check the port, that moa-server runs there and listens beyond its machine (--host), and firewalls.",
         ) from None
     took_ms = 1e3 * (time.monotonic() - began)
     await _close(writer)
-    return Check("connection", "ok", f"open after {took_ms:.1f} ms")
+    way = f", by way of the {proxy}" if proxy is not None else ""
+    return Check("connection", "ok", f"open after {took_ms:.1f} ms{way}")
 
 
 async def check_tls(address: str, security: Security) -> Check:

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 from moa_shared.errors import AuthenticationError, ConfigError, MoaError, NotFoundError
 from moa_shared.programs.addresses import host_of, is_loopback
+from moa_shared.programs.proxies import Proxy, find_proxy
 
 AUTHORIZATION = "authorization"  # of the metadata of each call; gRPC wants it in small letters
 
@@ -59,13 +60,23 @@ class Security:
             error.hint = self.new_key
         return error
 
-    def options(self, address: str) -> list[tuple[str, str]]:
-        """For a channel of gRPC to this address: under which name the server is called, and its certificate checked."""
+    def options(self, address: str) -> list[tuple[str, int | str]]:
+        """For a channel of gRPC to this address: under which name the server is called, and its certificate checked.
+
+        And whether it may go by a proxy.
+        """
+        proxied = ("grpc.enable_http_proxy", int(self.proxy(address) is not None))
         if not self.server_name:
-            return []
-        authority = f"{self.server_name}:{address.rpartition(':')[2]}"
+            return [proxied]
         override = [("grpc.ssl_target_name_override", self.server_name)] if self.tls else []
-        return [*override, ("grpc.default_authority", authority)]
+        return [*override, ("grpc.default_authority", self._named(address)), proxied]
+
+    def proxy(self, address: str) -> Proxy | None:
+        """The proxy on the way to this address; None: there is none. A number is as its server's name is."""
+        return None if is_loopback(host_of(address)) else find_proxy(self._named(address))
+
+    def _named(self, address: str) -> str:
+        return f"{self.server_name}:{address.rpartition(':')[2]}" if self.server_name else address
 
     def check(self, address: str) -> None:
         """Raises ConfigError if the key, or a conversation, could be read on the way to this address."""

@@ -27,7 +27,6 @@ from moa_shared.protocol.handshake_checks import (
     check_identity,
     check_protocol,
     clean_texts,
-    error_from_rpc,
 )
 from moa_shared.protocol.protobuf_messages import chances_from_proto, settings_to_proto
 from moa_shared.sampling.chances import TokenChances
@@ -39,7 +38,7 @@ from moa_client.link.security import PLAIN, Security
 from moa_client.link.server_rank import ServerRank
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic
 from moa_client.link.transport import ServerCalls
-from moa_client.link.unreachable import why_unreachable
+from moa_client.link.unreachable import call_error, why_unreachable
 
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
 EMBED_SECONDS = 120.0  # a whole context, on a server with others; a silent one is noticed earlier
@@ -240,7 +239,7 @@ class Server:
 
     def _explained(self, error: grpc.RpcError) -> MoaError:
         """Why a call has failed, and what this device's user can do."""
-        return self.security.advised(error_from_rpc(error, has_answered=self._has_answered))
+        return call_error(error, self.address, self.security, has_answered=self._has_answered)
 
     async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
         """The vector of a text.

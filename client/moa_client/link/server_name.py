@@ -70,8 +70,8 @@ class ServerName:
 
 async def several_behind(server: Server) -> ServerName | None:
     """The name of a server's address, if it has several addresses; None: it is one server."""
-    if not is_name(server.address):
-        return None
+    if not is_name(server.address) or server.security.proxy(server.address) is not None:
+        return None  # a proxy looks names up by itself
     name = ServerName(server)
     await name.look()
     return name if len(name.addresses) > 1 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 from moa_shared.errors import DeniedError, MoaError, OverloadedError, UnavailableError
+from moa_shared.programs.addresses import host_of
 from moa_shared.protocol.call_reasons import NOT_CONNECTED, call_reason
 from moa_shared.protocol.handshake_checks import CODE_KEY, error_from_rpc
 from moa_shared.protocol.tls_reasons import TlsReason, tls_reason
@@ -25,8 +26,7 @@ async def why_unreachable(
         has_answered: whether an earlier one was answered.
     """
     reason = error_from_rpc(error, has_answered=has_answered)
-    metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
-    if CODE_KEY in metadata or isinstance(reason, DeniedError | OverloadedError):
+    if CODE_KEY in _metadata(error) or isinstance(reason, DeniedError | OverloadedError):
         return security.advised(reason)  # a moa server's words, or those of what guards it
     status, words = error.code(), error.details() or ""
     why = call_reason(status, words, has_answered=has_answered)
@@ -38,7 +38,27 @@ async def why_unreachable(
             found = await find_reason(address, security, min(seconds, PROBE_SECONDS))
         if found is not None:
             return _unusable(label, found)
+    if (proxy := security.proxy(address)) is not None:
+        return UnavailableError(f"The {proxy}, leads to no moa server at {label}: {why}.", hint=proxy_hint(address))
     return UnavailableError(f"There is no moa server at {label}: {why}.")
+
+
+def call_error(error: grpc.RpcError, address: str, security: Security, *, has_answered: bool) -> MoaError:
+    """Why a call has failed, and what this device's user can do."""
+    reason = security.advised(error_from_rpc(error, has_answered=has_answered))
+    proxy = security.proxy(address)
+    if proxy is None or CODE_KEY in _metadata(error) or not isinstance(reason, UnavailableError):
+        return reason
+    return UnavailableError(f"{reason.message} It was tried by way of the {proxy}.", hint=proxy_hint(address))
+
+
+def proxy_hint(address: str) -> str:
+    """What to do about the proxy on the way to an address."""
+    return f"Ask who runs it; or, if the server is reached without it, put {host_of(address)} into no_proxy."
+
+
+def _metadata(error: grpc.RpcError) -> dict[str, str | bytes]:
+    return dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
 
 
 def _unusable(label: str, reason: TlsReason) -> UnavailableError:

@@ -19,9 +19,10 @@ FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DI
 
 
 def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
-    """To be called first by each program: opens its standard streams, and drops what the environment must not hold.
+    """To be called first by each program: opens its standard streams, and corrects its environment.
 
-    A relative folder is to be ignored, as the XDG Base Directory Specification has it. At the program's end its memory
+    A relative folder is to be ignored, as the XDG Base Directory Specification has it. No proxy is between programs of
+    one machine. At the program's end its memory
     is not searched for garbage, which takes 0.05 s, and 1 s with torch and transformers.
     """
     atexit.register(gc.freeze)
@@ -29,6 +30,10 @@ def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
     for name in FOLDERS:
         if not Path(environment.get(name, "/")).is_absolute():
             del environment[name]
+    if any(name.lower().endswith("_proxy") for name in environment):
+        from moa_shared.programs.proxies import except_loopback
+
+        except_loopback(environment)
 
 
 def run_program(command: click.Command, program: str) -> None:

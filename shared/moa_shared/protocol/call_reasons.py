@@ -19,6 +19,7 @@ SILENT = "a connection was accepted, but nothing came over it"
 NOT_GRPC = "what listens there does not speak gRPC"
 CLOSES = "what listens there closes the connection: it does not speak gRPC, or has no room"
 MAY_HAVE_ENDED = "the connection was closed; the server may have ended"
+PROXY_REFUSES = "the proxy lets no connection through, or finds nothing there"
 OTHER_SERVICE = "what listens there is another gRPC service"
 NO_TLS_CONNECTION = "TLS could not be set up"
 WENT_SILENT = "nothing has come over the connection for too long"
@@ -32,6 +33,7 @@ NOT_CONNECTED = (REFUSED, UNKNOWN_NAME, NO_NAME_SERVER, NO_ROUTE)
 
 _ATTEMPT = "failed to connect"  # gRPC's words before those of a connection that could not be made
 _SIGNS = (
+    ("HTTP proxy returned", PROXY_REFUSES),
     ("refused", REFUSED),
     ("contact DNS servers", NO_NAME_SERVER),
     ("contacting DNS servers", NO_NAME_SERVER),

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from moa_shared.programs.addresses import host_of
 from moa_shared.protocol.tls_reasons import (
     CLOSED,
     NO_TLS,
@@ -22,6 +21,7 @@ from moa_shared.protocol.tls_reasons import (
 
 from moa_client.link.security import Security
 from moa_client.link.tls.certificate_end import certificate_end
+from moa_client.link.tunnel import open_connection
 
 FIRST_BYTES_SECONDS = 1.0  # a server of HTTP/2 speaks first, within a round trip
 # What a server says that refuses this device's certificate, or the lack of one.
@@ -58,11 +58,8 @@ async def shake_hands(address: str, security: Security) -> Handshake:
         OSError: there is no connection.
     """
     context = security.context()
-    host, port = host_of(address), int(address.rpartition(":")[2])
     try:
-        reader, writer = await asyncio.open_connection(
-            host, port, ssl=context, server_hostname=security.server_name or host
-        )
+        reader, writer = await open_connection(address, security, context)
     except ssl.SSLCertVerificationError as error:
         reason = tls_reason(error.verify_message) or TlsReason(
             f"its certificate is refused ({error.verify_message.rstrip('.')})", "Have it renewed."
@@ -80,12 +77,12 @@ async def shake_hands(address: str, security: Security) -> Handshake:
         writer.transport.abort()
 
 
-async def speaks_tls(address: str) -> bool:
+async def speaks_tls(address: str, security: Security) -> bool:
     """Whether something at this address answers as a server of TLS does; the caller sets how long to wait."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only whether it is TLS; nothing is sent
     try:
-        _, writer = await asyncio.open_connection(host_of(address), int(address.rpartition(":")[2]), ssl=context)
+        _, writer = await open_connection(address, security, context)
     except OSError as error:
         return isinstance(error, ssl.SSLError) and _is_refusal(error)
     writer.transport.abort()
@@ -97,7 +94,7 @@ async def find_reason(address: str, security: Security, seconds: float) -> TlsRe
     try:
         async with asyncio.timeout(seconds):
             if not security.tls:
-                return ONLY_TLS if await speaks_tls(address) else None
+                return ONLY_TLS if await speaks_tls(address, security) else None
             await shake_hands(address, security)
     except HandshakeError as error:
         return error.reason
