@@ -1,7 +1,12 @@
 # Two commands do all the set-up: `make chat` runs the main job, `make test` passes the tests.
-PYTHON ?= python3.11
+# The newest Python from 3.11 on that can make environments, whatever its name.
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+PYTHONS := python3.14 python3.13 python3.12 python3.11 python3 python
+PYTHON ?= $(shell for each in $(PYTHONS); do $$each -c 'import ensurepip, venv; $(NEW_ENOUGH)' 2>/dev/null && echo $$each && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+# An environment of an older Python, or of one that is gone, is made anew.
+$(shell [ ! -e $(VENV) ] || $(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || rm -rf $(VENV))
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
 # Large pages of memory, where the system gives them on request: with small ones Python takes a tenth longer.
@@ -101,6 +106,7 @@ clean: ## Delete the environment and the compiled kernels
 	rm -rf $(VENV) kernels/moa_kernels/lib
 
 $(BIN)/python:
+	@[ -n "$(PYTHON)" ] || { echo "Install Python 3.11 or later, with its module venv (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 # The installation compiles the kernels too: in place, since it is editable.
