@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from moa_kernels import variant_name
 from moa_kernels.library import FOLDER_VARIABLE, WITHOUT
 from wheel_check import WheelError, check_wheel
 
@@ -23,6 +25,7 @@ SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.
 ROOTS = ("proto", "shared", "server", "client", "netsim", "training", "bench", "kernels", "drafters")
 UNTRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", "lib", "results")
 PLATFORM = f"manylinux_2_28_{platform.machine()}"
+README = CHECKOUT / "README.md"
 PIP = (sys.executable, "-m", "pip")
 CONSTRAINTS = ("--constraint", CHECKOUT / "constraints.txt")
 # What a device may have to fetch, and to keep without bytecode. Of the latter numpy has 57 MB, grpcio 18 MB, moa 9 MB.
@@ -37,16 +40,21 @@ def run(*command: str | Path, **variables: str) -> str:
     return done.stdout
 
 
+def copy_sources(folder: Path) -> Path:
+    """What a wheel is built from, as in a fresh clone."""
+    folder.mkdir()
+    for name in SOURCES:
+        shutil.copy(CHECKOUT / name, folder)
+    for name in ROOTS:
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=UNTRACKED)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as a release is, by zig; from a copy, because a build leaves files among its sources."""
     folder = tmp_path_factory.mktemp("wheel")
-    sources = folder / "sources"
-    sources.mkdir()
-    for name in SOURCES:
-        shutil.copy(CHECKOUT / name, sources)
-    for name in ROOTS:
-        shutil.copytree(CHECKOUT / name, sources / name, ignore=UNTRACKED)
+    sources = copy_sources(folder / "sources")
     plat_name = f"--config-settings=--build-option=--plat-name={PLATFORM}"
     run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, plat_name, sources)
     (made,) = folder.glob("moa_split-*.whl")
@@ -124,3 +132,39 @@ def test_a_device_chats_with_a_server_on_the_same_kernels(device: Path, tmp_path
         assert run(client, *words, HOME=str(tmp_path / "device"), PATH="", PYTHONPATH="").strip()
         program.process.terminate()
         assert program.end()[0] == 0
+
+
+def test_what_readme_installs_by_pipx_serves_and_chats(tmp_path: Path) -> None:
+    """README's lines word for word, with nothing else installed."""
+    lines = re.findall(
+        r"^\$ ((?:pipx|moa-server serve|moa-client chat)\b.*?)(?: +#.*)?$", README.read_text("utf-8"), re.M
+    )
+    *installing, serve, chat = lines[: lines.index("moa-client chat") + 1]
+    assert [line.split()[1] for line in installing] == ["install", "runpip"]
+    venv.create(tmp_path / "pipx", with_pip=False)
+    run(*PIP, "--python", tmp_path / "pipx/bin/python", "install", "--quiet", "pipx")
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))} | {
+        "HOME": str(tmp_path),
+        "PATH": f"{tmp_path}/.local/bin:{tmp_path}/pipx/bin:/usr/bin:/bin",
+        "PIPX_DEFAULT_PYTHON": sys.executable,
+        "MOA_BUILD_KERNELS": variant_name(),  # for this machine alone, which takes less time
+        "MOA_SERVER_PORT": "0",
+        "MOA_CLIENT_DAEMON": "false",
+    }
+    sources = copy_sources(tmp_path / "sources")
+    for line in installing:
+        done = subprocess.run(line, shell=True, cwd=sources, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    with started(["sh", "-c", f"exec {serve}"], variables) as server:
+        line = server.out.readline()
+        assert line.startswith("serving SmolLM2-135M-Instruct on "), server.end()
+        asked = subprocess.run(
+            chat,
+            shell=True,
+            env=variables | {"MOA_CLIENT_SERVER": line.split()[-1]},
+            input="Hello",
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert (asked.returncode, asked.stdout.strip() != "") == (0, True), asked.stderr
