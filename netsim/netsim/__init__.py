@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from netsim.core.link import Direction, Drop, LinkModel, Reason, Release
-    from netsim.profile.catalogue import load as load_profile
-    from netsim.run.handle import LinkHandle, open_link
+    from netsim.profile.profiles import load as load_profile
+    from netsim.run.process import LinkHandle, open_link
 
 _HOMES = {
     "Direction": "netsim.core.link",
     "Drop": "netsim.core.link",
-    "LinkHandle": "netsim.run.handle",
+    "LinkHandle": "netsim.run.process",
     "LinkModel": "netsim.core.link",
     "Reason": "netsim.core.link",
     "Release": "netsim.core.link",
-    "load_profile": "netsim.profile.catalogue",
-    "open_link": "netsim.run.handle",
+    "load_profile": "netsim.profile.profiles",
+    "open_link": "netsim.run.process",
 }
 
 __all__ = ["Direction", "Drop", "LinkHandle", "LinkModel", "Reason", "Release", "load_profile", "open_link"]

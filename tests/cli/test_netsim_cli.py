@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from netsim.cli import COMMANDS, main
 from netsim.cli.links import replay
-from netsim.profile import catalogue
+from netsim.profile import profiles
 
 from tests.support.messages import steady
 from tests.support.programs import environment, started
@@ -71,7 +71,7 @@ def test_a_link_needs_no_torch_and_no_matplotlib() -> None:
 
 def test_profiles_are_listed_with_their_descriptions() -> None:
     lines = netsim("profiles").output.splitlines()
-    assert [line.split()[0] for line in lines] == list(catalogue.names())
+    assert [line.split()[0] for line in lines] == list(profiles.names())
     assert all(len(line.split()) > 4 for line in lines)
 
 
@@ -86,7 +86,7 @@ def test_show_says_what_a_profile_comes_to(tmp_path: Path) -> None:
     )
     copy = tmp_path / "copy.yaml"
     copy.write_text(result.output)
-    assert catalogue.load(str(copy)) == catalogue.load("4g")
+    assert profiles.load(str(copy)) == profiles.load("4g")
     assert '"basis": "one_way"' in netsim("show", "4g", "--json").output
 
 

@@ -35,7 +35,7 @@ def recorded_link(given: str) -> EmulatedLink:
 
 def recording_of(link: EmulatedLink) -> Trace:
     """The recording of a link that has one."""
-    from netsim.trace.files import read_trace
+    from netsim.trace.formats import read_trace
 
     if link.recording is None:
         raise ValueError(f"{link.name} is not recorded")

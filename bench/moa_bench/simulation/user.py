@@ -8,8 +8,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_shared.protocol.continued_frames import DraftWriter, VerdictWriter
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ack, Draft, Verdict
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec
+from netsim.core.conditions import Conditions, DelaySpec
 from netsim.core.link import Direction
 
 from moa_bench.simulation.device import ScriptedDevice, ScriptedDrafter

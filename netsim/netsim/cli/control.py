@@ -11,7 +11,7 @@ import click
 from netsim.backends.tun.namespaces import clean_leftovers, require_root
 from netsim.cli.options import PATH, chosen, link_options
 from netsim.errors import ControlError
-from netsim.profile.changes import parse_settings
+from netsim.profile.profiles import parse_settings
 from netsim.run import control
 
 _DIRECTION = click.option("--direction", type=click.Choice(["up", "down", "both"]), default="both", show_default=True)

@@ -25,9 +25,8 @@ from netsim.cli.options import (
 from netsim.errors import AddressError, ControlError
 from netsim.profile.scenario import Scenario
 from netsim.run.address import Address, parse_address
-from netsim.run.command import await_listening, start_command
-from netsim.run.session import LinkRun, Options
-from netsim.trace.files import TraceFormat, read_trace
+from netsim.run.session import LinkRun, Options, await_listening, start_command
+from netsim.trace.formats import TraceFormat, read_trace
 
 # Options end at the first word of the command, whose own options are not ours.
 _BEFORE_A_COMMAND = {"allow_interspersed_args": False}

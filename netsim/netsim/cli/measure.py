@@ -13,11 +13,11 @@ import yaml
 
 from netsim.cli.options import PATH
 from netsim.errors import MeasurementError
-from netsim.measure import far_end, near_end
-from netsim.measure.outcome import to_profile, to_trace
-from netsim.profile import catalogue
+from netsim.measure import measure
+from netsim.measure.measure import to_profile, to_trace
+from netsim.profile import profiles
 from netsim.run.address import Address, listen, parse_address
-from netsim.trace.csv_format import format_csv
+from netsim.trace.formats import format_csv
 
 
 @click.command("record")
@@ -38,12 +38,12 @@ def record(server: str, target: Path, seconds: float, load_s: float) -> None:
     """
     if target.suffix not in (".yaml", ".csv"):
         raise MeasurementError(f"{target} ends in neither .yaml nor .csv.", hint="A profile is .yaml, a trace .csv.")
-    seen = near_end.measure(parse_address(server, "server"), seconds, load_s)
+    seen = measure.measure(parse_address(server, "server"), seconds, load_s)
     if not seen.far_end:
         click.echo("netsim: the server is not `netsim serve`: only round trips were measured", err=True)
     if target.suffix == ".yaml":
         text = yaml.safe_dump(to_profile(seen, target.stem, server), sort_keys=False, width=110)
-        catalogue.parse(text, str(target))  # what we write, we can read
+        profiles.parse(text, str(target))  # what we write, we can read
     else:
         text = format_csv(to_trace(seen))
     try:
@@ -70,4 +70,4 @@ def serve(at: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     click.echo(f"netsim serves measurements on {Address(*listener.getsockname()[:2])}")
-    far_end.serve(listener)
+    measure.serve(listener)

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from netsim.core.timeline import EventKind, parse_timed_event
-from netsim.profile import catalogue
+from netsim.profile import profiles
 from netsim.profile.scenario import Scenario
-from netsim.trace.files import TraceFormat
+from netsim.trace.formats import TraceFormat
 from netsim.trace.trace import Trace
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -105,10 +105,10 @@ def make_scenario(
 ) -> Scenario:
     """Loads and parses; raises NetsimError before anything is opened."""
     extra = tuple(parse_timed_event(text) for text in events)
-    scenario = Scenario(catalogue.load(profile), seed, trace, loop, extra)
+    scenario = Scenario(profiles.load(profile), seed, trace, loop, extra)
     for event in scenario.events():
         if event.kind is EventKind.CHANGE and event.profile is not None:
-            catalogue.load(event.profile)
+            profiles.load(event.profile)
     return scenario
 
 

@@ -11,18 +11,18 @@ import yaml
 from netsim.cli.options import IGNORE, PATH, format_option, print_remarks
 from netsim.core.link import Direction
 from netsim.errors import ProfileError, TraceError
-from netsim.profile import catalogue
 from netsim.profile.netem import tc_commands
+from netsim.profile.profiles import load, names
 from netsim.profile.reference import fields_markdown
-from netsim.trace.files import TraceFormat, format_trace, read_trace
+from netsim.trace.formats import TraceFormat, format_trace, read_trace
 
 
 @click.command("profiles")
 def profiles() -> None:
     """List the profiles."""
-    width = max(map(len, catalogue.names()))
-    for name in catalogue.names():
-        click.echo(f"{name:{width}}  {catalogue.load(name).description}")
+    width = max(map(len, names()))
+    for name in names():
+        click.echo(f"{name:{width}}  {load(name).description}")
 
 
 @click.command("show")
@@ -35,8 +35,8 @@ def show(profile: str | None, as_json: bool, fields: bool) -> None:
         click.echo(fields_markdown(), nl=False)
         return
     if profile is None:
-        raise ProfileError("Which profile?", hint=f"Profiles are {', '.join(catalogue.names())}.")
-    loaded = catalogue.load(profile)
+        raise ProfileError("Which profile?", hint=f"Profiles are {', '.join(names())}.")
+    loaded = load(profile)
     if as_json:
         click.echo(json.dumps(loaded.document(), indent=2))
         return
@@ -58,7 +58,7 @@ def show(profile: str | None, as_json: bool, fields: bool) -> None:
 )  # fmt: skip
 def netem(profile: str, device: str, down_device: str | None) -> None:
     """Print the tc commands that make a kernel behave like a profile."""
-    loaded = catalogue.load(profile)
+    loaded = load(profile)
     for direction, name in ((Direction.UP, device), (Direction.DOWN, down_device or device)):
         for line in tc_commands(loaded, name, direction):
             click.echo(line)

@@ -13,8 +13,7 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-from netsim.core.delay import DelayProcess
-from netsim.core.loss import LossProcess
+from netsim.core.conditions import DelayProcess, LossProcess
 from netsim.core.schedule import ConditionSchedule
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from netsim.core.delay import DelaySpec, Truncation
+from netsim.core.conditions import DelaySpec, Truncation
 from netsim.core.link import Direction
 from netsim.errors import ReportError
 from netsim.output.recorder import EVENTS, PACKETS, SUMMARY

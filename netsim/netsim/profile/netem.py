@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-from netsim.core.conditions import Conditions
-from netsim.core.delay import Truncation
+from netsim.core.conditions import Bernoulli, Conditions, Truncation
 from netsim.core.link import Direction
-from netsim.core.loss import Bernoulli
-from netsim.profile.profile import Profile
+from netsim.profile.profiles import Profile
 
 MEAN_PACKET_BYTES = 1500  # netem's queue limit counts packets
 

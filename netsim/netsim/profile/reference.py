@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from netsim.profile.profile import (
+from netsim.profile.profiles import (
     BernoulliFields,
     DelayFields,
     DirectionFields,

@@ -10,8 +10,8 @@ from netsim.core.conditions import Conditions
 from netsim.core.link import Direction, LinkModel, Observer
 from netsim.core.schedule import ConditionSchedule
 from netsim.core.timeline import Event, EventKind
-from netsim.profile import catalogue
-from netsim.profile.profile import Profile
+from netsim.profile import profiles
+from netsim.profile.profiles import Profile
 
 if TYPE_CHECKING:
     from netsim.trace.trace import Trace
@@ -55,7 +55,7 @@ class Scenario:
         )
 
 
-def plan(event: Event, links: dict[Direction, LinkModel], lookup: Callable[[str], Profile] = catalogue.load) -> None:
+def plan(event: Event, links: dict[Direction, LinkModel], lookup: Callable[[str], Profile] = profiles.load) -> None:
     """Enters an event into the schedules; the kinds that act on connections leave no mark there."""
     for direction in event.directions:
         schedule = links[direction].schedule

@@ -1,26 +1,61 @@
-"""Plays the timeline against a backend, logs what happens, and carries out what `netsim ctl` asks for.
-
-Outages and holds known beforehand are in the schedules already (see scenario.py), so packets meet them at the exact
-time; here they are only logged. Resets, ends and refusals are carried out here.
-"""
+"""What the conductor asks of any backend."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
-from netsim.core.conditions import Conditions
-from netsim.core.loss import Bernoulli
+from netsim.core.conditions import Bernoulli, Conditions
+from netsim.core.link import Direction, LinkModel
 from netsim.core.timeline import LASTING, Event, EventKind, parse_directions
 from netsim.errors import ControlError
 from netsim.output.recorder import RunRecorder
-from netsim.profile import catalogue
-from netsim.profile.changes import change_of, check_setting
+from netsim.profile import profiles
+from netsim.profile.profiles import change_of, check_setting
 from netsim.profile.scenario import Scenario, plan
-from netsim.run.backend import Backend
 from netsim.run.loop import Loop
+
+
+class Backend(Protocol):
+    """A link that carries traffic."""
+
+    name: str
+    links: dict[Direction, LinkModel]
+
+    def endpoint(self) -> str:
+        """HOST:PORT at which clients reach the far end of the link."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the summary says about this backend in particular."""
+        ...
+
+    def connections(self) -> int:
+        """Connections that are open."""
+        ...
+
+    def on_cut(self, direction: Direction, t: float) -> None:
+        """A direction was cut without warning: what is in flight is lost."""
+        ...
+
+    def reset(self) -> int:
+        """Ends every connection with a reset; returns how many there were."""
+        ...
+
+    def fin(self) -> int:
+        """Ends every connection in the orderly way, as a middle box would; returns how many there were."""
+        ...
+
+    def refuse(self, refusing: bool) -> None:
+        """Refuses new connections from now on, or accepts them again."""
+        ...
+
+    def close(self) -> None:
+        """Ends what is open and frees what was made; may be called twice."""
+        ...
+
 
 FORGET_AFTER_S = 60.0  # an outage this long past can no longer concern a packet
 IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is due
@@ -139,7 +174,7 @@ class Conductor:
         for name, value in settings.items():
             check_setting(name, value)
         if request.get("profile") is not None:
-            profile = catalogue.load(str(request["profile"]))
+            profile = profiles.load(str(request["profile"]))
             for direction in directions:
                 schedule = self._backend.links[direction].schedule
                 schedule.replace(t, profile.conditions(direction), float(request.get("ramp_s", 0.0)))

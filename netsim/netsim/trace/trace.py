@@ -6,10 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
 from netsim.core.link import Direction
-from netsim.core.loss import Bernoulli
 from netsim.core.timeline import Event, parse_event
 from netsim.errors import TraceError
 

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import pytest
 from netsim.errors import MeasurementError
-from netsim.measure.far_end import serve
-from netsim.measure.near_end import measure
+from netsim.measure.measure import measure, serve
 from netsim.run.address import Address
 
 

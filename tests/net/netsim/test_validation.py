@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from netsim.core.delay import DelaySpec
-from netsim.core.window import HEADER, MSS
-from netsim.output.lateness import MEDIAN_LIMIT_S, P99_LIMIT_S
+from netsim.core.conditions import DelaySpec
+from netsim.core.stream import HEADER, MSS
+from netsim.output.recorder import MEDIAN_LIMIT_S, P99_LIMIT_S
 from scipy import stats
 
 from tests.support.checked_links import CheckedLink, open_checked_link

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netsim.profile import catalogue
-from netsim.trace.files import read_trace
+from netsim.profile import profiles
+from netsim.trace.formats import read_trace
 
 from tests.support.programs import environment, started
 
@@ -65,7 +65,7 @@ def test_record_replay_cut_report(tmp_path: Path, web_port: int) -> None:
     down = [row.down_mbps for row in rows if row.down_mbps is not None]
     assert down
     assert max(down) < 55.0
-    assert catalogue.load(str(tmp_path / "ride.yaml")).basis == "rtt"
+    assert profiles.load(str(tmp_path / "ride.yaml")).basis == "rtt"
 
     client = (
         "import os, time, urllib.request\n"

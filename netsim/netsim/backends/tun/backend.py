@@ -14,7 +14,6 @@ import sys
 from collections import deque
 from typing import Any
 
-from netsim.backends.tun.flows import FlowTable, Forged
 from netsim.backends.tun.namespaces import (
     CLIENT_ADDRESS,
     SERVER_ADDRESS,
@@ -23,7 +22,7 @@ from netsim.backends.tun.namespaces import (
     command_prefix,
     socket_inside,
 )
-from netsim.backends.tun.packet import FIN, RST, FlowKey, is_tcp, payload_bytes, reverse
+from netsim.backends.tun.packet import FIN, RST, FlowKey, FlowTable, Forged, is_tcp, payload_bytes, reverse
 from netsim.core.link import Direction, LinkModel, Release
 from netsim.errors import AddressError
 from netsim.output.recorder import BOTH_WAYS, RunRecorder
@@ -83,7 +82,7 @@ class TunBackend:
             ) from error
         fd = listener.fileno()
         self._forwarder = subprocess.Popen(
-            [sys.executable, "-P", "-m", "netsim.backends.tun.forward", str(fd), str(upstream)],
+            [sys.executable, "-P", "-m", "netsim.backends.tun.packet", str(fd), str(upstream)],
             pass_fds=[fd],
             stdin=subprocess.PIPE,  # closes when we end, however we end: the forwarder then ends too
             stdout=subprocess.PIPE,

@@ -5,8 +5,20 @@ Pure functions over bytes. Only packets without IP options are looked at, as no 
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import struct
+import sys
 from typing import NamedTuple
+
+from netsim.backends.proxy.server import ProxyBackend
+from netsim.core.link import Direction
+from netsim.output.recorder import RunRecorder
+from netsim.profile import profiles
+from netsim.profile.scenario import Scenario
+from netsim.run.address import parse_address
+from netsim.run.loop import Loop
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
@@ -73,3 +85,106 @@ def checksum(data: bytes) -> int:
 def later(a: int, b: int) -> int:
     """The later of two sequence numbers, modulo 2**32."""
     return a if (a - b) & 0xFFFFFFFF < 0x80000000 else b
+
+
+MAX_FLOWS = 10_000  # the oldest is forgotten beyond it; a forgotten one can no longer be reset, nothing else
+OTHER = {Direction.UP: Direction.DOWN, Direction.DOWN: Direction.UP}
+
+
+class Forged(NamedTuple):
+    """A packet to deliver at the far end of `direction`."""
+
+    direction: Direction
+    packet: bytes
+
+
+class FlowTable:
+    """The flows of a link; owns the last packet of each, by direction, and which were ended."""
+
+    def __init__(self) -> None:
+        self.refusing = False
+        self._last: dict[Direction, dict[FlowKey, bytes]] = {Direction.UP: {}, Direction.DOWN: {}}
+        self._ended: dict[FlowKey, int] = {}  # both keys of a flow; the flags it was ended with
+
+    @property
+    def watching(self) -> bool:
+        """True if packets must be shown to `intercept`."""
+        return self.refusing or bool(self._ended)
+
+    def note(self, direction: Direction, packet: bytes) -> None:
+        """A TCP packet entered the link."""
+        last = self._last[direction]
+        last[packet[12:24]] = packet
+        if len(last) > MAX_FLOWS:
+            del last[next(iter(last))]
+
+    def open_flows(self) -> list[FlowKey]:
+        """Keys, seen from the client, of the flows that neither side has ended."""
+        return [
+            key
+            for key, packet in self._last[Direction.UP].items()
+            if key not in self._ended
+            and not packet[33] & (RST | FIN)
+            and not self._last[Direction.DOWN].get(reverse(key), bytes(40))[33] & (RST | FIN)
+        ]
+
+    def end_all(self, flag: int) -> tuple[int, list[Forged]]:
+        """Ends every flow with RST or FIN; returns how many, and the packets for both sides."""
+        forged = []
+        flows = self.open_flows()
+        for key in flows:
+            back = reverse(key)
+            up = parse(self._last[Direction.UP][key])
+            down_packet = self._last[Direction.DOWN].get(back)
+            if down_packet is None:
+                continue  # only a SYN so far: the far side knows nothing of it
+            down = parse(down_packet)
+            # What each side expects next: what it has acknowledged, or what was last on its way to it.
+            to_server = later(down.acknowledgement, up.next_sequence)
+            to_client = later(up.acknowledgement, down.next_sequence)
+            forged.append(Forged(Direction.UP, forge(key, to_server, to_client, flag | ACK)))
+            forged.append(Forged(Direction.DOWN, forge(back, to_client, to_server, flag | ACK)))
+            self._ended[key] = self._ended[back] = flag
+        return len(flows), forged
+
+    def intercept(self, direction: Direction, packet: bytes) -> tuple[bool, list[Forged]]:
+        """Whether the packet may enter the link, and what is answered if not."""
+        segment = parse(packet)
+        if segment.flags & SYN and not segment.flags & ACK:
+            if self.refusing and direction is Direction.UP:
+                answer = forge(reverse(segment.key), 0, segment.next_sequence, RST | ACK)
+                return False, [Forged(Direction.DOWN, answer)]
+            # A new connection on the same ports.
+            self._ended.pop(segment.key, None)
+            self._ended.pop(reverse(segment.key), None)
+            return True, []
+        flag = self._ended.get(segment.key)
+        if flag is None:
+            return True, []
+        if segment.flags & RST or (flag == FIN and segment.next_sequence == segment.sequence):
+            return False, []  # the side has understood
+        return False, [Forged(OTHER[direction], forge(reverse(segment.key), segment.acknowledgement, 0, RST))]
+
+    def ended(self, packet: bytes) -> bool:
+        """True if the packet belongs to a flow that was ended while it was under way."""
+        return packet[12:24] in self._ended
+
+
+def main(fd: int, upstream: str) -> None:
+    """Forwards from the listening socket `fd` until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the command; the emulator ends us
+    loop = Loop()
+    listener = socket.socket(fileno=fd)
+    listener.setblocking(False)
+    scenario = Scenario(profiles.load("perfect"))
+    backend = ProxyBackend(loop, scenario, RunRecorder(None), listener, parse_address(upstream, "upstream"))
+    loop.read(sys.stdin.fileno(), lambda: loop.stop() if not os.read(sys.stdin.fileno(), 1) else None)
+    signal.signal(signal.SIGTERM, lambda number, frame: loop.stop())
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    loop.run()
+    backend.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.core.delay import DelayProcess, DelaySpec, Truncation
+from netsim.core.conditions import DelayProcess, DelaySpec, Truncation
 
 FOUR_G = DelaySpec(21.0, 19.0)
 

@@ -8,13 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec, Truncation
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott, LossSpec, Truncation
 from netsim.core.link import Direction, Drop, LinkModel, Release, Verdict
-from netsim.core.loss import Bernoulli, GilbertElliott, LossSpec
 from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import StreamSender
-from netsim.profile import catalogue
+from netsim.profile import profiles
 from netsim.profile.scenario import Scenario
 from scipy import stats
 
@@ -97,7 +95,7 @@ def test_the_log_of_a_seed_is_the_same_everywhere() -> None:
     def observe(direction: Direction, t: float, nbytes: int, verdict: Verdict) -> None:
         digest.update(f"{direction} {t!r} {nbytes} {verdict!r}\n".encode())
 
-    links = Scenario(catalogue.load("lte-train"), 1).models(observe)
+    links = Scenario(profiles.load("lte-train"), 1).models(observe)
     sender = StreamSender(links[Direction.UP], links[Direction.DOWN], 0.0, 0.07)
     for step in range(6_000):
         t = step * 0.01

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Release, Verdict
-from netsim.core.loss import Bernoulli, GilbertElliott
 from netsim.core.schedule import ConditionSchedule
 
 EMPTY = Conditions()

@@ -6,7 +6,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from netsim.core.loss import Bernoulli, GilbertElliott, LossProcess
+from netsim.core.conditions import Bernoulli, GilbertElliott, LossProcess
 
 
 def test_no_loss_draws_nothing() -> None:

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec
-from netsim.core.loss import Bernoulli
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
 from netsim.core.schedule import ConditionSchedule
 
 from tests.support.messages import raises

@@ -7,10 +7,8 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Verdict
-from netsim.core.loss import Bernoulli, GilbertElliott
 from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import StreamSender
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from netsim.core.window import BETA, INITIAL_SEGMENTS, MAX_SEGMENTS, MSS, Window
+from netsim.core.stream import BETA, INITIAL_SEGMENTS, MAX_SEGMENTS, MSS, Window
 
 
 def test_slow_start_adds_what_is_acknowledged() -> None:

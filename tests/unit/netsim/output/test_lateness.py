@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.output.lateness import LatenessHistogram
+from netsim.output.recorder import LatenessHistogram
 
 
 @given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=200), st.floats(0.01, 1.0))

@@ -22,7 +22,7 @@ from netsim.output.picture import (
     read_run,
 )
 from netsim.output.recorder import RunRecorder
-from netsim.profile import catalogue
+from netsim.profile import profiles
 from netsim.profile.scenario import Scenario
 
 from tests.support.messages import raises
@@ -31,7 +31,7 @@ from tests.support.messages import raises
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """Ten seconds over 4g, an outage in the middle, made in virtual time."""
-    scenario = Scenario(catalogue.load("4g"), 7)
+    scenario = Scenario(profiles.load("4g"), 7)
     recorder = RunRecorder(tmp_path / "run")
     links = scenario.models(recorder.packet)
     for link in links.values():

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec
-from netsim.core.loss import Bernoulli
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
 from netsim.errors import EventError
-from netsim.profile.changes import change_of, parse_settings
+from netsim.profile.profiles import change_of, parse_settings
 
 
 def test_settings_change_only_what_they_name() -> None:

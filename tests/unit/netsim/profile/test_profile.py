@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 from inline_snapshot import snapshot
-from netsim.core.delay import Truncation
+from netsim.core.conditions import Bernoulli, GilbertElliott, Truncation
 from netsim.core.link import Direction
-from netsim.core.loss import Bernoulli, GilbertElliott
 from netsim.core.timeline import EventKind
 from netsim.errors import ProfileError
-from netsim.profile import catalogue
+from netsim.profile import profiles
 
 from tests.support.messages import raises
 
@@ -22,9 +21,9 @@ BASE = "version: 1\nname: x\ndescription: y\nbasis: one_way\ndelay: {mean_ms: 10
 
 
 def test_every_promised_profile_is_there_and_valid() -> None:
-    assert set(catalogue.names()) == SHIPPED
+    assert set(profiles.names()) == SHIPPED
     for name in SHIPPED:
-        assert catalogue.load(name).name == name
+        assert profiles.load(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_every_promised_profile_is_there_and_valid() -> None:
 )
 def test_the_papers_numbers(name: str, mean_ms: float, rate_mbps: float, loss: float) -> None:
     for direction in Direction:
-        conditions = catalogue.load(name).conditions(direction)
+        conditions = profiles.load(name).conditions(direction)
         assert conditions.delay.effective().mean_ms == pytest.approx(mean_ms, abs=0.02)
         assert conditions.rate_bps == rate_mbps * 1e6
         assert conditions.loss.mean == loss
@@ -44,8 +43,8 @@ def test_the_papers_numbers(name: str, mean_ms: float, rate_mbps: float, loss: f
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_a_printed_profile_reads_back(name: str) -> None:
-    profile = catalogue.load(name)
-    assert catalogue.parse(yaml.safe_dump(profile.document()), "printed.yaml") == profile
+    profile = profiles.load(name)
+    assert profiles.parse(yaml.safe_dump(profile.document()), "printed.yaml") == profile
 
 
 def test_directions_may_differ() -> None:
@@ -54,7 +53,7 @@ def test_directions_may_differ() -> None:
         + "rate_mbps: 10\nup: {rate_mbps: 2, queue_kib: 64}\n"
         + "down: {loss: {model: gilbert_elliott, enter_bad: 0.1, leave_bad: 0.5}}\n"
     )
-    profile = catalogue.parse(text, "x.yaml")
+    profile = profiles.parse(text, "x.yaml")
     up, down = profile.conditions(Direction.UP), profile.conditions(Direction.DOWN)
     assert (up.rate_bps, up.queue_bytes) == (2e6, 64 * 1024)
     assert (down.rate_bps, down.queue_bytes) == (1e7, 256 * 1024)
@@ -62,12 +61,12 @@ def test_directions_may_differ() -> None:
 
 
 def test_a_loss_without_its_model_is_independent() -> None:
-    profile = catalogue.parse(BASE + "loss: {probability: 0.1}\nup: {loss: {probability: 0.2}}\n", "mine.yaml")
+    profile = profiles.parse(BASE + "loss: {probability: 0.1}\nup: {loss: {probability: 0.2}}\n", "mine.yaml")
     assert [profile.conditions(each).loss for each in (Direction.DOWN, Direction.UP)] == [
         Bernoulli(0.1),
         Bernoulli(0.2),
     ]
-    assert catalogue.parse(yaml.safe_dump(profile.document()), "mine.yaml") == profile
+    assert profiles.parse(yaml.safe_dump(profile.document()), "mine.yaml") == profile
 
 
 def test_toml_is_read_too(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_toml_is_read_too(tmp_path: Path) -> None:
         "[[timeline]]\nat_s = 3\nkind = 'blackhole'\nduration_s = 2\ndirection = 'up'\n",
         encoding="utf-8-sig",  # some editors write a mark first
     )
-    profile = catalogue.load(str(path))
+    profile = profiles.load(str(path))
     assert profile.conditions(Direction.UP).delay.effective().mean_ms == 15.0
     [event] = profile.events()
     assert (event.kind, event.duration_s, event.directions) == (EventKind.BLACKHOLE, 2.0, (Direction.UP,))
@@ -88,14 +87,14 @@ def test_toml_is_read_too(tmp_path: Path) -> None:
 )
 def test_an_unknown_profile_offers_the_nearest(asked: str, offered: str) -> None:
     with pytest.raises(ProfileError, match=f"no profile '{asked}'") as caught:
-        catalogue.load(asked)
+        profiles.load(asked)
     assert caught.value.hint is not None
     assert offered in caught.value.hint.split("?")[0]
 
 
 def test_a_name_like_no_other_lists_all() -> None:
     with pytest.raises(ProfileError) as caught:
-        catalogue.load("zzzzzz")
+        profiles.load("zzzzzz")
     assert all(name in str(caught.value.hint) for name in SHIPPED)
 
 
@@ -121,11 +120,11 @@ def test_a_name_like_no_other_lists_all() -> None:
 )
 def test_a_malformed_profile_says_where(text: str, message: str) -> None:
     with pytest.raises(ProfileError) as caught:
-        catalogue.parse(text, "mine.yaml")
+        profiles.parse(text, "mine.yaml")
     assert "mine.yaml" in caught.value.message
     assert message in caught.value.message
 
 
 def test_a_missing_file_says_so() -> None:
     with raises(ProfileError, snapshot("Profile ./none.yaml cannot be read: No such file or directory.")):
-        catalogue.load("./none.yaml")
+        profiles.load("./none.yaml")

@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from netsim.core.timeline import EventKind
 from netsim.errors import TraceError
-from netsim.trace.csv_format import format_csv, parse_csv
-from netsim.trace.files import TraceFormat, detect, format_trace, read_trace
-from netsim.trace.mahimahi import format_mahimahi, parse_mahimahi
-from netsim.trace.pensieve import parse_pensieve
+from netsim.trace.formats import (
+    TraceFormat,
+    detect,
+    format_csv,
+    format_mahimahi,
+    format_trace,
+    parse_csv,
+    parse_mahimahi,
+    parse_pensieve,
+    read_trace,
+)
 from netsim.trace.trace import Row, Trace
 
 from tests.support.messages import raises

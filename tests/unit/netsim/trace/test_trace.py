@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from netsim.core.conditions import Conditions
-from netsim.core.delay import DelaySpec
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
 from netsim.core.link import Direction
-from netsim.core.loss import Bernoulli
 from netsim.core.timeline import EventKind
 from netsim.errors import TraceError
 from netsim.trace.trace import Row, Trace, from_zero

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from netsim.backends.tun.flows import FlowTable, Forged
-from netsim.backends.tun.packet import ACK, FIN, RST, SYN, forge, parse, reverse
+from netsim.backends.tun.packet import ACK, FIN, RST, SYN, FlowTable, Forged, forge, parse, reverse
 from netsim.core.link import Direction
 
 KEY = bytes([198, 18, 0, 1, 198, 18, 0, 2, 0x9C, 0x40, 0x1B, 0x58])

@@ -1,7 +1,6 @@
-"""The near end of a measurement: round trips on an idle link, then rates under load.
+"""The far end of a measurement. A client's first line says what it wants: ECHO, SINK or SOURCE.
 
-Against `netsim serve` it measures round trips, both rates and retransmissions; against any other server only the time
-that connecting takes. Rates are counted where bytes arrive.
+SINK answers with the bytes received so far, eight bytes every 100 ms, so that the rate is measured where it arrives.
 """
 
 from __future__ import annotations
@@ -9,13 +8,81 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+from typing import Any
 
+from netsim.core.stream import HEADER, MSS
 from netsim.errors import MeasurementError
-from netsim.measure.far_end import CHUNK, GREETING
 from netsim.run.address import Address, resolve
+from netsim.trace.trace import Row, Trace, from_zero
+
+GREETING = b"netsim-measure 1\n"
+REPORT_S = 0.1
+CHUNK = bytes(64 * 1024)
+IDLE_TIMEOUT_S = 30.0
+
+
+def serve(listener: socket.socket) -> None:
+    """Serves until the listening socket is shut down."""
+    listener.setblocking(True)
+    while True:
+        try:
+            peer, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=_serve_one, args=(peer,), daemon=True).start()
+
+
+def _serve_one(peer: socket.socket) -> None:
+    with peer:
+        peer.settimeout(IDLE_TIMEOUT_S)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            peer.sendall(GREETING)
+            match _line(peer):
+                case b"ECHO":
+                    while data := peer.recv(4096):
+                        peer.sendall(data)
+                case b"SINK":
+                    _sink(peer)
+                case b"SOURCE":
+                    while True:
+                        peer.sendall(CHUNK)
+        except OSError:
+            return  # the client has what it wants
+
+
+def _sink(peer: socket.socket) -> None:
+    received, due = 0, time.monotonic() + REPORT_S
+    peer.settimeout(REPORT_S)
+    quiet = 0.0
+    while quiet < IDLE_TIMEOUT_S:
+        try:
+            data = peer.recv(256 * 1024)
+            if not data:
+                return
+            received, quiet = received + len(data), 0.0
+        except TimeoutError:
+            quiet += REPORT_S
+        if time.monotonic() >= due:
+            peer.sendall(struct.pack("!Q", received))
+            due = time.monotonic() + REPORT_S
+
+
+def _line(peer: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < 64:
+        byte = peer.recv(1)
+        if not byte:
+            return b""
+        line += byte
+    return line.strip()
+
 
 CONNECT_TIMEOUT_S = 10.0
 ECHO_BYTES = 32
@@ -168,3 +235,52 @@ def _read_reports(sock: socket.socket, start: float, end: float, seen: Measureme
             pending = pending[whole:]
             seen.up_mbps.append((mark - start, (total - before) * 8e-6 / (now - mark)))
             before, mark = total, now
+
+
+WIRE_SHARE = (MSS + HEADER) / MSS  # a rate limit counts headers, what arrives is payload
+
+
+def to_profile(seen: Measurement, name: str, server: str) -> dict[str, Any]:
+    """A profile's document: mean and deviation of the round trip, the rates' means, loss from retransmissions."""
+    values = [value for _, value in seen.round_trips_ms]
+    document: dict[str, Any] = {
+        "version": 1,
+        "name": name,
+        "description": f"Recorded to {server}: {len(values)} round trips"
+        + (f", {len(seen.down_mbps)} s of load." if seen.down_mbps else ", no load."),
+        "basis": "rtt",
+        # Each direction gets half of a draw of its own, so the two add up to 1 / sqrt(2) of the deviation given here.
+        "delay": {
+            "mean_ms": round(fmean(values), 3),
+            "deviation_ms": round(pstdev(values) * 2.0**0.5, 3),
+            "truncation": "preserve_mean",
+        },
+    }
+    for side, rates in (("down", seen.down_mbps), ("up", seen.up_mbps)):
+        mean = fmean(value for _, value in rates) * WIRE_SHARE if rates else 0.0
+        if mean > 0.0:
+            document[side] = {"rate_mbps": round(mean, 3)}
+    if seen.loss:
+        document["loss"] = {"model": "bernoulli", "probability": round(seen.loss, 6)}
+    return document
+
+
+def to_trace(seen: Measurement) -> Trace:
+    """Rows of a second; a round trip's cell is the mean of those that began in it."""
+    cells: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for column, values, scale in (
+        ("rtt_ms", seen.round_trips_ms, 1.0),
+        ("down_mbps", seen.down_mbps, WIRE_SHARE),
+        ("up_mbps", seen.up_mbps, WIRE_SHARE),
+    ):
+        for t, value in values:
+            cells[int(t)][column].append(value * scale)
+    rows = [
+        Row(float(second), _mean(row["down_mbps"]), _mean(row["up_mbps"]), _mean(row["rtt_ms"]))
+        for second, row in sorted(cells.items())
+    ]
+    return from_zero(rows)
+
+
+def _mean(values: list[float]) -> float | None:
+    return round(fmean(values), 3) if values else None

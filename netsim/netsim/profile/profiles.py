@@ -7,15 +7,22 @@ field descriptions below are the reference that docs/netsim.md shows.
 from __future__ import annotations
 
 import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+import yaml
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from netsim.core.conditions import KIB, Conditions
-from netsim.core.delay import DelaySpec, Truncation
+from netsim.core.conditions import KIB, Bernoulli, Conditions, DelaySpec, GilbertElliott, Truncation
 from netsim.core.link import Direction
-from netsim.core.loss import Bernoulli, GilbertElliott
 from netsim.core.timeline import BOTH, DIRECTED, LASTING, Event, EventKind
+from netsim.errors import EventError, ProfileError
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -168,3 +175,107 @@ class Profile(_Strict):
     def document(self) -> dict[str, Any]:
         """The profile as plain values, without the fields that were left out."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+SUFFIXES = (".yaml", ".yml", ".toml")
+_FOLDER = files("netsim.profile") / "profiles"
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Names of the profiles that come with netsim, sorted."""
+    return tuple(sorted(Path(entry.name).stem for entry in _FOLDER.iterdir() if entry.name.endswith(".yaml")))
+
+
+def load(name: str) -> Profile:
+    """The profile of that name, or in that file; raises ProfileError."""
+    if name in names():
+        return parse((_FOLDER / f"{name}.yaml").read_text(), name)
+    if name.endswith(SUFFIXES) or "/" in name:
+        path = Path(name)
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not text in UTF-8"
+            raise ProfileError(f"Profile {name} cannot be read: {why}.") from error
+        return parse(text, name)
+    near = get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
+    offer = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(names())}."
+    raise ProfileError(
+        f"There is no profile {name!r}.",
+        hint=f"{offer} A profile of your own is given by its file, for example ./my.yaml.",
+    )
+
+
+def parse(text: str, source: str) -> Profile:
+    """Reads YAML, or TOML if `source` ends in .toml; raises ProfileError with field and reason."""
+    try:
+        document: Any = tomllib.loads(text) if source.endswith(".toml") else yaml.safe_load(text)
+    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise ProfileError(f"Profile {source} cannot be parsed: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise ProfileError(f"Profile {source} holds no fields.", hint="`netsim show 4g` prints one to start from.")
+    if "basis" not in document:
+        raise ProfileError(
+            f"Profile {source} does not say its basis.",
+            hint="Add `basis: one_way` if the delay is that of each direction, `basis: rtt` if it is the round trip's.",
+        )
+    try:
+        return Profile.model_validate(document)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or 'profile'}: {item['msg']}" for item in error.errors()
+        )
+        raise ProfileError(
+            f"Profile {source} is not valid: {problems}.", hint="docs/netsim.md describes every field."
+        ) from error
+
+
+SETTINGS = ("rate_mbps", "delay_ms", "deviation_ms", "loss", "queue_kib")
+
+
+def parse_settings(words: tuple[str, ...]) -> dict[str, float]:
+    """Reads NAME=NUMBER words; `rate_mbps=none` lifts the limit. Raises EventError."""
+    settings: dict[str, float] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        try:
+            value = math.inf if name == "rate_mbps" and text == "none" else float(text)
+        except ValueError:
+            value = math.nan
+        if name not in SETTINGS:
+            raise EventError(
+                f"There is no setting {name!r}.", hint=f"Settings are {', '.join(SETTINGS)}; write rate_mbps=5."
+            )
+        check_setting(name, value)
+        settings[name] = value
+    return settings
+
+
+def check_setting(name: str, value: float) -> None:
+    """Raises EventError if the value is outside what the setting may be."""
+    high = 1.0 if name == "loss" else math.inf
+    low = 4.0 if name == "queue_kib" else 0.0
+    if not low <= value <= high or (math.isinf(value) and name != "rate_mbps"):
+        limits = f"between {low:g} and {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise EventError(f"{name} must be a number {limits}.")
+
+
+def change_of(settings: Mapping[str, float]) -> Callable[[Conditions], Conditions]:
+    """The change of conditions that the settings mean; delays are those of each direction."""
+
+    def change(conditions: Conditions) -> Conditions:
+        delay = conditions.delay
+        if "delay_ms" in settings or "deviation_ms" in settings:
+            mean = settings.get("delay_ms", delay.mean_ms * delay.scale)
+            deviation = settings.get("deviation_ms", delay.deviation_ms * delay.scale)
+            delay = replace(delay, mean_ms=mean, deviation_ms=deviation, scale=1.0)
+        return replace(
+            conditions,
+            delay=delay,
+            rate_bps=settings["rate_mbps"] * 1e6 if "rate_mbps" in settings else conditions.rate_bps,
+            loss=Bernoulli(settings["loss"]) if "loss" in settings else conditions.loss,
+            queue_bytes=round(settings["queue_kib"] * KIB) if "queue_kib" in settings else conditions.queue_bytes,
+        )
+
+    return change
