@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from moa_shared.text.unicode_text import is_text
+from moa_shared.text.unicode_text import is_text, marked_text
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -23,14 +23,15 @@ def parse_json(text: str | bytes) -> Any:
 def parse_request(text: str | bytes) -> Any:
     """The value of a JSON text that others have sent, all of whose strings are text.
 
+    Half a surrogate pair, which programs make that cut a text within a character, is marked: a history that has one
+    would be refused for ever.
+
     Raises:
-        ValueError: no JSON, brackets nested too deeply, or half a surrogate pair.
+        ValueError: no JSON, or brackets nested too deeply.
     """
     value = parse_json(text)
     try:
         written = json.dumps(value, ensure_ascii=False)
     except RecursionError:
         raise ValueError("its brackets are nested too deeply") from None
-    if not is_text(written):
-        raise ValueError("it has half a surrogate pair, which is no text: send text in UTF-8")
-    return value
+    return value if is_text(written) else parse_json(marked_text(written))

@@ -58,7 +58,7 @@ def test_what_cannot_be_used_is_named(value: Any, words: str) -> None:
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("text", [None, "", "{", '{"mcpServers": {"\\ud800": {}}}', " " * (MOST_BYTES + 1)])
+@pytest.mark.parametrize("text", [None, "", "{", " " * (MOST_BYTES + 1)])
 def test_a_file_that_cannot_be_read_is_a_users_error(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "mcp.json"
     if text is not None:

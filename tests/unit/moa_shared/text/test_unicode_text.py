@@ -35,18 +35,17 @@ def test_bytes_that_are_not_utf8_are_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (r'{"a": ["\ud83d"]}', snapshot("it has half a surrogate pair, which is no text: send text in UTF-8")),
-        (r'{"\udce9": 1}', snapshot("it has half a surrogate pair, which is no text: send text in UTF-8")),
-        (b'"\xed\xa0\x80"', snapshot("it has half a surrogate pair, which is no text: send text in UTF-8")),
-        ("[" * 100_000 + "]" * 100_000, snapshot("its brackets are nested too deeply")),
-    ],
-    ids=["a value", "a name", "bytes", "deep"],
+    ("body", "value"),
+    [(r'{"a": ["\ud83d \\"]}', {"a": ["\ufffd \\"]}), (r'{"\udce9": 1}', {"\ufffd": 1}), (b'"\xed\xa0\x80"', "\ufffd")],
+    ids=["a value", "a name", "bytes"],
 )
-def test_requests_hold_text_alone(body: str | bytes, message: str) -> None:
-    with raises(ValueError, message):
-        parse_request(body)
+def test_requests_hold_text_alone(body: str | bytes, value: object) -> None:
+    assert parse_request(body) == value
+
+
+def test_brackets_that_are_nested_too_deeply_are_refused() -> None:
+    with raises(ValueError, snapshot("its brackets are nested too deeply")):
+        parse_request("[" * 100_000 + "]" * 100_000)
 
 
 def test_a_pair_in_escapes_is_one_character() -> None:
