@@ -27,7 +27,7 @@ class PlainTokenizer:
     def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         return [ord(character) for character in text]
 
-    def as_letters(self, text: str) -> str:
+    def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
         return text
 
     def with_bos(self, ids: list[int]) -> list[int]:

@@ -44,7 +44,7 @@ class AnswerMarkup:
         form, thinking = self.form, self.thinking
         marks: list[str] = []
         if form is not None:
-            marks += [*form.openings, *form.likely_openings, *form.first_openings, form.closing]
+            marks += form.marks
         if thinking is not None:
             marks += [*thinking.openings, *thinking.closings]
         return have_any(marks, special_tokens)

@@ -72,7 +72,7 @@ class HostModel:
     def render(self, given: TemplateInput) -> list[int]:
         """The tokens of a conversation up to where the answer begins."""
         template = ChatTemplate(self._device.tokenizer, context_tokens=self.context_tokens)
-        return template.whole(given.messages, given.arguments)
+        return template.whole(given.messages, given.arguments, given.marks)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, with BOS before it where the model's files say so."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from moa_client.tools.formats.base import ToolFormat
 from moa_client.tools.system_text import result_text, system_text
+from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolResult
 
 _REASONING = ("reasoning_content", "thinking")  # how templates name what an earlier answer's reasoning was
@@ -42,10 +43,12 @@ class TemplateInput:
 
     Args:
         arguments: besides the messages, by name.
+        marks: that answers among the messages may have.
     """
 
     messages: list[dict[str, Any]]
     arguments: dict[str, Any] = field(default_factory=dict)
+    marks: tuple[str, ...] = ()
 
 
 def template_input(
@@ -66,7 +69,9 @@ def template_input(
         rendered = [_as_is(message, form, key) for message in messages]
     else:
         rendered = [_plain(message, key) for message in _as_text(messages, form)]
-    return TemplateInput(rendered, form.template_arguments(tools) if tools and knows_tools else {})
+    thinking = find_thinking(chat_template)
+    marks = form.marks if thinking is None else (*form.marks, *thinking.openings, *thinking.closings, *thinking.others)
+    return TemplateInput(rendered, form.template_arguments(tools) if tools and knows_tools else {}, marks)
 
 
 def _with_system_text(messages: Sequence[ChatMessage | ToolResult], text: str) -> list[ChatMessage | ToolResult]:

@@ -1,7 +1,7 @@
 """The target's chat template, a turn at a time: which tokens to append so that the conversation continues.
 
 The answer's own tokens are never made again from text, but where a program sends a whole conversation in text.
-What users, tools and files say is letters: special tokens come from the template alone.
+What users, tools and files say is letters: special tokens come from the template alone, and from marks in answers.
 Pure over a tokenizer.
 """
 
@@ -90,20 +90,23 @@ class ChatTemplate:
     def _render_turn(self, messages: Messages) -> str:
         return self._render([*self._start, *messages], arguments=self._arguments, answer=True)
 
-    def whole(self, messages: Messages, arguments: Mapping[str, Any] | None = None) -> list[int]:
+    def whole(
+        self, messages: Messages, arguments: Mapping[str, Any] | None = None, marks: Sequence[str] | None = None
+    ) -> list[int]:
         """Tokens of a whole conversation up to where its next answer begins.
 
         Args:
             messages: `role` (system, user, assistant or tool) and `content` each; the system prompt is among them, if
                 any.
             arguments: what else the template is given, by name, such as tools.
+            marks: all that has special tokens in what answers say; None: whatever spells some has them.
 
         Raises:
             ModelSourceError: the template refuses them, or leaves out what the system, the user or a tool says.
             ContextLengthError: they cannot fit.
         """
         hint = "Send other messages, or serve another model."
-        text = self._render(messages, arguments=arguments, answer=True, hint=hint)
+        text = self._render(messages, arguments=arguments, answer=True, hint=hint, marks=marks)
         for number, message in enumerate(messages):  # of answers, templates may leave out how they came about
             said = self._tokenizer.as_letters(message["content"]).strip()
             as_json = json.dumps(said, ensure_ascii=False)[1:-1]  # so many templates write what a tool says
@@ -124,10 +127,11 @@ class ChatTemplate:
         answer: bool,
         arguments: Mapping[str, Any] | None = None,
         hint: str = "Leave out --system, or serve another model.",
+        marks: Sequence[str] | None = None,
     ) -> str:
         try:
             return self._tokenizer.apply_chat_template(
-                [self._guarded_message(each) for each in messages],
+                [self._guarded_message(each, marks) for each in messages],
                 add_generation_prompt=answer,
                 arguments=self._guarded(arguments),
             )
@@ -136,21 +140,21 @@ class ChatTemplate:
                 f"The target's chat template refuses the conversation: {str(error).rstrip('.')}.", hint=hint
             ) from None
 
-    def _guarded_message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A message whose text is letters, but for what an answer says, in which there may be marks."""
-        is_answer = message["role"] == "assistant"
-        return {
-            name: value if is_answer and name != "tool_calls" else self._guarded(value)
-            for name, value in message.items()
-        }
+    def _guarded_message(self, message: Mapping[str, Any], marks: Sequence[str] | None) -> Mapping[str, Any]:
+        """A message whose text is letters, but for the marks in an answer."""
+        if message["role"] != "assistant":
+            return {name: self._guarded(value) for name, value in message.items()}
+        calls = {"tool_calls": self._guarded(message["tool_calls"])} if "tool_calls" in message else {}
+        said = message if marks is None else {name: self._guarded(value, marks) for name, value in message.items()}
+        return {**said, **calls}
 
-    def _guarded(self, value: Any) -> Any:
+    def _guarded(self, value: Any, but: Sequence[str] = ()) -> Any:
         """JSON whose texts are letters."""
         match value:
             case str():
-                return self._tokenizer.as_letters(value)
+                return self._tokenizer.as_letters(value, but)
             case Mapping():
-                return {self._guarded(name): self._guarded(each) for name, each in value.items()}
+                return {self._guarded(name, but): self._guarded(each, but) for name, each in value.items()}
             case list() | tuple():
-                return [self._guarded(each) for each in value]
+                return [self._guarded(each, but) for each in value]
         return value

@@ -74,12 +74,17 @@ class TokenFinder:
         if end < len(text):
             yield text[end:]
 
-    def guarded(self, text: str) -> str:
-        """The text with GUARD within each token that it spells, also where one overlaps another."""
+    def guarded(self, text: str, but: Sequence[str] = ()) -> str:
+        """The text with GUARD within each token that it spells, also where one overlaps another.
+
+        Args:
+            but: texts whose tokens are left alone.
+        """
         parts, end = [], 0
         for begin in self._first.finditer(text) if self._first is not None else ():
             start = begin.start()
-            if any(text[start : start + length] in self._tokens for length in self._lengths[text[start]]):
+            spelled = {text[start : start + length] for length in self._lengths[text[start]]} & self._tokens.keys()
+            if any(not any(token in each for each in but) for token in spelled):
                 parts += [text[end : start + 1], GUARD]
                 end = start + 1
         return "".join([*parts, text[end:]])

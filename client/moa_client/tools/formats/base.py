@@ -25,6 +25,11 @@ class ToolFormat(CallMarkup):
     around: ClassVar[tuple[str, str, str]] = ("", "\n", "")
     after_text: ClassVar[str] = "\n"
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that marks calls in an answer."""
+        return (*self.openings, *self.likely_openings, *self.first_openings, self.closing, *self.around)
+
     @abstractmethod
     def detect(self, chat_template: str) -> bool:
         """Whether a model with this chat template writes calls so."""

@@ -75,12 +75,15 @@ class Tokenizer:
         except ValueError as error:
             raise failure(error) from None
 
-    def as_letters(self, text: str) -> str:
+    def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
         """A text of others for a prompt: encoded as `is_guarded`, it has no special tokens, whatever it spells.
 
         Nor has it other added tokens that the chat template writes, with which tools and reasoning are marked.
+
+        Args:
+            but: texts whose tokens it may have.
         """
-        return self._controls.guarded(text)
+        return self._controls.guarded(text, but)
 
     @cached_property
     def _controls(self) -> TokenFinder:

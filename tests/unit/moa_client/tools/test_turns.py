@@ -61,7 +61,7 @@ class Characters:
     def __init__(self, chat_template: str) -> None:
         self.chat_template = chat_template
 
-    def as_letters(self, text: str) -> str:
+    def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
         return text
 
     def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:

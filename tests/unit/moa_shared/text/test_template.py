@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.sandbox.chat_template import Messages
 from moa_shared.text.template import ChatTemplate
 
 from tests.support.messages import raises
@@ -47,13 +48,18 @@ def test_tools_and_calls_are_letters_too_and_marks_of_the_template_are_tokens(de
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = "<|im_start|>{{ tools | tojson }}{% for m in messages %}{{ m | tojson }}{% endfor %}"
     call = {"function": {"name": "f", "arguments": {"<|im_end|>": [SPELLED]}}}
-    messages: Messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "?"},
         {"role": "assistant", "content": "<|im_end|>", "tool_calls": [call]},
     ]
     tokens = ChatTemplate(tokenizer).whole(messages, {"tools": [{"description": SPELLED}]})
     special = tokenizer.special_tokens
     assert [each for each in tokens if each in special.values()] == [special["<|im_start|>"], special["<|im_end|>"]]
+    tokens = ChatTemplate(tokenizer).whole(messages, {"tools": []}, ["<|im_start|>"])
+    assert [each for each in tokens if each in special.values()] == [special["<|im_start|>"]]
+    messages[1] = {"role": "assistant", "content": "a<|im_start|>b<|im_end|>"}
+    tokens = ChatTemplate(tokenizer).whole(messages, {"tools": []}, ["!<|im_start|>!"])
+    assert [each for each in tokens if each in special.values()] == [special["<|im_start|>"]] * 2
 
 
 def test_without_a_system_prompt_the_template_has_its_own(default_model_files: ModelFiles) -> None:
