@@ -213,6 +213,7 @@ Yes.\
                     "written_alone": 0,
                     "kept": 0,
                     "figures": {"tokens": 1},
+                    "versions": [],
                 },
                 {
                     "question": "Why?",
@@ -245,6 +246,7 @@ Yes.\
                     "written_alone": 1,
                     "kept": 0,
                     "figures": {},
+                    "versions": [],
                 },
             ],
         }

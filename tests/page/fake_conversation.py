@@ -69,11 +69,11 @@ class FakeConversation:
         for subscription in self.subscriptions:
             subscription.push(update)
 
-    def ask(self, question: str, options: AnswerOptions) -> None:
+    def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
         options.settings()
         self.asked.append((question, options))
         decided = options.decided(CHAT_DEFAULTS, seed=len(self.asked))
-        self._todo.put_nowait(lambda: self._answer(question, decided))
+        self._todo.put_nowait(lambda: self._answer(question, decided, instead_of))
 
     def continue_answer(self, max_tokens: int) -> None:
         self.requests.append(f"continue {max_tokens}")
@@ -133,8 +133,8 @@ class FakeConversation:
         while True:
             await (await self._todo.get())()
 
-    async def _answer(self, question: str, options: AnswerOptions) -> None:
-        number = len(self.answers) + 1
+    async def _answer(self, question: str, options: AnswerOptions, instead_of: int) -> None:
+        number = instead_of or len(self.answers) + 1
         self.publish(Update(Asked(question, options), number))
         await self._play_out(number, question, options)
 

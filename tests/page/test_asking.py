@@ -111,6 +111,7 @@ def test_another_seed_for_the_same_question(serve: Serve, open_page: Open) -> No
     first, second = served.call(lambda: served.backend.open_conversations["c001"].asked)
     assert first == second == ("Why?", AnswerOptions(max_tokens=2048))  # a seed of its own, and the model's sampling
     expect(reader.page.locator(".cost")).to_contain_text("temperature 0.7, seed 2")
+    expect(reader.page.locator(".version")).to_have_text("2 / 2")
     reader.button("Options of answers").click()
     reader.page.get_by_label("Temperature").fill("0")
     reader.button("Save").click()
@@ -134,6 +135,18 @@ def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(ser
     reader.expect_end(2)
     expect(reader.answer).to_have_text("You asked: Other?")
     expect(reader.turns.nth(0)).to_contain_text("You asked: First?")
+    for _ in range(2):  # as it was seen, and as it is kept
+        expect(turn.locator(".version")).to_have_text("2 / 2")
+        expect(turn.get_by_role("button", name="The version after")).to_be_disabled()
+        turn.get_by_role("button", name="The version before").click()
+        expect(turn.locator(".version")).to_have_text("1 / 2")
+        expect(turn.locator(".question")).to_have_text("Second?")
+        expect(reader.answer).to_have_text("You asked: Second?")
+        expect(reader.button("Answer again with another seed")).to_be_hidden()
+        assert reader.violations() == []
+        turn.get_by_role("button", name="The version after").click()
+        expect(reader.answer).to_have_text("You asked: Other?")
+        reader.page.reload()
 
 
 def test_a_question_that_was_not_taken_goes_back_into_the_field(serve: Serve, open_page: Open) -> None:

@@ -190,7 +190,10 @@ ODD = [
             "There is no option 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... of an answer. docs/device.md lists them."
         ),
     ),
-    ({"do": "rewind", "answers": True}, snapshot("`answers` must be a number of answers to keep. 0: begin again.")),
+    (
+        {"do": "rewind", "answers": True},
+        snapshot("`answers` must be a number from 0 on. docs/device.md has the messages."),
+    ),
     (
         {"do": ["x"] * 1000},
         snapshot(

@@ -46,6 +46,7 @@ class AnswerText:
         seen: characters of committed text that its reader had seen before it was continued.
         runs: who wrote the committed text.
         is_unsettled: it ended without the server, which has not decided it yet.
+        versions: question and text of the answers in whose place it was asked for, oldest first.
     """
 
     question: str = ""
@@ -62,6 +63,7 @@ class AnswerText:
     runs: tuple[TextRun, ...] = ()
     is_running: bool = True
     is_unsettled: bool = False
+    versions: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -71,6 +73,12 @@ class AnswerText:
     def unseen(self) -> str:
         """The committed text, without what its reader had seen before it was continued."""
         return self.committed[self.seen :]
+
+    @property
+    def as_versions(self) -> tuple[tuple[str, str], ...]:
+        """What remains of it, and of those before it, where another answer is asked for in its place."""
+        text = self.committed + self.provisional
+        return (*self.versions, (self.question, text)) if text else self.versions
 
     @property
     def may_continue(self) -> bool:
@@ -130,11 +138,14 @@ class AnswerText:
 def apply_update(answers: list[AnswerText], update: Update) -> AnswerText | None:
     """Applies an update to the answers of its conversation, oldest first; the answer that it is about."""
     event = update.event
+    if isinstance(event, Asked):
+        replaced = next((text for text in answers if text.number == update.answer), None)
+        versions = () if replaced is None else replaced.as_versions
     if isinstance(event, Asked | Rewound):
         kept = update.answer - 1 if isinstance(event, Asked) else event.answers
         answers[:] = [text for text in answers if text.number <= kept]
     if isinstance(event, Asked):
-        answers.append(AnswerText(event.question, update.answer, event.options))
+        answers.append(AnswerText(event.question, update.answer, event.options, versions=versions))
     text = next((text for text in reversed(answers) if text.number == update.answer), None)
     if text is not None:
         text.apply(event)

@@ -60,8 +60,8 @@ class RemoteConversation:
     def updates(self) -> AsyncIterator[Update]:
         return self._subscription.updates()
 
-    def ask(self, question: str, options: AnswerOptions) -> None:
-        self._send(do="ask", question=question, options=options.fields())
+    def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
+        self._send(do="ask", question=question, options=options.fields(), instead_of=instead_of)
 
     def continue_answer(self, max_tokens: int) -> None:
         self._send(do="continue", max_tokens=max_tokens)

@@ -177,6 +177,7 @@ def _answer_json(answer: StoredAnswer) -> dict[str, Any]:
         "written_alone": answer.shown,
         "kept": answer.kept,
         "figures": dict(answer.figures),
+        "versions": [{"question": question, "text": text} for question, text in answer.versions],
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -34,6 +35,7 @@ _ANSWERS = """SELECT key, question, options, standing, finish, outcome, decided_
     FROM answers LEFT JOIN provisional ON answer = key WHERE conversation = ? ORDER BY position"""
 _PIECES = """SELECT answer, tokens, provenance, text FROM pieces JOIN answers ON key = answer
     WHERE conversation = ? ORDER BY answer, number"""
+_VERSIONS = "SELECT place, question, text FROM versions WHERE conversation = ? ORDER BY place, number"
 _FOUND = f"""SELECT conversation, {_TITLE},
     (SELECT count(*) FROM answers AS before WHERE before.conversation = found.conversation
         AND before.position <= found.position),
@@ -65,8 +67,13 @@ class HistoryReader:
         title, created, updated, *origin = row
         rows = self._connection.execute(_PIECES, (conversation,))
         pieces = {key: list(each) for key, each in groupby(rows, lambda row: row[0])}
+        rows = self._connection.execute(_VERSIONS, (conversation,))
+        versions = {place: tuple(row[1:] for row in each) for place, each in groupby(rows, lambda row: row[0])}
         answers = self._connection.execute(_ANSWERS, (conversation,))
-        stored = tuple(_answer(answer, pieces.get(answer[0], [])) for answer in answers)
+        stored = tuple(
+            replace(_answer(answer, pieces.get(answer[0], [])), versions=versions.get(place, ()))
+            for place, answer in enumerate(answers)
+        )
         return StoredConversation(conversation, title, created, updated, ConversationOrigin(*origin), stored)
 
     def text_of(self, answer: int) -> str:

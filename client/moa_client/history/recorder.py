@@ -45,8 +45,14 @@ class HistoryRecorder:
         if stored is not None:
             self._follow(stored)
 
-    def begin(self, question: str, options: AnswerOptions) -> None:
-        """A question is asked; the events of its answer follow."""
+    def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
+        """A question is asked; the events of its answer follow.
+
+        Args:
+            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
+        """
+        if instead_of:
+            self._rewind(instead_of - 1, keeps_version=True)
         self._keys.append(self._store.begin_answer(self.identifier, question, options))
         self._is_running = True
 
@@ -103,14 +109,17 @@ class HistoryRecorder:
 
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers of those that the history shows; the engine was rewound before."""
-        self._store.rewind(self.identifier, answers)
-        self._follow(self._store.load(self.identifier))
+        self._rewind(answers)
 
     def set_title(self, title: str) -> None:
         """Names the conversation."""
         self._store.set_title(self.identifier, title)
 
     # ------------------------------------------------------------ inside
+
+    def _rewind(self, answers: int, *, keeps_version: bool = False) -> None:
+        self._store.rewind(self.identifier, answers, keeps_version=keeps_version)
+        self._follow(self._store.load(self.identifier))
 
     def _follow(self, stored: StoredConversation) -> None:
         self._keys = [answer.key for answer in stored.answers]

@@ -67,6 +67,7 @@ class StoredAnswer:
         is_corrected: provisional text was withdrawn after it had ended.
         asked, ended: when, in seconds since 1970; None: it has not ended.
         figures: what it cost.
+        versions: question and text of the answers in whose place it was asked for, oldest first.
     """
 
     key: int
@@ -88,6 +89,7 @@ class StoredAnswer:
     asked: float = 0.0
     ended: float | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    versions: tuple[tuple[str, str], ...] = ()
 
     @property
     def question_tokens(self) -> int:

@@ -72,4 +72,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX responses_by_use ON responses (used, size)",
     ),
+    (
+        # Of answers in whose place others were asked for: what was shown, by the number of answers before them.
+        """CREATE TABLE versions (
+            conversation TEXT NOT NULL REFERENCES conversations ON DELETE CASCADE,
+            place INTEGER NOT NULL,
+            number INTEGER NOT NULL,
+            question TEXT NOT NULL,
+            text TEXT NOT NULL,
+            PRIMARY KEY (conversation, place, number)
+        ) WITHOUT ROWID""",
+    ),
 )

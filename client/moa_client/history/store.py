@@ -203,18 +203,33 @@ class HistoryStore:
             self._index(answer)
 
     def take_back(self, answer: int) -> None:
-        """Forgets a question that got no answer."""
-        self._change("DELETE FROM answers WHERE key = ?", (answer,))
+        """Forgets a question that got no answer, with what was in its place before."""
+        with transaction(self.path, self._connection) as connection:
+            query = "DELETE FROM answers WHERE key = ? RETURNING conversation"
+            for (conversation,) in connection.execute(query, (answer,)).fetchall():
+                connection.execute(
+                    "DELETE FROM versions WHERE conversation = ? AND place >= "
+                    "(SELECT count(*) FROM answers WHERE conversation = ?)",
+                    (conversation, conversation),
+                )
         self._eraser.begin()
 
-    def rewind(self, conversation: str, answers: int) -> None:
-        """Keeps the first `answers` answers of a conversation."""
+    def rewind(self, conversation: str, answers: int, *, keeps_version: bool = False) -> None:
+        """Keeps the first `answers` answers of a conversation.
+
+        Args:
+            keeps_version: what was shown of the next one stays, as a version of the one that will be in its place.
+        """
         with transaction(self.path, self._connection) as connection:
+            if keeps_version:
+                self._keep_version(conversation, answers)
             connection.execute(
                 "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE conversation = ? ORDER BY position "
                 "LIMIT -1 OFFSET ?)",
                 (conversation, answers),
             )
+            place = answers + keeps_version
+            connection.execute("DELETE FROM versions WHERE conversation = ? AND place >= ?", (conversation, place))
         self._eraser.begin()
 
     def delete(self, conversations: Sequence[str]) -> None:
@@ -285,6 +300,16 @@ class HistoryStore:
     def _change(self, statement: str, values: Sequence[object]) -> None:
         with transaction(self.path, self._connection) as connection:
             connection.execute(statement, values)
+
+    def _keep_version(self, conversation: str, place: int) -> None:
+        query = "SELECT key, question FROM answers WHERE conversation = ? ORDER BY position LIMIT 1 OFFSET ?"
+        for key, question in self._connection.execute(query, (conversation, place)).fetchall():
+            if text := self._reader.text_of(key):
+                self._connection.execute(
+                    "INSERT INTO versions VALUES (?, ?, (SELECT count(*) FROM versions WHERE conversation = ? "
+                    "AND place = ?), ?, ?)",
+                    (conversation, place, conversation, place, question, text),
+                )
 
     def _set(self, answer: int, **values: object) -> None:
         names = ", ".join(f"{name} = ?" for name in values)

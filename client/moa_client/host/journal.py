@@ -13,8 +13,12 @@ from moa_client.conversation.events import AnswerEvent
 class ConversationJournal(Protocol):
     """Keeps a conversation as it happens. All calls may raise MoaError: nothing of what was to be kept is kept then."""
 
-    def begin(self, question: str, options: AnswerOptions) -> None:
-        """A question is asked; the events of its answer follow."""
+    def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
+        """A question is asked; the events of its answer follow.
+
+        Args:
+            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
+        """
 
     def continue_answer(self, options: AnswerOptions) -> None:
         """The newest answer goes on, as if it had been asked with these options."""

@@ -79,10 +79,16 @@ class Publisher:
             elif answer.standing.is_open:
                 self._unsettled.append(decoder)
 
-    def begin(self, question: str, options: AnswerOptions) -> AnswerDecoder:
-        """An answer begins."""
-        self._keep(lambda journal: journal.begin(question, options))
-        self.publish(Asked(question, options), len(self.answers) + 1)
+    def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> AnswerDecoder:
+        """An answer begins.
+
+        Args:
+            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
+        """
+        if instead_of:
+            self._drop(instead_of - 1)
+        self._keep(lambda journal: journal.begin(question, options, instead_of))
+        self.publish(Asked(question, options), instead_of or len(self.answers) + 1)
         return AnswerDecoder(self.answers[-1], self._decode)
 
     def continue_newest(self, options: AnswerOptions) -> AnswerDecoder:
@@ -104,8 +110,7 @@ class Publisher:
 
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers."""
-        self._unsettled = deque(decoder for decoder in self._unsettled if decoder.text.number <= answers)
-        self._gone = {number for number in self._gone if number <= answers}
+        self._drop(answers)
         self._keep(lambda journal: journal.rewind(answers))
         self.publish(Rewound(min(answers, len(self.answers))))
 
@@ -169,6 +174,11 @@ class Publisher:
         self._tell(update)
 
     # ------------------------------------------------------------ inside
+
+    def _drop(self, answers: int) -> None:
+        """No answer after the first `answers` is decided any more."""
+        self._unsettled = deque(decoder for decoder in self._unsettled if decoder.text.number <= answers)
+        self._gone = {number for number in self._gone if number <= answers}
 
     @property
     def _decode(self) -> Callable[[Sequence[int]], str]:

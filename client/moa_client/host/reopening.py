@@ -47,6 +47,7 @@ def reopened(
         is_running=False,
         is_unsettled=stored.standing.is_open,
         runs=_runs(stored, decode) if has_runs else (),
+        versions=stored.versions,
     )
     decoder = AnswerDecoder(text, decode)
     if stored.standing.is_open:

@@ -147,17 +147,22 @@ class TextConversation:
         """How many surfaces have it open."""
         return len(self._publisher.subscriptions)
 
-    def ask(self, question: str, options: AnswerOptions) -> None:
+    def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
         """Asks; after the answers that are under way.
+
+        Args:
+            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
 
         Raises:
             ConfigError: an option out of its range, or that the model knows nothing of.
             OverloadedError: too many questions wait.
         """
         options = reasoned(self.engine.device, options)
-        self.ask_turn(question, self._turn_of(question, options), options)
+        self.ask_turn(question, self._turn_of(question, options), options, instead_of=instead_of)
 
-    def ask_turn(self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "") -> None:
+    def ask_turn(
+        self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "", instead_of: int = 0
+    ) -> None:
         """The same for a question whose tokens the caller makes.
 
         Args:
@@ -173,7 +178,7 @@ class TextConversation:
         if self._rounds.is_waiting:
             self._rounds.cancel()  # the user wants something else
         span = begin_span("question", traceparent)
-        self._do(lambda: self._answer(question, turn, options, span))
+        self._do(lambda: self._answer(question, turn, options, span, instead_of))
 
     def continue_answer(self, max_tokens: int) -> None:
         """Continues the newest answer, as if its limit had been so many tokens more, or asks again about its calls.
@@ -351,10 +356,14 @@ class TextConversation:
         self.asked_at = asyncio.get_running_loop().time()
         self._asked += 1
 
-    async def _answer(self, question: str, turn: Turn, options: AnswerOptions, span: Span) -> None:
-        if not self.answers:
+    async def _answer(self, question: str, turn: Turn, options: AnswerOptions, span: Span, instead_of: int) -> None:
+        if instead_of > len(self.answers):
+            instead_of = 0  # it was taken back meanwhile
+        if instead_of:
+            self.engine.rewind(self._publisher.parts(instead_of - 1))
+        if not self.answers or instead_of == 1:
             options = replace(options, tools=self._turns.tools)
-        await self._follow(turn, self._publisher.begin(question, options), span)
+        await self._follow(turn, self._publisher.begin(question, options, instead_of), span)
         await self._answer_calls()
 
     async def _continue(self, max_tokens: int, span: Span) -> None:

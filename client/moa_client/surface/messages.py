@@ -112,6 +112,7 @@ def _answer_fields(answer: AnswerText) -> Fields:
         "running": answer.is_running,
         "unsettled": answer.is_unsettled,
         "options": answer.options.fields(),
+        "versions": answer.versions,
     }
 
 
@@ -129,6 +130,7 @@ def _answer_of(fields: Mapping[str, Any]) -> AnswerText:
         tuple(fields["waiting"]),
         is_running=fields["running"],
         is_unsettled=fields["unsettled"],
+        versions=tuple((question, text) for question, text in fields["versions"]),
     )
 
 

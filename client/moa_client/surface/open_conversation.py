@@ -80,8 +80,12 @@ class OpenConversation(Protocol):
         """What happens, from when the conversation was opened on."""
         ...
 
-    def ask(self, question: str, options: AnswerOptions) -> None:
-        """Asks; after the answers that are still running."""
+    def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
+        """Asks; after the answers that are still running.
+
+        Args:
+            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
+        """
         ...
 
     def continue_answer(self, max_tokens: int) -> None:

@@ -22,7 +22,7 @@ from moa_client.surface.update_codec import Fields, fields_of
 
 Send = Callable[[Fields], Awaitable[None]]
 Open = Callable[[str | None, str | None, bool], Awaitable[OpenConversation]]
-MOST_TOKENS = 1 << 31
+MOST_NUMBER = 1 << 31
 MOST_TITLE = 200  # characters
 GONE = (OSError, TimeoutError)  # of a surface that has left, or takes nothing in
 
@@ -112,12 +112,9 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
                 raise DataError("The question is empty.", hint="Give it as the text `question`.")
             if not isinstance(options, dict):
                 raise DataError("The options are no JSON object.", hint="docs/device.md lists them.")
-            conversation.ask(question, options_of(options))
+            conversation.ask(question, options_of(options), _number(message, "instead_of"))
         case "continue":
-            most = message.get("max_tokens", 0)
-            if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < MOST_TOKENS:
-                raise DataError("`max_tokens` must be a number of tokens.", hint="0: as the context allows.")
-            conversation.continue_answer(most)
+            conversation.continue_answer(_number(message, "max_tokens"))
         case "stop":
             conversation.stop()
         case "abandon":
@@ -137,10 +134,7 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
         case "alone":
             conversation.write_alone()
         case "rewind":
-            answers = message.get("answers")
-            if not isinstance(answers, int) or isinstance(answers, bool) or answers < 0:
-                raise DataError("`answers` must be a number of answers to keep.", hint="0: begin again.")
-            conversation.rewind(answers)
+            conversation.rewind(_number(message, "answers", None))
         case "system":
             conversation.set_system(_text_or_none(message, "system"))
         case "title":
@@ -151,6 +145,13 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             raise DataError(
                 f"There is nothing to do that is called {shortened(other)}.", hint="docs/device.md has the messages."
             )
+
+
+def _number(message: Mapping[str, Any], name: str, default: int | None = 0) -> int:
+    value = message.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST_NUMBER:
+        raise DataError(f"`{name}` must be a number from 0 on.", hint="docs/device.md has the messages.")
+    return value
 
 
 def _text_or_none(message: Mapping[str, Any], name: str) -> str | None:

@@ -98,9 +98,9 @@ class Page {
     this.connection.open(id, system);
   }
 
-  /** @param {string} question */
-  ask(question, chosen = options(this.thinking)) {
-    if (!this.connection.send({ do: "ask", question, options: { ...chosen, ...wantedChances() } })) {
+  /** @param {string} question @param {any} chosen @param {number} instead_of the number of an answer; 0: of none */
+  ask(question, chosen = options(this.thinking), instead_of = 0) {
+    if (!this.connection.send({ do: "ask", question, options: { ...chosen, ...wantedChances() }, instead_of })) {
       this.notice.pass("Not asked: there is no connection. The question stays here until there is one.");
       return false;
     }
@@ -114,8 +114,7 @@ class Page {
   /** @param {number} number of an answer, which goes with all after it @param {string} question @param {any} chosen */
   askInstead(number, question, chosen) {
     if (this.conversation.running) this.stop();
-    if (this.connection.send({ do: "rewind", answers: number - 1 })) this.ask(question, chosen);
-    else this.notice.pass("There is no connection. Try it again when there is one.");
+    this.ask(question, chosen, number);
   }
 
   /** Continues the newest answer. */

@@ -61,7 +61,7 @@ def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     with raises(
         HistoryError,
         snapshot(
-            "The history TMP/history.db is of a newer version of moa (3, this one knows 2). Use that version, name another folder with --history-dir, or chat with --no-history."
+            "The history TMP/history.db is of a newer version of moa (4, this one knows 3). Use that version, name another folder with --history-dir, or chat with --no-history."
         ),
     ):
         HistoryStore(tmp_path)

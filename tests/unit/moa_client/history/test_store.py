@@ -180,6 +180,24 @@ def test_rewinding_keeps_the_first_answers(store: HistoryStore) -> None:
     assert say(store, conversation, "Another", "So") not in keys
 
 
+def test_an_answer_that_is_replaced_stays_as_a_version_of_the_next_one(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    say(store, conversation, "First", "One")
+    for question, text in (("Second", "Two"), ("Other", "Three"), ("Newest", "Four")):
+        if question != "Second":
+            store.rewind(conversation, 1, keeps_version=True)
+        say(store, conversation, question, text)
+    say(store, conversation, "Last", "Five")
+    versions = [answer.versions for answer in store.load(conversation).answers]
+    assert versions == [(), (("Second", "Two"), ("Other", "Three")), ()]
+    store.rewind(conversation, 2, keeps_version=True)
+    store.take_back(store.begin_answer(conversation, "Taken back", OPTIONS))
+    store.rewind(conversation, 1)
+    say(store, conversation, "Begun again", "Six")
+    say(store, conversation, "And on", "Seven")
+    assert [answer.versions for answer in store.load(conversation).answers] == [(), (), ()]
+
+
 def files_with(store: HistoryStore, text: bytes) -> list[str]:
     return [path.name for path in store.path.parent.iterdir() if text in path.read_bytes().lower()]
 

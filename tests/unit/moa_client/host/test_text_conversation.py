@@ -585,6 +585,23 @@ async def test_a_conversation_is_rewound_after_the_answers_under_way() -> None:
         assert (talk.texts, talk.engine.done[-1]) == ([], "rewind 0")
 
 
+async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that() -> None:
+    journal = Journal()
+    async with talking(journal=journal) as talk:
+        await talk.answer("one")
+        await talk.answer("two")
+        talk.surface.open.ask("other", OPTIONS, 1)
+        assert (await talk.surface.until(Asked)).answer == 1
+        talk.engine.tell(Committed((1,)), STOP)
+        await talk.surface.until(Ended)
+        [text] = talk.conversation.answers
+        assert (text.question, text.committed, text.versions) == ("other", "b", (("one", "a"),))
+        assert talk.engine.done == ["rewind 0"]
+        talk.surface.open.ask("more", OPTIONS, 7)  # there is none of that number
+        assert (await talk.surface.until(Asked)).answer == 2
+    assert [note[1:] for note in journal.notes if note[0] == "begin"] == [("one",), ("two",), ("other", 1), ("more",)]
+
+
 async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> None:
     async with talking() as talk:
         await talk.answer("one", Provisional((1,)), Ended(Finish.STOP, provisional=True))
@@ -662,7 +679,7 @@ class Journal:
     """Notes all that it is to keep, until the disk is full."""
 
     def __init__(self, room: int = 100) -> None:
-        self.notes: list[object] = []
+        self.notes: list[tuple[object, ...]] = []
         self._room = room
 
     def _note(self, *note: object) -> None:
@@ -670,8 +687,8 @@ class Journal:
             raise DiskFullError("The disk is full.")
         self.notes.append(note)
 
-    def begin(self, question: str, options: AnswerOptions) -> None:
-        self._note("begin", question)
+    def begin(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
+        self._note("begin", question, *([instead_of] if instead_of else []))
 
     def continue_answer(self, options: AnswerOptions) -> None:
         self._note("continue", options.max_tokens)

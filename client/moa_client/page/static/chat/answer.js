@@ -44,6 +44,8 @@ export class Answer {
     /** @type {[number, number][]} the stretches of the committed text that are marked as corrected */
     this.corrected = [];
     this.markedUntil = 0;
+    /** @type {Answer[]} in whose place it was asked for, oldest first */
+    this.versions = [];
   }
 
   /**
@@ -63,6 +65,13 @@ export class Answer {
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
     answer.isUnsettled = fields.unsettled;
+    answer.versions = fields.versions.map((/** @type {[string, string]} */ [question, text]) => {
+      const version = new Answer(fields.number, question, fields.options, marks);
+      version.decide(text);
+      version.isCounted = false;
+      Object.assign(version, { options: null, finish: "end_of_text", isRunning: false });
+      return version;
+    });
     return answer;
   }
 
@@ -240,6 +249,13 @@ export class Answer {
   /** Its reasoning and its text. */
   get shown() {
     return this.split.shown(this.provisional, !this.isRunning);
+  }
+
+  /** What remains of it, and of those before it, where another answer is asked for in its place. */
+  get asVersions() {
+    if (!this.text) return this.versions;
+    this.isRunning = false;
+    return [...this.versions, this];
   }
 
   /** Whether its end was none of its own: a limit, the user, or an error. */

@@ -119,7 +119,10 @@ const HANDLERS = {
     const answer = new Answer(message.answer, message.question, message.options, all.facts.thinking ?? null);
     const mine = all.waiting.findIndex((each) => each.question === message.question);
     if (mine >= 0) all.waiting.splice(mine, 1);
-    all.answers[message.answer - 1] = answer;
+    const replaced = all.answers.splice(message.answer - 1)[0];
+    answer.versions = replaced?.asVersions ?? [];
+    all.answers.push(answer);
+    all.remarks = all.remarks.filter((remark) => remark.after < message.answer);
     all.answers[message.answer - 2]?.takeResults(message.options.results ?? []);
     all.failure = null;
     return { answers: "all", facts: true, list: true };

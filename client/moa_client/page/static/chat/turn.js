@@ -29,6 +29,9 @@ export class Turn {
     this.actions = actions;
     /** @type {Answer | null} */
     this.answer = null;
+    this.version = 0; // how many before the newest one is shown
+    /** @type {Answer | null} */
+    this.newest = null; // of its versions
     /** @type {{isLast: boolean, later: number, linkState: string} | null} */
     this.place = null;
     this.element = fromTemplate("turn-template");
@@ -51,6 +54,8 @@ export class Turn {
       words: part(".standing-words"),
       after: part(".after"),
       cost: part(".cost"),
+      versions: part(".versions"),
+      version: part(".version"),
     };
     this.buttons = Object.fromEntries(
       [...this.element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]),
@@ -67,8 +72,10 @@ export class Turn {
     buttons.alone.addEventListener("click", () => this.answer && this.actions.alone(this.answer));
     buttons.continue.addEventListener("click", () => this.actions.goOn());
     buttons.edit.addEventListener("click", () => this.startEdit());
+    buttons.earlier.addEventListener("click", () => this.turnTo(this.version + 1));
+    buttons.later.addEventListener("click", () => this.turnTo(this.version - 1));
     buttons.cancel.addEventListener("click", () => this.endEdit());
-    this.parts.thinking.addEventListener("toggle", () => this.answer && this.place && this.show(this.answer, this.place));
+    this.parts.thinking.addEventListener("toggle", () => this.showVersion());
     this.edit.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       this.submitEdit();
@@ -89,8 +96,26 @@ export class Turn {
    * @param {{isLast: boolean, later: number, linkState: string}} place later: answers after it
    */
   show(answer, place) {
-    this.answer = answer;
+    if (answer !== this.newest) this.version = 0;
+    this.newest = answer;
     this.place = place;
+    this.showVersion();
+  }
+
+  /** Shows the version that the reader has chosen. */
+  showVersion() {
+    const { newest, place } = this;
+    if (!newest || !place) return;
+    const all = [...newest.versions, newest];
+    const at = all.length - 1 - this.version;
+    const answer = all[at];
+    const isNewest = this.version === 0;
+    this.answer = answer;
+    this.parts.versions.hidden = all.length === 1;
+    setText(this.parts.version, `${at + 1} / ${all.length}`);
+    this.buttons.earlier.disabled = at === 0;
+    this.buttons.later.disabled = isNewest;
+    this.buttons.edit.hidden = !isNewest;
     this.showQuestion(answer.question);
     const isFinal = !answer.isRunning && !answer.isUnsettled;
     const { reasoning, text, isThinking } = answer.shown;
@@ -103,14 +128,14 @@ export class Turn {
     const said = answerWords(answer, place.linkState);
     this.parts.standing.dataset.kind = said.kind;
     setText(this.parts.words, said.text);
-    this.buttons.alone.hidden = !said.offer || !(answer.isRunning || place.isLast);
+    this.buttons.alone.hidden = !isNewest || !said.offer || !(answer.isRunning || place.isLast);
     setText(this.buttons.alone, said.offer ?? "");
-    this.buttons.continue.hidden = !(place.isLast && answer.mayContinue);
+    this.buttons.continue.hidden = !(isNewest && place.isLast && answer.mayContinue);
     this.parts.writing.hidden = !(answer.isRunning && !text.text && !reasoning.text && !said.text);
     this.parts.after.hidden = answer.isRunning;
     setText(this.parts.cost, costWords(answer));
     this.buttons.copy.hidden = !text.text;
-    this.buttons.again.hidden = !place.isLast || !answer.question;
+    this.buttons.again.hidden = !isNewest || !place.isLast || !answer.question;
     this.element.dataset.last = place.isLast;
     this.element.ariaBusy = String(answer.isRunning);
     setText(this.parts.hint, place.later ? `${counted(place.later, "answer")} after this one will go.` : "");
@@ -155,6 +180,15 @@ export class Turn {
     const { calls } = this.parts;
     calls.hidden = cards.length === 0;
     if (calls.childElementCount !== cards.length || cards.some((card, index) => calls.children[index] !== card)) calls.replaceChildren(...cards);
+  }
+
+  /** @param {number} version counted from the newest one */
+  turnTo(version) {
+    this.version = version;
+    this.showVersion();
+    const { earlier, later } = this.buttons;
+    if (earlier.disabled) later.focus();
+    if (later.disabled) earlier.focus();
   }
 
   startEdit() {

@@ -89,12 +89,13 @@ export class Section {
    * @param {import("./paint.js").Stretch | null} stretch
    */
   put(parent, text, stretch) {
-    if (!this.name && !stretch?.kind) {
+    const name = this.name === "corrected" && !text.trim() ? "" : this.name; // the end's mark may follow a space
+    if (!name && !stretch?.kind) {
       parent.appendChild(document.createTextNode(text));
       return;
     }
     const span = document.createElement("span");
-    if (this.name) span.className = this.name;
+    if (name) span.className = name;
     if (stretch?.kind) {
       span.dataset.paint = stretch.kind;
       span.title = stretch.title;
