@@ -278,8 +278,8 @@ class ClientSettings(SettingsBase):
     )
     mcp_allow: tuple[str, ...] = setting(
         (),
-        "A tool of a server that is run without being asked for, or all; may be repeated.",
-        "SERVER/TOOL|all",
+        "A tool, as SERVER/TOOL, that is run without being asked for, or all; may be repeated.",
+        "TOOL|all",
         shown="none",
         check=_name_tools,
     )

@@ -50,6 +50,7 @@ def test_every_option_of_sampling_has_its_effect() -> None:
         ("logit_bias", ("hello=1",), "expected ID=BIAS, a token's id and -100 to 100, such as 42=-5"),
         ("logit_bias", ("42=101",), "expected ID=BIAS"),
         ("logit_bias", ("42",), "expected ID=BIAS"),
+        ("mcp_allow", ("calculator/add", "add"), "expected SERVER/TOOL, such as calculator/add, or all"),
         ("logit_bias", ("42=1", "42=2"), "it names a token twice"),
         ("repeat_penalty", 0, "expected 0.01 to 100; 1 is off"),
         ("repeat_penalty", float("nan"), "expected 0.01 to 100; 1 is off"),
