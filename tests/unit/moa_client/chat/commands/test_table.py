@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from moa_client.chat.commands.handler import CommandHandler, short
@@ -20,9 +21,10 @@ from moa_shared.text.word_wrap import wrap_words
 def test_every_command_has_a_handler_and_a_line_of_help() -> None:
     handler = CommandHandler(None)  # type: ignore[arg-type]
     assert {*handler._handlers, "bye"} == set(NAMES)
-    text = help_text()
+    text, page = help_text(), (Path(__file__).parents[5] / "docs" / "client.md").read_text("utf-8")
     for name in NAMES:
         assert f"/{name}" in text
+        assert f"`/{name}" in page
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
