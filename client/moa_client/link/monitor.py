@@ -1,7 +1,8 @@
 """Whether the server is alive and makes progress: the round-trip time, and the timers that decide that it is not.
 
 Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, how late beats come
-back, when the last frame came, when the last one other than a beat, and the beat under way. Invariant: while something
+back, how far apart the frames of an answer come, when the last frame came, when the last one other than a beat, and the
+beat under way. Invariant: while something
 is expected, a beat is requested early enough that its answer can arrive before the timer runs out, so a server that
 merely computes for long is not taken for lost. Nor is one on a busy machine, whose answers come now and then late, or
 one whose frames a busy device has not had the time to read.
@@ -18,6 +19,9 @@ from moa_client.link.beat_delays import BeatDelays
 LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of an idle machine would look like a lost link
 TIMEOUT_ROUND_TRIPS = 4.0
 BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the round-trip time fresh
+# Times what usually lies between two frames of an answer, before silence is worth a beat. A server with 64 users steps
+# every 0.1 s, and a beat with each token costs it as much as the token's own frame.
+USUAL_GAPS = 1.5
 FIRST_RTT_MS = 500.0  # before anything is measured: satellites answer within that
 HELD_UP_SHARE = 0.25  # of the timer: a device that wakes up later than that may have frames that it has not read
 MOST_HOLD_UPS = 4  # in one silence: a device that is always held up must notice at some time that the link is lost
@@ -37,6 +41,8 @@ class LinkMonitor:
         self._progress_ms = 0.0
         self._rtt = Smoothed(FIRST_RTT_MS)
         self._delays = BeatDelays()
+        self._gap_ms = Smoothed()  # between frames that advance an answer
+        self._in_text = False  # such a frame came since one was expected
         self._heard_ms = 0.0
         self._beat_ms = -BEAT_EVERY_MS
         self._stamp = 0
@@ -50,7 +56,7 @@ class LinkMonitor:
     def expect(self, now_ms: float) -> None:
         """From now on, frames are expected (an answer begins or continues)."""
         if not self._waiting:
-            self._waiting = True
+            self._waiting, self._in_text = True, False
             self._heard_ms = self._progress_ms = now_ms
 
     def rest(self) -> None:
@@ -59,7 +65,7 @@ class LinkMonitor:
 
     def forget_round_trips(self) -> None:
         """Those of now on are to another server."""
-        self._rtt = Smoothed(FIRST_RTT_MS)
+        self._rtt, self._gap_ms = Smoothed(FIRST_RTT_MS), Smoothed()
         self._delays = BeatDelays()
 
     def on_opened(self, now_ms: float, took_ms: float) -> None:
@@ -68,6 +74,7 @@ class LinkMonitor:
         self._rtt.add(took_ms)
         self._progress_ms = now_ms
         self.on_frame(now_ms)
+        self._in_text = False
 
     def on_frame(self, now_ms: float) -> None:
         """Any frame came."""
@@ -91,7 +98,9 @@ class LinkMonitor:
 
     def on_progress(self, now_ms: float) -> None:
         """The frame advanced the answer."""
-        self._progress_ms = now_ms
+        if self._in_text:
+            self._gap_ms.add(min(now_ms - self._progress_ms, self.timeout_ms))  # a lost link is no usual gap
+        self._progress_ms, self._in_text = now_ms, True
 
     def on_beat(self, now_ms: float, stamp: int) -> float | None:
         """A beat came back: how long it took; None for one that was never sent."""
@@ -123,7 +132,7 @@ class LinkMonitor:
     @property
     def timeout_ms(self) -> float:
         """Time from the last sign of life to the first token of standalone text."""
-        return self._beat_after_ms + max(self._beat_after_ms, self._rtt.mean + self._delays.late_ms)
+        return self._beat_after_ms + max(self._half_timer_ms, self._rtt.mean + self._delays.late_ms)
 
     def is_lost(self, now_ms: float) -> bool:
         """Whether the server has been silent for too long."""
@@ -153,5 +162,10 @@ class LinkMonitor:
 
     @property
     def _beat_after_ms(self) -> float:
-        """Silence before a sign of life is asked for: half the timer of a link without jitter."""
+        """Silence before a sign of life is asked for."""
+        return max(self._half_timer_ms, min(BEAT_EVERY_MS / 2, USUAL_GAPS * self._gap_ms.mean))
+
+    @property
+    def _half_timer_ms(self) -> float:
+        """Half the timer of a link without jitter."""
         return max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean) / 2

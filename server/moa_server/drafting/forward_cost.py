@@ -27,6 +27,9 @@ NODE_SHARE = 0.0145  # of torch in bf16, where the start measures nothing
 MOST_NODES = 32  # to which that holds
 LEAST_SHARE = 0.001  # of a plain step that a row takes, so that what the start took for nothing can still be learnt
 FEW_NODES = 4  # which are verified together, when nodes are at all
+# Of a plain step as it is known: a forward of more rows that takes less shows that plain steps are faster. A server
+# that always has several users measures no plain step, and one that was slow would make all rows look free.
+CONTRADICTION = 0.8
 OUTLIER = 2.0  # times the expected time is the most that counts: the machine did something else meanwhile
 
 
@@ -130,8 +133,9 @@ class ForwardCost:
         if self.known:
             ms = min(ms, OUTLIER * self.ms(nodes))
         self._sums = [FADE * old for old in self._sums]
-        if nodes == 0:
+        if nodes == 0 or ms < CONTRADICTION * self.plain_ms:
             self._plain.add(ms)
+        if nodes == 0:
             return
         share = self._shares.of(nodes)
         over_prior = ms / self._prior_ms(share) if self.known else 1.0

@@ -6,6 +6,7 @@ A target that fails is not used: a text that depends on what is verified togethe
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -21,7 +22,7 @@ PARENTS = (-1, 0, 1, -1, 3, 2, 5, 0)  # the chain 0, 1, 2, 5, 6 with branches 3,
 PATH = (0, 1, 2, 5, 6)
 ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times are measured besides a plain step's
 SOME_ROWS = 8  # as a draft has; of these a row's time is said
-REPEATS = 3
+REPEATS = 6
 ENOUGH_MS = 50.0  # of a size, after which it is not measured again
 MOST_MS = 1000.0  # of a forward with more rows than a draft has: those that will take longer are left out
 
@@ -67,15 +68,31 @@ def compare_tree(target: Target) -> None:
 
 
 def measure_times(target: Target) -> SelfTest:
-    """The times of forwards by their rows: of each at most that of more rows, since noise only adds to them."""
+    """The times of forwards by their rows, without what other programs seem to have added to some."""
     target.forward(cache := target.new_cache(), [1])  # which reads mapped weights
     measured = [_timed(target, cache, 1)]
     for rows in ROWS:
         if rows > SOME_ROWS and 2 * measured[-1] > MOST_MS:
             break
         measured.append(_timed(target, cache, rows))
-    step_ms, *times = [*accumulate(reversed(measured), min)][::-1]
+    step_ms, *times = _without_noise((1, *ROWS)[: len(measured)], measured)
     return SelfTest(step_ms, tuple(zip(ROWS, times, strict=False)))
+
+
+def _without_noise(rows: Sequence[int], measured: Sequence[float]) -> list[float]:
+    """Times that rise with the rows, by no less from one to the next than before, and are nowhere above those measured.
+
+    The first rows are nearly free, later ones take all of their arithmetic, and noise only adds. Where one size alone
+    met another program, all rows beyond it seemed to be free, and a crowd's forwards were filled with hopeless nodes.
+    """
+    kept: list[tuple[int, float]] = []
+    for here, ms in zip(rows, [*accumulate(reversed(measured), min)][::-1], strict=True):
+        while len(kept) > 1 and (kept[-1][1] - kept[-2][1]) * (here - kept[-1][0]) > (ms - kept[-1][1]) * (
+            kept[-1][0] - kept[-2][0]
+        ):
+            kept.pop()
+        kept.append((here, ms))
+    return [float(ms) for ms in np.interp(rows, [at for at, _ in kept], [ms for _, ms in kept])]
 
 
 def _compare(single: list[TargetOutput], output: TargetOutput, alone: np.ndarray, together: np.ndarray) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
 from moa_client.link.beat_delays import MOST_LATE_MS
 from moa_client.link.monitor import (
     FIRST_RTT_MS,
@@ -68,11 +69,14 @@ def test_it_wakes_when_the_server_is_stuck() -> None:
     assert monitor.wake_ms(can_beat=True) == 100.0
 
 
-def test_beats_are_rare_while_frames_come() -> None:
+@pytest.mark.parametrize("gap_ms", [50, 120, 300])
+def test_beats_are_rare_while_frames_come(gap_ms: int) -> None:
     monitor = opened(20.0)
     beats = 0
-    for now in range(0, 10_000, 50):
-        monitor.on_frame(float(now))
+    for now in range(0, 10_000, 10):
+        if now % gap_ms == 0:
+            monitor.on_frame(float(now))
+            monitor.on_progress(float(now))
         beats += monitor.take_beat(float(now)) is not None
     assert 9 <= beats <= 11
 

@@ -51,6 +51,14 @@ def test_a_row_that_was_free_at_the_start_can_still_become_dear() -> None:
     assert cost.ms(8) == pytest.approx(18.0, rel=0.12)
 
 
+def test_forwards_of_more_rows_show_that_plain_steps_were_measured_too_slow() -> None:
+    cost = ForwardCost(RowShares.of_times(STEP_MS, TIMES))
+    cost.add(0, 5 * STEP_MS)
+    for _ in range(60):
+        cost.add(3, 43.0)
+    assert cost.ms(7) > 1.3 * cost.ms(3)  # not five slow plain steps each
+
+
 def test_one_slow_forward_changes_little() -> None:
     cost = ForwardCost()
     for nodes in (0, 8) * 20:
