@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
 from moa_shared.sampling.settings import (
@@ -105,6 +105,12 @@ class ClientSettings(SettingsBase):
     Each field is an option of `moa-client chat`, a variable MOA_CLIENT_<FIELD> and a key of [client] in the TOML file.
     """
 
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "alone_chance": "A companion writes on however likely its text is, and what is less likely looks different.",
+        "alone_tokens": "A companion writes on until the server is back, or the answer ends.",
+        "reconcile": "/keep in a chat, or a button of the page, has this device's text back after a correction.",
+    }
+
     server: str = setting(
         "",
         "Where moa-server listens, or a name of `moa-client servers`; of several, separated by commas, the best.",
@@ -151,18 +157,11 @@ class ClientSettings(SettingsBase):
     )
     rounds: bool = setting(False, "Send one whole draft after each verdict, instead of drafts as they are made.")
     run_ahead: bool = setting(True, "The server continues while no draft has arrived.")
-    reconcile: Literal["verify", "keep"] = setting(
-        "verify", "What happens to provisional text when the server is back: it is verified, or kept as it is."
-    )
     alone: Literal["auto", "always", "never"] = setting(
         "auto",
-        "Whether this device writes on when the server is lost. auto: while its text is likely to be right; never: it "
-        "waits for the server. A single answer with --offline has its text in any case.",
+        "Whether this device writes on when the server is lost. auto: a companion does, a drafter while its text is "
+        "likely to be right; never: it waits for the server. A single answer with --offline has its text in any case.",
     )
-    alone_chance: float = setting(
-        LEAST_CHANCE, "In auto, how likely all text since the server was lost must be right.", "CHANCE", ge=0, le=1
-    )
-    alone_tokens: int = setting(256, "The most tokens written after the server was lost.", "TOKENS", ge=0, lt=1 << 31)
     # a tunnel, a lift, a change of the network: most are over in 10 s
     alone_seconds: float = setting(
         30.0, "How long the server must have been lost before an answer ends without it.", "SECONDS", ge=0

@@ -184,8 +184,9 @@ class ScriptDrafter:
     reads_memory = False
     most_depth = None
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, at_once: int) -> None:
         self._script = script
+        self._at_once = at_once
         self._tokens: list[int] = []
 
     def restart(self, tokens: Sequence[int]) -> None:
@@ -204,11 +205,14 @@ class ScriptDrafter:
         return Growth((self._script.guess([*self._tokens, *draft.tokens][-1]),), (len(draft) - 1,))
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        if len(draft) >= self._at_once:
+            return None
         return self._script.guess([*self._tokens, *draft.tokens][-1]), 0.9
 
 
-def script_device(target: ScriptTarget, script: Script) -> Device:
-    return replace(device(target, "none"), drafter=ScriptDrafter(script), end_of_text=frozenset({END_OF_TEXT}))
+def script_device(target: ScriptTarget, script: Script, at_once: int = 1000) -> Device:
+    drafter = ScriptDrafter(script, at_once)
+    return replace(device(target, "none"), drafter=drafter, end_of_text=frozenset({END_OF_TEXT}))
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -219,10 +223,8 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
     decoder, screen = AnswerDecoder(AnswerText(), script.decode), Screen()
     places = iter(range(0, script.length, 3))
     place, parted = next(places), 0
-    waiting = replace(
-        WAITING, standalone=replace(WAITING.standalone, most_tokens=2)
-    )  # so that text is left for the next cuts
-    async with talking_over_a_link(target, waiting, held=script_device(target, script)) as (_, engine):
+    held = script_device(target, script, at_once=2)  # so that text is left for the next cuts
+    async with talking_over_a_link(target, WAITING, held=held) as (_, engine):
 
         async def lose_and_find(event: Event) -> None:
             nonlocal place, parted

@@ -29,8 +29,6 @@ from tests.net.client_device import stepper
 from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, talking_over_a_link, watch
 from tests.net.server_peer import END_OF_TEXT, IDENTITY, make_host, plain_text, serving
 
-KEEP = DraftingSettings(reconcile="keep")
-
 
 @pytest.mark.parametrize("name", ["chain", "tree", "chain of N = 1"])
 async def test_an_outage_in_an_answer(target: Target, name: str) -> None:
@@ -161,27 +159,6 @@ async def test_an_answer_does_not_end_alone_a_moment_after_the_loss(target: Targ
         await watch(engine, screen, settings=short, on_event=cut_and_heal)
         assert screen.end == Ended(Finish.MAX_TOKENS)
         assert screen.committed == plain_text(target, PROMPT, short)[0]
-
-
-async def test_standalone_text_can_be_kept(target: Target) -> None:
-    screen = Screen()
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        talking(target, f"127.0.0.1:{running.port}", KEEP, offline=True) as engine,
-    ):
-
-        async def come_online(event: Event) -> None:
-            if len(screen.provisional) >= 12:
-                engine.go_online()
-
-        await watch(engine, screen, on_event=come_online)
-        kept = next(event for event in engine.conversation.provenance[len(PROMPT) :][:12])
-        assert kept.name == "ALONE"
-        alone = sum(origin.name == "ALONE" for origin in engine.conversation.provenance)
-        start = [*PROMPT, *screen.committed[:alone]]
-        rest = plain_text(target, start, AnswerSettings(SETTINGS.sampling, 80 - alone, ignore_end_of_text=True))[0]
-        assert screen.committed[alone:] == rest
-        assert LinkState.BACK in screen.states
 
 
 async def test_stopping_a_standalone_answer(target: Target) -> None:

@@ -195,16 +195,6 @@ async def test_a_conversation_with_provisional_text_in_the_middle_of_an_answer_i
     assert program.engine.conversation.tokens == expected(target, "first", "second")
 
 
-async def test_text_is_kept_as_it_is_if_the_user_wishes(target: Target, life: Life) -> None:
-    async with life.program(offline=True) as program:
-        await program.ask("first")
-        written = [token for event in program.events if isinstance(event, Provisional) for token in event.tokens]
-    async with life.program(DraftingSettings(reconcile="keep")) as program:
-        [settled] = await program.settle()
-    assert list(settled.tokens) == written
-    assert not settled.changed
-
-
 async def test_a_rewound_conversation_is_that_of_who_never_asked(target: Target, life: Life) -> None:
     async with life.program() as program:
         await program.ask("first")

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import Corrected, Ended, Event, LinkState, ServerChanged, Settled
+from moa_client.conversation.events import Committed, Corrected, Ended, Event, LinkState, ServerChanged, Settled
 from moa_client.device.loading import Device
 from moa_client.drafting.companion import CompanionDrafter, CompanionPair
 from moa_client.drafting.drafters import ClientDrafter
@@ -35,7 +35,7 @@ from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, plain_text
 from tests.support.messages import steady
 from tests.support.tiny_models import ModelWeights, tiny_model
 
-HOPEFUL = DraftingSettings(standalone=StandaloneRule("auto", least_chance=0.0))
+WRITING = DraftingSettings(standalone=StandaloneRule("auto"))
 ITSELF, ANOTHER = 3, 4  # seeds of the tiny target and of another model
 
 
@@ -66,7 +66,7 @@ async def test_a_companion_that_says_what_the_target_says_has_all_its_words_kept
     corrected: list[Event] = []
     alone = 20
     held = with_companion(target, ITSELF, beside=beside)
-    async with talking_over_a_link(target, HOPEFUL, held=held) as (link, engine):
+    async with talking_over_a_link(target, WRITING, held=held) as (link, engine):
 
         async def cut_and_heal(event: Event) -> None:
             nonlocal alone
@@ -90,7 +90,7 @@ async def test_a_companion_that_errs_is_corrected_and_the_text_is_the_target_s(t
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
     held = with_companion(target, ANOTHER, drafts=False)
-    async with talking_over_a_link(target, HOPEFUL, held=held) as (link, engine):
+    async with talking_over_a_link(target, WRITING, held=held) as (link, engine):
 
         async def cut_and_heal(event: Event) -> None:
             if not screen.cuts and len(screen.committed) > 5:
@@ -102,6 +102,18 @@ async def test_a_companion_that_errs_is_corrected_and_the_text_is_the_target_s(t
         await watch(engine, screen, on_event=cut_and_heal)
         assert screen.committed == expected
         assert screen.most_provisional >= 12
+        withdrawn = engine.answers.withdrawn
+        assert withdrawn is not None
+        events = engine.keep(lambda _: PROMPT, SETTINGS)
+        assert [type(event) for event in events] == [Committed, Ended]
+        answer = list(withdrawn.tokens)
+        assert answer != expected[: len(answer)]
+        assert list(engine.conversation.answer) == answer
+        later = Screen()
+        await watch(engine, later, [5, 6])
+        assert (
+            later.committed == plain_text(target, [*PROMPT, *answer, 5, 6], SETTINGS)[0]
+        )  # its context is what was kept
 
 
 async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(
@@ -110,7 +122,7 @@ async def test_a_companion_begins_an_answer_whose_question_no_server_has_read(
     short = AnswerSettings(Sampling(0.7, seed=4), max_tokens=20, ignore_end_of_text=True)
     screen = Screen()
     async with talking(
-        target, f"127.0.0.1:{server.port}", HOPEFUL, held=with_companion(target, ITSELF), offline=True
+        target, f"127.0.0.1:{server.port}", WRITING, held=with_companion(target, ITSELF), offline=True
     ) as engine:
         await watch(engine, screen, settings=short)
         assert screen.end == Ended(Finish.MAX_TOKENS, provisional=True)
@@ -152,15 +164,13 @@ class Standing:
         return replace(device, stands_in=False, files=files, identity=identity, is_refused=True)
 
 
-@pytest.mark.parametrize("reconcile", ["verify", "keep"])
 async def test_what_was_written_before_any_server_was_seen_is_continued_by_the_first(
-    target: KernelTarget, server: RunningServer, reconcile: Any
+    target: KernelTarget, server: RunningServer
 ) -> None:
     screen, standing = Screen(), Standing(target)
-    settings = replace(HOPEFUL, reconcile=reconcile)
     address = f"127.0.0.1:{server.port}"
     async with connect([Server(address, 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, standing.device, VOCAB, Codec.INT4, settings, offline=True, adopt=standing.adopt)
+        engine = ClientEngine(link, standing.device, VOCAB, Codec.INT4, WRITING, offline=True, adopt=standing.adopt)
 
         async def come_online(event: Event) -> None:
             if len(screen.provisional) >= 12:
@@ -184,7 +194,7 @@ async def test_a_server_with_another_vocabulary_is_named_once_and_the_companion_
     screen, standing = Screen(), Standing(target, fits=False)
     address = f"127.0.0.1:{server.port}"
     async with connect([Server(address, 5.0, 20.0)]) as link:
-        engine = ClientEngine(link, standing.device, VOCAB, Codec.INT4, HOPEFUL, adopt=standing.adopt)
+        engine = ClientEngine(link, standing.device, VOCAB, Codec.INT4, WRITING, adopt=standing.adopt)
         await watch(engine, screen)
         assert screen.end == Ended(Finish.MAX_TOKENS, provisional=True)
         assert screen.provisional == plain_text(target, PROMPT, SETTINGS)[0]

@@ -132,11 +132,9 @@ async def test_a_model_without_a_template_continues_raw_text(target: Target, mon
             await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a cat"}])
 
 
-@pytest.mark.parametrize("reconcile", ["verify", "keep"])
-async def test_a_cut_delays_a_stream_and_changes_nothing(target: Target, reconcile: str) -> None:
-    """Even if the user's chats keep what was written without the server."""
+async def test_a_cut_delays_a_stream_and_changes_nothing(target: Target) -> None:
     async with (
-        hosting_over_a_link(target, Drafters(target), alone="always", reconcile=reconcile) as hosted,
+        hosting_over_a_link(target, Drafters(target), alone="always") as hosted,
         endpoint_of(hosted.host) as client,
     ):
         events = (await stream_of(client, extra_body={"moa": {"provisional": True}})).__aiter__()

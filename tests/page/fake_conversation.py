@@ -198,6 +198,9 @@ class FakeSurface:
     def write_alone(self) -> None:
         self._conversation.request("alone")
 
+    def keep(self) -> None:
+        self._conversation.request("keep")
+
     async def stats(self) -> str:
         return "12 tokens in 0.50 s"
 

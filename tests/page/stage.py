@@ -93,12 +93,12 @@ class Stage:
         runs = joined(TextRun(len(text), writer, chance) for text, writer, chance in pieces)
         self.tell(Committed(tuple(range(len(pieces))), text="".join(text for text, _, _ in pieces), runs=runs))
 
-    async def write(self, text: str, pause: float = 0.0) -> None:
-        """The device writes without the server."""
+    async def write(self, text: str, pause: float = 0.0, *, likely: bool = True) -> None:
+        """The device writes without the server; `likely`: what the server would write, too."""
         for piece in _pieces(text, 1):
             self.waiting += piece
             self.figures.provisional += 1
-            self.tell(Provisional((1,), (0.6,), piece))
+            self.tell(Provisional((1,), (0.6,), piece, likely))
             await self.pause(pause)
 
     def hold(self, *, unread: bool = False) -> None:

@@ -66,6 +66,34 @@ def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Se
     expect(reader.notice).to_be_empty()
 
 
+def test_a_companion_s_text_has_two_shades_and_can_be_had_back(serve: Serve, open_page: Open) -> None:
+    unlikely = "as a bone is, in the sun of a long summer at the sea. "
+
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit("It flashes. ")
+        stage.link(LinkState.OFFLINE)
+        await stage.write("It is white ")
+        await stage.write(unlikely, likely=False)
+        await stage.gate("back")
+        stage.link(LinkState.BACK)
+        await stage.commit("It is red.", words=3)
+        stage.end()
+
+    served = serve(script)
+    reader = open_page(served)
+    reader.ask("How does it look?")
+    expect(reader.page.locator(".answer .provisional:not(.unsure)")).to_have_text("It is white ")
+    expect(reader.page.locator(".answer .unsure")).to_have_text(unlikely.strip())
+    served.open_gate("back")
+    expect(reader.answer).to_have_text("It flashes. It is red.")
+    expect(reader.page.locator(".answer .provisional")).to_have_count(0)
+    expect(reader.standing).to_have_text(
+        "The server has replaced 17 tokens of this device. Have this device’s text back"
+    )
+    reader.button("Have this device’s text back").click()
+    served.wait_until(lambda: served.backend.open_conversations["c001"].requests == ["keep"])
+
+
 def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, open_page: Open) -> None:
     async def script(stage: Stage, question: str) -> None:
         await stage.commit("It flashes. ")

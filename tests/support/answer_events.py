@@ -65,7 +65,7 @@ def events_of(draw: st.DrawFn, text: str) -> list[AnswerEvent | Earlier]:
             at = done + len(waiting)
             written = (*(whole[at : at + 3] if draw(st.booleans()) else []), *guess)
             waiting += written
-            events.append(Provisional(written))
+            events.append(Provisional(written, likely=draw(st.booleans())))
         elif kind == "correct":
             events += correct()
         else:

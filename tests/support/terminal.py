@@ -42,6 +42,11 @@ class Display(pyte.HistoryScreen):
         return self._cells_with("blink")
 
     @property
+    def italics(self) -> str:
+        """What of it is less likely to stay."""
+        return self._cells_with("italics")
+
+    @property
     def underlined(self) -> str:
         """The text on the screen that is marked as a correction."""
         return self._cells_with("underscore")

@@ -28,13 +28,14 @@ from moa_client.conversation.events import (
     Earlier,
     Ended,
     Event,
+    HeldBack,
     LinkChanged,
     LinkState,
     Provisional,
     Settled,
 )
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.standalone_rule import READING_SPEED, StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
@@ -520,7 +521,6 @@ class Chat:
         return StandaloneRule(
             chance.choice(["always", "auto", "never"]),
             least_chance=0.2,
-            most_tokens=chance.choice([5, 1000]),
             tokens_per_s=chance.choice([0.0, 30.0]),
             end_ms=chance.choice([0.0, 500.0]),
             leave_ms=chance.choice([0.0, 200.0, 3000.0]),
@@ -638,3 +638,47 @@ def test_a_user_who_stops_gets_the_targets_text_too(first: int, monkeypatch: pyt
             simulate(monkeypatch, seed, converse)
         except Exception as error:
             raise AssertionError(f"chat {seed}") from error
+
+
+class ToyCompanion(simulated_world.ToyDrafter):
+    """Reads texts itself, in no time."""
+
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
+        return False
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        return self._guess(draft.tokens, sampling), 0.95
+
+
+async def cut_for_ten_seconds(world: World) -> None:
+    world.right = 1.0  # the target's own weights
+    reading = DraftingSettings(standalone=StandaloneRule("auto", tokens_per_s=READING_SPEED, end_ms=30_000.0))
+    held = replace(world.device(drafts=False), drafter=ToyCompanion(world))
+    fleet = Fleet([cast(Server, SimulatedServer(world))])
+    engine = ClientEngine(fleet, held, simulated_world.VOCAB, Codec.INT4, reading)
+    asked = AnswerSettings(Sampling(0.0, seed=1), max_tokens=380, ignore_end_of_text=True, loop_guard=False)
+    shown: list[int] = []
+    written: list[Provisional] = []
+    async for event in engine.ask([1, 2, 3], asked):
+        assert not isinstance(event, Corrected | HeldBack)
+        if isinstance(event, Committed):
+            if not shown:
+                world.stall("up", "down")
+                asyncio.get_running_loop().call_later(10.0, world.heal)
+            shown += event.tokens
+        elif isinstance(event, Provisional):
+            written.append(event)
+    await engine.close()
+    assert shown == plain_answer([1, 2, 3], asked)
+    assert engine.figures.kept == len(written) >= 100
+    assert engine.answers.withdrawn is None
+    likely = [event.likely for event in written]
+    assert 10 < sum(likely) < 40  # 0.95 for each: 20 tokens, and a few again after a stream that opened too late
+    assert likely == sorted(likely, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_companion_writes_for_the_whole_cut_and_what_the_target_would_say_is_kept(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(monkeypatch, seed, cut_for_ten_seconds)

@@ -87,6 +87,15 @@ class AnswerFollower:
             view,
         )
 
+    async def keep(self, text: AnswerText, view: View) -> None:
+        """The same for the newest answer, which is again what this device had written of it.
+
+        Raises:
+            MoaError: it cannot be had back.
+        """
+        begun = AnswerText(text.question)
+        await self._follow(begun, self._conversation.keep, lambda event, _: isinstance(event, Asked), view)
+
     async def _follow(
         self,
         text: AnswerText,

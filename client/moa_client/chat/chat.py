@@ -36,12 +36,22 @@ from moa_client.chat.messages import (
     thought_words,
     unchecked,
     waiting_words,
+    withdrawn_words,
 )
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import CallEvent, CallWanted, Failed, LinkChanged, LinkState, Notice, NotKept
+from moa_client.conversation.events import (
+    CallEvent,
+    CallWanted,
+    Failed,
+    LinkChanged,
+    LinkState,
+    Notice,
+    NotKept,
+    Settled,
+)
 from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
@@ -138,6 +148,8 @@ class Chat:
         """
         if words := finish_words(text, is_only=is_only):
             self._err(words)
+        if text.withdrawn and not is_only:
+            self._err(withdrawn_words(text.withdrawn))
         split = self._folding.split(text)
         if split is not None and split.reasoning and self.settings.thinking == "fold" and not is_only:
             self._err(thought_words(split.reasoning_tokens))
@@ -260,6 +272,8 @@ class Chat:
                 self.page.show_earlier(update, self._folding.shown(about))
             elif words := settled_remark(event, self._folding.shown(about)):
                 self._err(words)
+            if isinstance(event, Settled) and about.withdrawn and about is self.last_answer:
+                self._err(withdrawn_words(about.withdrawn))
         elif isinstance(event, NotKept):
             self._err(not_kept_words(event))
         elif isinstance(event, Notice):
@@ -305,6 +319,19 @@ class Chat:
             raise ConflictError("There is no answer to continue.", hint="Ask something first.")
         text, finished = await self._follower.continue_answer(last, self.settings.max_tokens, self._view())
         self._say_left(self._ended(text, finished=finished))
+
+    async def keep(self) -> None:
+        """Has this device's text back where the server has replaced it in the newest answer.
+
+        Raises:
+            MoaError: there is none.
+        """
+        if (last := self.last_answer) is None or not last.withdrawn:
+            raise ConflictError(
+                "The server has replaced no text of this device in the newest answer.",
+                hint="/keep is for an answer that it has.",
+            )
+        await self._follower.keep(last, self._view())
 
     def _say_left(self, answer: AnswerText) -> None:
         """Says what becomes of an answer that is left to the server."""

@@ -58,6 +58,7 @@ class Folding:
         return self._answers[text]
 
 
+_SAME = ("number", "finish", "tokens", "decided", "waiting", "withdrawn", "is_running", "is_unsettled", "options")
 UNFOLDED = Folding(None, lambda: "show")
 
 
@@ -93,9 +94,22 @@ class FoldedAnswer:
         is_over = not (text.is_running or text.is_unsettled or text.provisional)
         shown.committed = self._committed + (rest if is_over else "")
         shown.provisional = "" if is_over else rest
+        likely = self._joined(self.split, *self.split.ahead(text.provisional[: text.likely]))
+        shown.likely = min(len(likely), len(shown.provisional))
         whole = self._marks.split(text.options.reasoning_effort)
         shown.ended = self._joined(whole, *whole.ahead(text.ended))
-        for name in ("number", "finish", "tokens", "decided", "waiting", "is_running", "is_unsettled", "options"):
+        same = (
+            "number",
+            "finish",
+            "tokens",
+            "decided",
+            "waiting",
+            "withdrawn",
+            "is_running",
+            "is_unsettled",
+            "options",
+        )
+        for name in same:
             setattr(shown, name, getattr(text, name))
         return shown
 

@@ -45,13 +45,13 @@ def event_line(update: Update, text: AnswerText | None, split: AnswerSplit | Non
     if text is not None and isinstance(event, Settled):
         fields["text"] = text.committed
     elif text is not None and isinstance(event, Committed | Provisional | Corrected | Ended):
-        fields["provisional"] = text.provisional
+        fields["provisional"], fields["likely"] = text.provisional, text.likely
     if text is not None and split is not None:
         fields |= _apart(fields, event, text, split)
     return _line(**fields)
 
 
-def _apart(fields: Mapping[str, Any], event: SurfaceEvent, text: AnswerText, split: AnswerSplit) -> dict[str, str]:
+def _apart(fields: Mapping[str, Any], event: SurfaceEvent, text: AnswerText, split: AnswerSplit) -> dict[str, Any]:
     """The text of a line with the reasoning in fields of its own."""
     before = copy(split)
     split.read(text.committed, text.tokens)
@@ -59,12 +59,13 @@ def _apart(fields: Mapping[str, Any], event: SurfaceEvent, text: AnswerText, spl
     reasoning, rest = split.ahead(text.provisional)
     if isinstance(event, Settled):
         before = AnswerSplit()
-    apart = {}
+    apart: dict[str, Any] = {}
     if "text" in fields:
         apart["reasoning"] = split.reasoning[len(before.reasoning) :] + (reasoning if is_over else "")
         apart["text"] = split.text[len(before.text) :] + (rest if is_over else "")
     if "provisional" in fields:
         apart |= {"provisional_reasoning": "" if is_over else reasoning, "provisional": "" if is_over else rest}
+        apart["likely"] = len(split.ahead(text.provisional[: text.likely])[1])
     return apart
 
 

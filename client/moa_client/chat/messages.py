@@ -287,8 +287,6 @@ def settled_words(event: Settled | Refused, earlier: AnswerText) -> str:
         )
     tokens = "token" if event.written == 1 else "tokens"
     share = f"{event.kept} of {event.written} {tokens} written here {'was' if event.kept == 1 else 'were'} right"
-    if event.outcome is AnswerOutcome.KEPT:
-        return f"(The answer to {about} stays as it was written here.)"
     if event.outcome is AnswerOutcome.CONFIRMED:
         return f"(The server confirms the answer to {about}.)"
     if not earlier.ended.strip():
@@ -335,6 +333,20 @@ def first_cut_words(*, styled: bool) -> str:
         f"({which} was written by the small model on this device while the server does not answer. "
         "The server will check it, and correct it where it is wrong.)"
     )
+
+
+def unsure_words(*, styled: bool) -> str:
+    """What the second shade of provisional text is, for a reader who sees some for the first time."""
+    which = "Dim text in italics" if styled else "Text after [less sure:]"
+    return (
+        f"({which} is this device's too, and the server may well write something else: it will check it. "
+        "/keep has this device's text back where it was replaced.)"
+    )
+
+
+def withdrawn_words(tokens: int) -> str:
+    """That text of this device was replaced, and can be had back."""
+    return f"(The server has replaced {tokens} tokens that this device had written: /keep has them back.)"
 
 
 def unverified_words(count: int, *, is_printed: bool) -> str:

@@ -16,6 +16,7 @@ from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.sampling.settings import Sampling
 
+from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, ConversationState, Phase
 from moa_client.conversation.events import (
     AnswerOutcome,
@@ -50,6 +51,22 @@ class EndRule:
     decode: Callable[[Sequence[int]], str]
 
 
+@dataclass(frozen=True, slots=True)
+class WithdrawnAnswer:
+    """An answer as it was before a server has corrected the part of it that this device had written.
+
+    Args:
+        turns: of the conversation, the last one with it.
+        tokens: all of it; `writers`: of each.
+        finish: with which it had ended; CANCELLED: it had not.
+    """
+
+    turns: int
+    tokens: tuple[int, ...]
+    writers: tuple[Provenance, ...]
+    finish: Finish
+
+
 class AnswerQueue:
     """The open answers of one conversation, in order.
 
@@ -63,6 +80,7 @@ class AnswerQueue:
         self.current: Job | None = None
         self.events: deque[Event] = deque()
         self._jobs = Jobs()
+        self._withdrawn: WithdrawnAnswer | None = None  # the newest one, until the next question
         self.end_rule = end_rule
 
     @property
@@ -74,6 +92,13 @@ class AnswerQueue:
     def unsettled(self) -> int:
         """Number of answers that ended without the server and are not verified yet."""
         return len(self._jobs) - (self.current is not None)
+
+    @property
+    def withdrawn(self) -> WithdrawnAnswer | None:
+        """The newest answer as it was before it was corrected; None: it was not, or only a few words of it."""
+        withdrawn = self._withdrawn
+        is_newest = withdrawn is not None and withdrawn.turns == len(self.conversation.turns) and not self.unsettled
+        return withdrawn if is_newest else None
 
     @property
     def current_is_front(self) -> bool:
@@ -88,6 +113,7 @@ class AnswerQueue:
         """
         job = Job(turn, settings)
         self._jobs.append(job)
+        self._withdrawn = None
         ask = None
         try:
             if self.front is job:
@@ -167,6 +193,7 @@ class AnswerQueue:
         """
         if self.current is not None:
             raise ProtocolError("the answer under way to end first", "a wish to rewind")
+        self._withdrawn = None
         turns = len(self.conversation.turns)
         if answers >= turns:
             self._jobs.keep(answers - turns + 1)
@@ -217,7 +244,7 @@ class AnswerQueue:
                 ),
             )
         if confirmed < len(tokens):
-            self._correct(job)
+            self._correct(job, len(tokens) - confirmed)
             rest = tuple(tokens[confirmed:])
             self._tell(job, Committed(rest, chances=tuple(chances[confirmed:]), writers=tuple(writers[confirmed:])))
 
@@ -242,24 +269,11 @@ class AnswerQueue:
         self.events.append(Refused(error))
         return self.ask_front()
 
-    def keep(self) -> None:
-        """Commits the standalone text as it is."""
-        while (job := self.front) is not None:
-            written, job.written = tuple(job.written), []
-            self.conversation.keep(written, job.finish)
-            job.kept += len(written)
-            if written:
-                self._tell(job, Committed(written, len(written), writers=(Provenance.ALONE,) * len(written)))
-            if job is not self.current:
-                job.verified += written
-            if job.finish is Finish.UNFINISHED:
-                return
-            if job is self.current:
-                self.on_finished(job.finish)
-            else:
-                self._jobs.pop_front()
-                self._settle(job, job.finish, AnswerOutcome.KEPT)
-                self.ask_front()
+    def keep(self, answer: WithdrawnAnswer) -> None:
+        """Ends the current answer, just begun, as that one was."""
+        self.conversation.keep(answer.tokens, answer.finish, answer.writers)
+        self.events.append(Committed(answer.tokens, writers=answer.writers))
+        self.on_finished(answer.finish)
 
     # ------------------------------------------------------------ standalone text
 
@@ -276,11 +290,12 @@ class AnswerQueue:
         """How tokens of a job's answer are chosen."""
         return job.settings.sampling.within(self._start_of(job))
 
-    def write(self, job: Job, tokens: Sequence[int], chances: Sequence[float] = ()) -> None:
+    def write(self, job: Job, tokens: Sequence[int], chances: Sequence[float] = (), *, likely: bool = True) -> None:
         """Appends to the standalone text, up to the end of the answer.
 
         Args:
             chances: of each token, that it is the target's if all before it are.
+            likely: all text since the newest decided token is likely to be the target's.
         """
         conversation = self.conversation
         decided = conversation.answer_length if job is self.front else 0
@@ -291,7 +306,7 @@ class AnswerQueue:
         job.written += taken
         job.shown += len(taken)
         if taken:
-            self._tell(job, Provisional(tuple(taken), tuple(chances[: len(taken)])))
+            self._tell(job, Provisional(tuple(taken), tuple(chances[: len(taken)]), likely=likely))
         if finish is not Finish.UNFINISHED:
             job.finish = finish
 
@@ -370,16 +385,30 @@ class AnswerQueue:
             return self.conversation.answer_start
         return self._jobs.length_before(job, len(self.conversation.tokens))
 
-    def _correct(self, job: Job) -> None:
-        """Withdraws the provisional text of an answer."""
+    def _correct(self, job: Job, decided: int = 0) -> None:
+        """Withdraws the provisional text of the front job's answer.
+
+        Args:
+            decided: tokens that a server has just committed in its place.
+        """
         if job.written:
             dropped = len(job.written)
+            if dropped >= WORTH_KEEPING:
+                self._withdrawn = self._with_written(job, decided)
             job.written.clear()
             if job is self.current:
                 job.finish = Finish.UNFINISHED  # the standalone text that ended it is gone
             else:
                 job.corrected = True
             self._tell(job, Corrected(dropped))
+
+    def _with_written(self, job: Job, decided: int) -> WithdrawnAnswer:
+        conversation = self.conversation
+        end = len(conversation.tokens) - decided
+        before = conversation.tokens[conversation.answer_start : end]
+        writers = conversation.provenance[conversation.answer_start : end] + [Provenance.ALONE] * len(job.written)
+        finish = Finish.CANCELLED if job.finish is Finish.UNFINISHED else job.finish
+        return WithdrawnAnswer(len(conversation.turns), (*before, *job.written), tuple(writers), finish)
 
     def _settle(self, job: Job, finish: Finish, outcome: AnswerOutcome) -> None:
         self.events.append(Settled(tuple(job.verified), outcome, finish, job.shown, job.kept))

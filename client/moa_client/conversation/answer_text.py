@@ -31,6 +31,8 @@ from moa_client.conversation.updates import Update
 AGREED = 12  # characters in a row that two texts have in common where they go on alike: about two words
 MOST_APART = 400  # characters within which that is looked for
 
+WORTH_KEEPING = 12  # tokens of this device's, a second of reading: nobody wants the three words of a drafter back
+
 
 @dataclass(eq=False, slots=True)
 class AnswerText:
@@ -40,6 +42,8 @@ class AnswerText:
         question: what it answers.
         number: in its conversation, from 1.
         options: how it is chosen.
+        likely: characters of the provisional text, from the first one on, that are likely to be the target's.
+        withdrawn: provisional tokens that a correction has taken back, if they are worth having back.
         ended: all text when it ended without the server.
         tokens: committed ones; `decided`: those of them since it ended without the server.
         waiting: provisional tokens.
@@ -55,6 +59,8 @@ class AnswerText:
     finish: Finish = Finish.UNFINISHED
     committed: str = ""
     provisional: str = ""
+    likely: int = 0
+    withdrawn: int = 0
     ended: str = ""
     tokens: int = 0
     decided: int = 0
@@ -95,13 +101,16 @@ class AnswerText:
                 self._commit(len(tokens), text, runs)
                 self.waiting = self.waiting[confirmed:]
                 self.provisional = self.provisional[len(text) :] if self.waiting else ""
-            case Provisional(tokens, _, added):
+                self.likely = max(0, self.likely - len(text)) if self.waiting else 0
+            case Provisional(tokens, _, added, likely):
                 self.waiting += tokens
-                self.provisional += added
-            case Corrected():
+                self._write(added, likely=likely)
+            case Corrected(dropped):
+                if dropped >= WORTH_KEEPING:
+                    self.withdrawn = dropped
                 self._withdraw()
             case Ended(finish, provisional=True, added=added):
-                self.provisional += added
+                self._write(added, likely=True)
                 self.ended, self.decided = self.committed + self.provisional, 0
                 self.finish, self.is_running, self.is_unsettled = finish, False, True
             case Ended(finish, text=text):
@@ -126,8 +135,14 @@ class AnswerText:
         else:
             self.runs = self.runs[:-1] + joined((*self.runs[-1:], *(runs or (TextRun(len(text)),))))
 
+    def _write(self, added: str, *, likely: bool) -> None:
+        """Appends provisional text: what follows less likely text is no likelier."""
+        if likely and self.likely == len(self.provisional):
+            self.likely += len(added)
+        self.provisional += added
+
     def _withdraw(self) -> None:
-        self.waiting, self.provisional = (), ""
+        self.waiting, self.provisional, self.likely = (), "", 0
 
     def _end(self, finish: Finish) -> None:
         """The server has decided all of it."""

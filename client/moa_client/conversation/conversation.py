@@ -168,10 +168,11 @@ class Conversation:
             traceparent=self.traceparent,
         )
 
-    def keep(self, tokens: Sequence[int], finish: Finish) -> None:
-        """Commits standalone text, unverified.
+    def keep(self, tokens: Sequence[int], finish: Finish, writers: Sequence[Provenance] = ()) -> None:
+        """Commits text that no server has verified.
 
         Args:
+            writers: of each token; empty: this device.
             finish: whether and why the answer has ended with them.
 
         Raises:
@@ -180,7 +181,7 @@ class Conversation:
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to add to", "none under way")
         self.drop_draft()
-        self._append(tokens, [Provenance.ALONE] * len(tokens))
+        self._append(tokens, writers or [Provenance.ALONE] * len(tokens))
         if finish is not Finish.UNFINISHED:
             self.end()
 

@@ -31,7 +31,7 @@ class LinkState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Tokens that the target has chosen (or that `reconcile=keep` keeps), after all committed before.
+    """Tokens that the target has chosen, or that the reader keeps of this device's, after all committed before.
 
     Args:
         confirmed: how many of them, from the first one on, were shown as provisional in the same place.
@@ -59,11 +59,13 @@ class Provisional:
     Args:
         chances: of each token, that it is the target's if all before it are.
         added: what they add to the provisional text.
+        likely: all text since the newest decided token is likely to be the target's.
     """
 
     tokens: tuple[int, ...]
     chances: tuple[float, ...] = ()
     added: str = ""
+    likely: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +135,11 @@ class AnswerOutcome(Enum):
     CONFIRMED = "confirmed"  # it is what was shown
     COMPLETED = "completed"  # it begins with what was shown, and goes on
     CORRECTED = "corrected"  # provisional text was withdrawn
-    KEPT = "kept"  # as it was shown, unverified, at the user's request
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """An earlier answer, which ended without the server, has been verified (or kept).
+    """An earlier answer, which ended without the server, has been verified.
 
     Args:
         tokens: what the server has decided of it; replaces the provisional tokens.

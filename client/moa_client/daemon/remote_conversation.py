@@ -84,6 +84,9 @@ class RemoteConversation:
     def write_alone(self) -> None:
         self._send(do="alone")
 
+    def keep(self) -> None:
+        self._send(do="keep")
+
     def rewind(self, answers: int) -> None:
         self._send(do="rewind", answers=answers)
 

@@ -16,7 +16,6 @@ class DraftingSettings:
         drafting: who drafts while a server answers; auto: the server while it does, otherwise this device.
         rounds: a whole draft after each verdict, as in the paper; else drafts are sent as they are made.
         run_ahead: the server steps on when no draft has come (streamed), or waits for one.
-        reconcile: standalone text is verified, or kept as it is.
         tree: drafts are trees.
         standalone: how the device writes without a server.
     """
@@ -24,7 +23,6 @@ class DraftingSettings:
     drafting: Literal["auto", "server", "device", "off"] = "auto"
     rounds: bool = False
     run_ahead: bool = True
-    reconcile: Literal["verify", "keep"] = "verify"
     tree: bool = False
     standalone: StandaloneRule = StandaloneRule()  # noqa: RUF009 (immutable)
 

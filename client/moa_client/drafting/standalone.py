@@ -135,9 +135,10 @@ class StandaloneDrafting:
         return mode == "auto" and self._thread is not None and self._thread.may_begin
 
     def _may_show(self, written: TokenWritten) -> bool:
-        return self._text.takes(written.chance, asked_for=self.asked_for)
+        is_companion = self._thread is not None and self._thread.may_begin
+        return self._text.takes(written.chance, asked_for=self.asked_for, is_companion=is_companion)
 
     def _show(self, now: float, job: Job, written: TokenWritten) -> None:
         if written.token is not None:
-            self._text.add(now, written.chance)
-            self._answers.write(job, [written.token], [written.chance])
+            likely = self._text.add(now, written.chance, asked_for=self.asked_for)
+            self._answers.write(job, [written.token], [written.chance], likely=likely)

@@ -15,7 +15,6 @@ from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerEvent,
-    AnswerOutcome,
     Committed,
     Corrected,
     Ended,
@@ -105,10 +104,8 @@ class AnswerProgress:
         """Committed tokens of its reasoning, with those that mark it; None: the model is not known to have any."""
         return None if self._split is None else self._split.reasoning_tokens
 
-    @property
-    def ahead(self) -> tuple[str, str]:
-        """The reasoning and the text that are provisional; for an answer that can call nothing."""
-        provisional = self.text.provisional
+    def ahead(self, provisional: str) -> tuple[str, str]:
+        """The reasoning and the text in provisional text; for an answer that can call nothing."""
         return ("", provisional) if self._split is None else self._split.ahead(provisional)
 
     @property
@@ -136,10 +133,8 @@ class AnswerProgress:
                 self.fail(error)
             case Corrected(dropped):
                 self.withdrawn += dropped
-            case Ended(finish, provisional=False):
-                self._end(finish, is_verified=True)
-            case Settled(finish=finish, outcome=outcome):
-                self._end(finish, is_verified=outcome is not AnswerOutcome.KEPT)
+            case Ended(finish, provisional=False) | Settled(finish=finish):
+                self._end(finish)
             case Refused(error=error):
                 self.give_up(error)
 
@@ -192,12 +187,12 @@ class AnswerProgress:
             self.fail(_untold())
         self.told.finish(self.text.committed)
 
-    def _end(self, finish: Finish, *, is_verified: bool) -> None:
+    def _end(self, finish: Finish) -> None:
         if finish not in REASONS:
             self.fail(UnavailableError("The answer was stopped before its end.", hint="Ask again."))
         else:
             self._finish_told()
-            self.reason, self.finish, self.is_verified = REASONS[finish], finish, is_verified
+            self.reason, self.finish, self.is_verified = REASONS[finish], finish, True
 
     def _on_link(self, state: LinkState, now: float) -> None:
         self.link = state

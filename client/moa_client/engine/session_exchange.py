@@ -26,7 +26,7 @@ from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.inbox import Inbox, Wake
+from moa_client.engine.inbox import Inbox
 from moa_client.engine.session_handshake import SentState, SessionHandshake
 from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
@@ -267,16 +267,11 @@ class SessionExchange:
         """The handshake with the current state of everything, for the server at this address."""
         self.connection.rtt_ms = self.availability.monitor.rtt_ms or 0.0
         conversation, drafting = self._conversation, self.drafting
-        if self._keeps_text and not self.availability.is_served:
-            self.answers.keep()
-            drafting.standalone.restart()  # what the drafter is writing continues text that is committed now
         job, ask = self.answers.front, None
         self._sent = SentState()
         if job is not None and conversation.phase is Phase.ANSWERING:
             ask = replace(conversation.resume(), provisional=drafting.online.propose_written(job.written))
             self._sent = SentState(ask.id, len(job.written))
-        if self.answers.events:  # text that was kept
-            self._inbox.post(Wake())
         now = now_ms()
         drafting.memory.change(now, drafting.wanted_memory(now))
         return self._handshake.open(address, self.device, drafting, ask)
@@ -396,9 +391,6 @@ class SessionExchange:
         if availability.wants_offline:  # the stream will be left
             return
         if availability.is_back(now):
-            if self._keeps_text and self._has_provisional:
-                availability.replace_stream()  # the server has continued differently in this one
-                return
             self._return(0)
         for message in self._reader.read(frame):
             match message:
@@ -438,11 +430,6 @@ class SessionExchange:
         window.rtt_ms.add(took)
         if window.step_ms.samples:
             self.answers.events += self.availability.grade(window.step_ms.mean)
-
-    @property
-    def _keeps_text(self) -> bool:
-        """Whether standalone text is kept rather than verified."""
-        return self._settings.reconcile == "keep"
 
     @property
     def _has_provisional(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from moa_shared.text.plain_text import plain_line, without_controls
 
+from moa_client.conversation.text_runs import Provenance
 from moa_client.history.reading import END, START
 from moa_client.history.records import AnswerStatus, Hit, StoredAnswer, StoredConversation, Summary
 from moa_client.tools.tool import AnsweredCall
@@ -154,8 +155,8 @@ def _remarks(answer: StoredAnswer) -> list[str]:
         remarks.append("(a server is still to check and complete this answer)")
     if answer.standing is AnswerStatus.REFUSED:
         remarks.append("(the server has refused to check this answer)")
-    if answer.outcome == "kept":
-        remarks.append("(kept as this device has written it: --reconcile keep)")
+    if Provenance.ALONE.letter.encode() in answer.provenance[answer.question_tokens :]:
+        remarks.append("(kept as this device has written it)")
     return remarks
 
 

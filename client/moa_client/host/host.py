@@ -66,7 +66,6 @@ class Host:
         lasts: bool = True,
         facts: ConversationFacts | None = None,
         system: str | None = None,
-        verifies: bool = False,
         spells_marks: bool = True,
         make_journal: Callable[[Conversation], ConversationJournal] | None = None,
         box: ToolBox | None = None,
@@ -78,7 +77,6 @@ class Host:
             lasts: for more than one question.
             facts: its names; None: it is not kept.
             system: the system prompt; None: the model's own.
-            verifies: even where the user's settings keep unverified text as it is.
             spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
@@ -86,8 +84,6 @@ class Host:
         if self.device.trial is not None and self.device.trial.is_dropped:
             self.device = self.device.with_dropped_drafter()
         device, settings, reached = self.device, self.settings, self._reached
-        if verifies:
-            settings = replace(settings, reconcile="verify")
         engine = ClientEngine(
             self.link,
             device.for_another_conversation(),
@@ -206,20 +202,16 @@ def drafting_settings(settings: ClientSettings, *, is_read: bool) -> DraftingSet
     Args:
         is_read: by a person, as it comes.
     """
-    leave_seconds = settings.silence_seconds if is_read else settings.alone_seconds
     standalone = StandaloneRule(
         settings.alone,
-        settings.alone_chance,
-        settings.alone_tokens,
-        READING_SPEED if is_read else 0.0,
-        1e3 * settings.alone_seconds,
-        1e3 * leave_seconds,
+        tokens_per_s=READING_SPEED if is_read else 0.0,
+        end_ms=1e3 * settings.alone_seconds,
+        leave_ms=1e3 * (settings.silence_seconds if is_read else settings.alone_seconds),
     )
     return DraftingSettings(
         settings.drafting,
         settings.rounds,
         settings.run_ahead,
-        settings.reconcile,
         settings.mode == "tree",
         standalone,
     )

@@ -36,6 +36,7 @@ class LocalConversation:
         self.go_offline = conversation.go_offline
         self.go_online = conversation.go_online
         self.write_alone = conversation.write_alone
+        self.keep = conversation.keep
         self.rewind = conversation.rewind
         self.set_system = conversation.set_system
         self.set_title = conversation.set_title

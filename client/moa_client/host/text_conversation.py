@@ -38,6 +38,9 @@ from moa_client.tools.tool_box import ToolBox
 from moa_client.tools.turns import ConversationTurns
 
 MOST_WAITING = 16  # questions behind the one that is answered
+NOTHING_WITHDRAWN = ConflictError(
+    "The server has replaced no text of this device in the newest answer.", hint="/keep is for an answer that it has."
+)
 MOST_ROUNDS = 16  # of calls after one question: a small model may call for ever
 
 
@@ -244,6 +247,18 @@ class TextConversation:
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers; 0: begins again."""
         self._do(lambda: self._rewind(answers))
+
+    def keep(self) -> None:
+        """Has the newest answer be again what this device had written of it before a server has corrected it.
+
+        Raises:
+            ConflictError: it was not corrected.
+        """
+        if self.engine.answers.withdrawn is None:
+            raise NOTHING_WITHDRAWN
+        if self._answering is not None:
+            self.stop()
+        self._do(self._keep)
 
     def set_system(self, system: str | None) -> None:
         """Sets the system prompt, before the first question.
@@ -453,6 +468,18 @@ class TextConversation:
             if len(self.answers) == before:
                 return  # it was stopped before it began, or what the tools say does not fit
         self._rounds.leave(self._turns, f"The model has called tools {MOST_ROUNDS} times in a row.")
+
+    async def _keep(self) -> None:
+        text = self.answers[-1]
+        if self.engine.answers.withdrawn is None or not self._publisher.is_part(text):
+            self._publisher.publish(Failed(NOTHING_WITHDRAWN, taken_back=True))
+            return
+        turn, options = self._turn_of(text.question, text.options), text.options
+        events = self.engine.keep(turn, options.settings())
+        self._publisher.rewind(len(self.answers) - 1)
+        answer = self._publisher.begin(text.question, options)
+        for event in events:
+            self._publisher.on_event(event, answer)
 
     async def _rewind(self, answers: int) -> None:
         self.engine.rewind(self._publisher.parts(answers))

@@ -94,7 +94,6 @@ class Availability:
         self.error: MoaError | None = None  # the newest reason for a loss, until a stream is open
         self.silence_ms = silence_ms
         self._told_until = -math.inf  # the server has asked for a pause until then
-        self._must_reopen = False
         self._waiting_since: float | None = None  # for the server, by a device that cannot write on
 
     @property
@@ -164,10 +163,6 @@ class Availability:
             return self._change(LinkState.BACK if is_back else LinkState.GOOD)
         return self._change(LinkState.GOOD) if self.state in (LinkState.OFFLINE, LinkState.WAITING) else ()
 
-    def replace_stream(self) -> None:
-        """From the next `tick` on, another stream is wanted."""
-        self._must_reopen = True
-
     def on_lost(self, error: MoaError, *, broke: bool, is_expected: bool) -> Reaction:
         """The stream is lost, or an attempt to open one has failed, for a reason that may pass.
 
@@ -225,9 +220,9 @@ class Availability:
         self.outages.is_trying = is_trying
         reaction = self._follow_timers(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
         stalled = is_up and not self.wants_offline and self.monitor.is_stuck(now)
-        if self._must_reopen or (stalled and has_other) or self._is_long_silent(now, is_up=is_up):
+        if (stalled and has_other) or self._is_long_silent(now, is_up=is_up):
             reaction += Reaction((LinkCommand.REOPEN,))
-            self._must_reopen = stalled = False
+            stalled = False
             self.mode = Mode.OFFLINE
         reaction += self._check_patience(now, patience_ms, stalled=stalled)
         self.outages.observe(now, is_served=self.is_served or now < self._told_until)  # a promised wait is no loss

@@ -116,6 +116,10 @@ class OpenConversation(Protocol):
         """Continues the running answer without the server, however unlikely its text is."""
         ...
 
+    def keep(self) -> None:
+        """Has the newest answer be again what this device had written of it before a server has corrected it."""
+        ...
+
     def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers; 0: begins again."""
         ...

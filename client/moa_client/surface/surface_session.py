@@ -133,6 +133,8 @@ async def _follow(message: Mapping[str, Any], conversation: OpenConversation, se
             conversation.go_online()
         case "alone":
             conversation.write_alone()
+        case "keep":
+            conversation.keep()
         case "rewind":
             conversation.rewind(_number(message, "answers", None))
         case "system":

@@ -164,8 +164,11 @@ _KINDS: tuple[_EventKind[Any], ...] = (
             "added": event.added,
             "tokens": event.tokens,
             "chances": [round(chance, 3) for chance in event.chances],
+            "likely": event.likely,
         },
-        lambda fields: Provisional(tuple(fields["tokens"]), tuple(fields["chances"]), str(fields["added"])),
+        lambda fields: Provisional(
+            tuple(fields["tokens"]), tuple(fields["chances"]), str(fields["added"]), bool(fields["likely"])
+        ),
     ),
     _plain(HeldBack, "held_back"),
     _plain(Corrected, "corrected"),

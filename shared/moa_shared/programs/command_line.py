@@ -16,6 +16,7 @@ from moa_shared.programs.config import (
     Setting,
     SettingOrigin,
     SettingsBase,
+    flag_of,
     load_settings_and_origins,
     settings_of,
 )
@@ -55,6 +56,8 @@ def settings_options(
         command = config_option(cls, section)(command)
         for about in reversed([about for name, about in settings_of(cls).items() if name not in without]):
             command = _parameter(about)(command)
+        for name in cls.RETIRED:  # loading the settings refuses them, and says what there is instead
+            command = click.option(flag_of(name), name, hidden=True)(command)
         return command
 
     return decorate

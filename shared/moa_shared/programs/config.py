@@ -33,6 +33,7 @@ class SettingsBase:
     Only `load_settings` checks values.
     """
 
+    RETIRED: ClassVar[Mapping[str, str]] = {}  # settings of earlier versions: what there is instead, a sentence
     FILE_WORDS: ClassVar[str] = f"the one that {CONFIG_VARIABLE} names"  # which file a program reads by itself
 
     @classmethod
@@ -71,7 +72,7 @@ class Setting:
 
     def flag_of(self, value: object = None) -> str:
         """The command line's option for it; that of a switch depends on the value."""
-        flag = self.flag or f"--{self.name.replace('_', '-')}"
+        flag = self.flag or flag_of(self.name)
         return f"--no-{flag.removeprefix('--')}" if value is False else flag
 
     @property
@@ -99,6 +100,11 @@ class Setting:
             path = _absolute(Path(result), folder)
             return str(path) if path.exists() else result  # otherwise it is a name on the hub
         return result
+
+
+def flag_of(name: str) -> str:
+    """The option of a setting that names none itself."""
+    return f"--{name.replace('_', '-')}"
 
 
 def setting(
@@ -205,8 +211,12 @@ def load_settings_and_origins(
             given[name], origins[name] = _from_text(known.get(name), text), SettingOrigin("environment", variable)
     for name, value in flags.items():
         if value is not None and value != ():
-            label = shown(name) if shown is not None else known[name].flag_of(value) if name in known else name
+            label = shown(name) if shown is not None else known[name].flag_of(value) if name in known else flag_of(name)
             given[name], origins[name] = value, SettingOrigin("command line", label)
+    for name in given:
+        if name in cls.RETIRED:
+            what = f"{_where(section, name, origins[name])} is not a setting any more."
+            raise ConfigError(f"{what} {cls.RETIRED[name]}", hint="Leave it out: moa 0.2.0 was the last that had it.")
     values = {name: _read(known, section, name, value, origins[name]) for name, value in given.items()}
     return cls(**values), {name: origins.get(name, DEFAULT) for name in known}
 
@@ -217,7 +227,7 @@ def _read(known: Mapping[str, Setting], section: str, name: str, value: object, 
     Raises:
         ConfigError: there is no such setting, or the value is not allowed.
     """
-    source = f"{name} in [{section}] of {origin.name}" if origin.source == "file" else origin.name
+    source = _where(section, name, origin)
     if name not in known:
         near = get_close_matches(name, known)
         hint = f"Did you mean {' or '.join(near)}?" if near else "See --help for the settings that there are."
@@ -227,6 +237,11 @@ def _read(known: Mapping[str, Setting], section: str, name: str, value: object, 
     except ValueError as error:
         given = str(value) if isinstance(value, Path) else value
         raise ConfigError(f"{source} is {given!r}: {error}.") from None
+
+
+def _where(section: str, name: str, origin: SettingOrigin) -> str:
+    """The place of a setting, for an error."""
+    return f"{name} in [{section}] of {origin.name}" if origin.source == "file" else origin.name
 
 
 def _absolute(path: Path, folder: Path) -> Path:

@@ -40,6 +40,7 @@ class CommandHandler:
             "reset": self._reset,
             "retry": self._retry,
             "continue": self._continue,
+            "keep": self._keep,
             "undo": self._undo,
             "edit": self._edit,
             "file": self._file,
@@ -112,6 +113,9 @@ class CommandHandler:
 
     async def _continue(self, rest: str) -> None:
         await self._chat.continue_answer()
+
+    async def _keep(self, rest: str) -> None:
+        await self._chat.keep()
 
     async def _undo(self, rest: str) -> None:
         if (last := self._chat.last_asked) is None:

@@ -30,6 +30,7 @@ TABLE = (
     ChatCommand("reset", "/reset", "start a new conversation"),
     ChatCommand("retry", "/retry", "ask the last question again, with another seed if answers are sampled"),
     ChatCommand("continue", "/continue", "go on with the last answer, if a limit has cut it or you have stopped it"),
+    ChatCommand("keep", "/keep", "have this device's text back where the server has replaced it in the last answer"),
     ChatCommand("undo", "/undo", "take back the last question and its answer"),
     ChatCommand("edit", "/edit [TEXT]", "edit TEXT, or the last question, in $VISUAL or $EDITOR, and ask it"),
     ChatCommand("file", "/file [PATH]", "have a text file go with the next question; alone: which do, and forget them"),
@@ -62,7 +63,8 @@ NAMES = (*dict.fromkeys(command.name for command in TABLE), "online")
 ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
 HELP_END = (
     "Dim text was written by the small model on this device. The server checks it, and corrects it if it must, as soon "
-    "as it is available; what it has put in place of other words is underlined for a moment.",
+    "as it is available; what it has put in place of other words is underlined for a moment. Dim text in italics is "
+    "less likely to stay.",
     "Ctrl-C stops an answer; a second one does not wait for the server. Where an answer waits for the server, Ctrl-O "
     "has this device write on, right or not.",
     "A line that ends with \\ continues in the next one; three double quotes begin and end a block; Alt-Enter makes a "

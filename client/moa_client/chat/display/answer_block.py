@@ -18,6 +18,7 @@ from moa_client.conversation.answer_text import Corrections, common
 
 MARKED_S = 1.5  # long enough to be seen, short enough not to be in the way
 UNVERIFIED = "[unverified:] "  # before provisional text on terminals without styles
+LESS_SURE = "[less sure:] "  # before what of it is less likely to be right
 CORRECTED = "[corrected:] "  # before a correction there
 
 
@@ -25,7 +26,8 @@ class AnswerBlock:
     """Text on lines of its own.
 
     Args:
-        styled: provisional text is dim and a correction is underlined; without styles labels say so.
+        styled: provisional text is dim, what of it is less likely also in italics, and a correction is underlined;
+            without styles labels say so.
         renders: its Markdown is shown as it is meant.
     """
 
@@ -38,6 +40,7 @@ class AnswerBlock:
         self._text = text  # committed
         self._gone = ""  # provisional text that has scrolled out
         self._loose = ""  # provisional text after it
+        self._likely = 0  # characters of both that are likely to be right
         self._has_label = True  # the label before provisional text can still be changed
         self._committed = text
         self._passed = 0  # characters before the text
@@ -66,12 +69,12 @@ class AnswerBlock:
 
     # ------------------------------------------------------------ what the answer is
 
-    def update(self, now: float, committed: str, provisional: str) -> None:
+    def update(self, now: float, committed: str, provisional: str, likely: int | None = None) -> None:
         """Shows an answer as it is now.
 
         Args:
             committed: begins with all that was committed before.
-            provisional: replaces the provisional text.
+            provisional: replaces the provisional text; `likely`: its characters that are likely to be right, None: all.
         """
         piece = without_controls(committed[len(self._committed) :])
         self._committed = committed
@@ -87,6 +90,7 @@ class AnswerBlock:
         self._gone = self._gone[hidden:]
         self._text += piece[hidden:]
         self._loose = loose[len(self._gone) :]
+        self._likely = len(without_controls(provisional[:likely]))
         self._has_label = self._has_label or not (self._loose or self._gone)
 
     def takes(self, committed: str, provisional: str) -> bool:
@@ -127,7 +131,12 @@ class AnswerBlock:
         if self._loose:
             if not self._styled and self._has_label and not self._gone:
                 yield from _styled(UNVERIFIED, Style.LABEL)
-            yield from _styled(self._loose, Style.DIM, looks[len(self._text) :])
+            looks = looks[len(self._text) :]
+            sure = min(len(self._loose), max(0, self._likely - len(self._gone)))
+            yield from _styled(self._loose[:sure], Style.DIM, looks)
+            if not self._styled and sure < len(self._loose) and (sure or not self._gone):
+                yield from _styled(LESS_SURE, Style.LABEL)
+            yield from _styled(self._loose[sure:], Style.UNSURE, looks[sure:])
         if not self.is_live and (self._loose or self._text or self._last)[-1] != "\n":
             yield Cell("\n", Style.LABEL)
 
@@ -150,7 +159,7 @@ class AnswerBlock:
             self.is_cut_off = True
         elif cell.style is Style.LABEL:
             self._has_label, self._until = self._until is not None, None
-        elif cell.style is Style.DIM:
+        elif cell.style in (Style.DIM, Style.UNSURE):
             self._loose = self._loose[len(cell.text) :]
             self._gone += cell.text
         else:

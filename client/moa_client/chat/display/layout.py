@@ -24,6 +24,7 @@ class Style(Enum):
 
     PLAIN = auto()
     DIM = auto()  # no server has decided it
+    UNSURE = auto()  # nor is it likely to be what one will decide
     MARKED = auto()  # the server has just corrected it
     LABEL = auto()  # plain, and not part of an answer
 

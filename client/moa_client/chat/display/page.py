@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from moa_client.chat.display.screen import Screen
-from moa_client.chat.messages import changed_words, first_cut_words, settled_words
+from moa_client.chat.messages import changed_words, first_cut_words, settled_words, unsure_words
 from moa_client.conversation.events import Refused, Settled
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class TerminalPage:
         self._prompt: Prompt | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._note = ""  # below the answer that is written now
-        self._has_told = False
+        self._has_told = self._has_told_unsure = False
 
     @property
     def descended(self) -> int:
@@ -104,9 +104,11 @@ class TerminalPage:
         """Shows the answer as it is now."""
         if self._live is None:
             return
-        self._live.update(self._clock(), text.unseen, text.provisional)
+        self._live.update(self._clock(), text.unseen, text.provisional, text.likely)
         if text.provisional.strip() and not self._has_told:
             self._has_told, self._note = True, first_cut_words(styled=self._styled)
+        if text.likely < len(text.provisional) and not self._has_told_unsure:
+            self._has_told_unsure, self._note = True, unsure_words(styled=self._styled)
         self._footer = (*([self._note] if self._note else []), status)
         self._paint()
 
@@ -118,7 +120,7 @@ class TerminalPage:
         """
         if self._live is None:
             return
-        self._live.update(self._clock(), text.unseen, text.provisional)
+        self._live.update(self._clock(), text.unseen, text.provisional, text.likely)
         self._screen.end(is_verified=not text.provisional and not is_open)
         if is_open:
             self._earlier[text] = self._live
@@ -149,7 +151,7 @@ class TerminalPage:
             and (may_move or block.is_same(committed, provisional))
         )
         if block is not None and in_place and not isinstance(event, Refused):
-            block.update(now, committed, provisional)
+            block.update(now, committed, provisional, text.likely)
         if isinstance(event, Settled | Refused):
             self._earlier.pop(text, None)
             shown = "" if block is None else block.shown

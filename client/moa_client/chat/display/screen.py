@@ -32,7 +32,7 @@ from moa_client.chat.display.markdown import Weight
 CSI = "\x1b["
 NORMAL = f"{CSI}0m"
 ERASE_BELOW = f"{CSI}J"
-STYLES = {Style.DIM: "2", Style.MARKED: "4"}
+STYLES = {Style.DIM: "2", Style.UNSURE: "2;3", Style.MARKED: "4"}
 WEIGHTS = {Weight.BOLD: "1", Weight.ITALIC: "3", Weight.CODE: "36"}
 SAID_AGAIN = "(The server corrects the text above, which has scrolled out of reach. From the line that changes:)"
 LINE_BREAK = Cell("\n", Style.LABEL)

@@ -159,8 +159,8 @@ class OpenAiForm:
         return len(progress.text.committed)
 
     def _ahead(self, progress: AnswerProgress) -> Fields:
-        """What provisional text is."""
-        return {"provisional": progress.text.provisional}
+        """What provisional text is, and how many of its characters are likely to be the target's."""
+        return {"provisional": progress.text.provisional, "likely": progress.text.likely}
 
     def _fields(self, kind: str) -> Fields:
         """The first fields of an object."""
@@ -266,8 +266,10 @@ class ChatForm(OpenAiForm):
     def _ahead(self, progress: AnswerProgress) -> Fields:
         if self._parts is None:
             return super()._ahead(progress)
-        reasoning, answer = progress.ahead
-        return {"provisional": answer, "provisional_reasoning": reasoning}
+        text = progress.text
+        reasoning, answer = progress.ahead(text.provisional)
+        likely = len(progress.ahead(text.provisional[: text.likely])[1])
+        return {"provisional": answer, "provisional_reasoning": reasoning, "likely": likely}
 
     def _of_parts(self, whole: AnswerParts, parts: list[Part]) -> list[Fields]:
         deltas = [delta_fields(part, whole) for part in parts]

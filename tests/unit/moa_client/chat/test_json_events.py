@@ -36,7 +36,7 @@ from moa_shared.sampling.chances import TokenChances
 EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
     (
         Committed((1, 2), 1, "é\n"),
-        {"event": "committed", "text": "é\n", "provisional": "p", "tokens": [1, 2], "confirmed": 1},
+        {"event": "committed", "text": "é\n", "provisional": "p", "likely": 1, "tokens": [1, 2], "confirmed": 1},
     ),
     (
         Committed((1,), 0, "é\n", (TokenChances(-0.25, (1, 7), (-0.25, -2.5)),), (2,)),
@@ -44,6 +44,7 @@ EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
             "event": "committed",
             "text": "é\n",
             "provisional": "p",
+            "likely": 1,
             "tokens": [1],
             "confirmed": 0,
             "chances": [{"chosen": -0.25, "likeliest": [[1, -0.25], [7, -2.5]]}],
@@ -52,10 +53,10 @@ EVENTS: list[tuple[SurfaceEvent, dict[str, object]]] = [
     ),
     (
         Provisional((3, 4), (0.5, 1 / 3), "p"),
-        {"event": "provisional", "provisional": "p", "tokens": [3, 4], "chances": [0.5, 0.333]},
+        {"event": "provisional", "provisional": "p", "likely": 1, "tokens": [3, 4], "chances": [0.5, 0.333]},
     ),
     (HeldBack(unread=True), {"event": "held_back", "unread": True}),
-    (Corrected(4), {"event": "corrected", "provisional": "p", "dropped": 4}),
+    (Corrected(4), {"event": "corrected", "provisional": "p", "likely": 1, "dropped": 4}),
     (LinkChanged(LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
     (
         LinkChanged(LinkState.WAITING, "why", 12.34),
@@ -91,7 +92,7 @@ def told(event: SurfaceEvent, figures: Figures | None = None) -> Update:
 
 def line_of(event: SurfaceEvent, figures: Figures | None = None) -> str:
     """Of an answer that is shown as committed and provisional text."""
-    return event_line(told(event, figures), AnswerText(committed="é\n", provisional="p"))
+    return event_line(told(event, figures), AnswerText(committed="é\n", provisional="p", likely=1))
 
 
 @pytest.mark.parametrize(("event", "expected"), EVENTS)
@@ -117,7 +118,9 @@ def test_the_end_tells_what_it_cost() -> None:
     figures = Figures(tokens=7, verdicts=3, accepted=4, drafted=9, provisional=2, seconds=1.5, up_bytes=10)
     ended = json.loads(line_of(Ended(Finish.MAX_TOKENS, provisional=True, added="p"), figures))
     costs = ended.pop("figures")
-    assert ended == {"event": "ended", "text": "", "provisional": "p", "finish": "max_tokens", "verified": False}
+    assert ended == {
+        "event": "ended", "text": "", "provisional": "p", "likely": 1, "finish": "max_tokens", "verified": False,
+    }  # fmt: skip
     assert (costs["tokens"], costs["steps"], costs["accepted"], costs["drafted"]) == (7, 3, 4, 9)
     assert (costs["written_alone"], costs["seconds"], costs["up_bytes"], costs["down_bytes"]) == (2, 1.5, 10, 0)
 

@@ -247,10 +247,6 @@ def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
             snapshot('(The server confirms the answer to "why is the sky blue?".)'),
         ),
         (
-            Settled((1,), AnswerOutcome.KEPT, Finish.STOP, 1, 1),
-            snapshot('(The answer to "why is the sky blue?" stays as it was written here.)'),
-        ),
-        (
             Settled((1, 3), AnswerOutcome.COMPLETED, Finish.STOP, 1, 1),
             snapshot("""\
 (The server has completed the answer to "why is the sky blue?"; 1 of 1 token written here was right.) It goes on:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
+from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
     Committed,
@@ -116,6 +117,37 @@ def test_standalone_text_waits_to_be_verified_and_the_answer_ends_after_it() -> 
     assert list(answers.events)[-2:] == [Provisional((6, 7)), Ended(Finish.CANCELLED, provisional=True)]
     assert answers.unsettled == 1
     assert answers.conversation.settings.max_tokens == 4
+
+
+def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question() -> None:
+    answers = asked()
+    commit(answers, [4, 5])
+    job = answers.front
+    assert job is not None
+    answers.write(job, range(6, 6 + WORTH_KEEPING + 1))
+    commit(answers, [6, 5])  # the first of them is right
+    answers.on_finished(Finish.MAX_TOKENS)
+    withdrawn = answers.withdrawn
+    assert withdrawn is not None
+    assert withdrawn.tokens == (4, 5, *range(6, 6 + WORTH_KEEPING + 1))
+    assert "".join(writer.letter for writer in withdrawn.writers) == "TTT" + "A" * WORTH_KEEPING
+    assert (withdrawn.turns, withdrawn.finish) == (1, Finish.CANCELLED)
+    answers.rewind(0)
+    answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
+    assert answers.withdrawn is None
+    answers.events.clear()
+    answers.keep(withdrawn)
+    assert list(answers.events) == [Committed(withdrawn.tokens, writers=withdrawn.writers), Ended(Finish.CANCELLED)]
+    assert answers.conversation.tokens == [*PROMPT, *withdrawn.tokens]
+
+
+def test_a_few_words_are_not_worth_having_back() -> None:
+    answers = asked()
+    job = answers.front
+    assert job is not None
+    answers.write(job, range(6, 6 + WORTH_KEEPING - 1))
+    commit(answers, [5])
+    assert answers.withdrawn is None
 
 
 def test_nothing_is_rewound_below_a_running_answer() -> None:
@@ -349,14 +381,6 @@ class AnyOrder(RuleBasedStateMachine):
     def end_alone(self) -> None:
         self.queue.end_alone()
         self.read()
-
-    @precondition(lambda self: self.reading is not None and self.reading.provisional and not self.earlier)
-    @rule()
-    def keep(self) -> None:
-        self.queue.keep()
-        self.read()
-        if self.reading is not None:
-            assert self.reading.provisional == []
 
     # ------------------------------------------------------------ what holds always
 

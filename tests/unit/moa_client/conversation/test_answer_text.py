@@ -39,6 +39,7 @@ def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject
         shown.apply((update_of(json.loads(json.dumps(fields_of(update)))) if is_far else update).event)
         assert shown.committed == told.text.committed
         assert (shown.provisional, shown.waiting) == (told.text.provisional, told.text.waiting)
+        assert shown.likely == told.text.likely <= len(shown.provisional)
         assert sum(run.characters for run in shown.runs) == len(shown.committed)
         assert shown.committed.startswith(before)
         before = shown.committed
@@ -65,6 +66,18 @@ def test_what_is_refused_or_held_back_stays_as_it_is() -> None:
     told.tell(Refused(TOO_LONG))
     assert (told.text.committed, told.text.provisional) == ("a", "bc")
     assert not told.text.is_unsettled
+
+
+def test_what_follows_less_likely_text_is_no_likelier_and_confirmed_text_is_no_part_of_it() -> None:
+    told = Told(letters, "", 1, Provisional((1, 2)), Provisional((3,), likely=False), Provisional((4,)))
+    assert (told.text.provisional, told.text.likely) == ("bcde", 2)
+    told.tell(Committed((1,), 1))
+    assert (told.text.provisional, told.text.likely) == ("cde", 1)
+    told.tell(Committed((2, 3), 2))
+    assert (told.text.provisional, told.text.likely) == ("e", 0)
+    told.tell(Committed((4,), 1))
+    told.tell(Provisional((5,)))
+    assert (told.text.provisional, told.text.likely) == ("f", 1)
 
 
 def test_an_answer_that_fails_is_what_is_committed_of_it() -> None:

@@ -12,7 +12,7 @@ from moa_client.conversation.events import Ended, HeldBack, Provisional
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import TokenWritten
 from moa_client.drafting.standalone import StandaloneDrafting
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.standalone_rule import READING_SPEED, StandaloneRule
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
@@ -192,14 +192,6 @@ class TestTextThatIsTooUnlikely:
         assert writer.written == []
         assert writer.drafting.is_waiting
 
-    def test_is_what_goes_beyond_the_limit_whatever_is_wanted(self) -> None:
-        writer = Writer(StandaloneRule("always", most_tokens=2))
-        writer.drafting.asked_for = True
-        for token in (4, 5, 6):
-            writer.write(token)
-        assert writer.written == [4, 5]
-        assert writer.drafting.is_waiting
-
 
 class TestAQuestionThatNoServerHasRead:
     def test_waits_for_one_and_says_so_once(self) -> None:
@@ -221,12 +213,19 @@ class TestAQuestionThatNoServerHasRead:
         assert writer.written == [4]
         assert Writer(ALWAYS).drafting.is_waiting is False
 
-    def test_is_answered_by_a_companion_as_far_as_its_text_is_likely_to_be_right(self) -> None:
+    def test_is_answered_by_a_companion_which_says_from_where_on_its_text_is_less_likely_to_be_right(self) -> None:
         writer = Writer(AUTO, is_companion=True)
         writer.write(4, 0.9)
         writer.write(5, 0.5)
-        assert writer.written == [4]
-        assert list(writer.answers.events)[-1] == HeldBack(unread=False)
+        assert writer.drafting.wake_ms() == writer.now + 1e3 / READING_SPEED  # as nobody waits for it
+        writer.now += 1000.0
+        writer.write(6, 1.0)
+        assert [event.likely for event in writer.answers.events if isinstance(event, Provisional)] == [
+            True,
+            False,
+            False,
+        ]
+        assert writer.written == [4, 5, 6]
 
     def test_waits_where_a_companion_is_not_to_write(self) -> None:
         writer = Writer(StandaloneRule("never"), is_companion=True)

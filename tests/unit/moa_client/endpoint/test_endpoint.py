@@ -596,9 +596,9 @@ async def test_who_asks_for_it_sees_provisional_text_and_its_end() -> None:
     assert text_of(chunks) == "Good day"
     assert [moa_of(chunk) for chunk in chunks[1:]] == snapshot(
         [
-            {"provisional": "", "waiting": 0, "withdrawn": 0, "link": "good"},
-            {"provisional": " morning", "waiting": 2, "withdrawn": 0, "link": "offline"},
-            {"provisional": "", "waiting": 0, "withdrawn": 2, "link": "back"},
+            {"provisional": "", "likely": 0, "waiting": 0, "withdrawn": 0, "link": "good"},
+            {"provisional": " morning", "likely": 8, "waiting": 2, "withdrawn": 0, "link": "offline"},
+            {"provisional": "", "likely": 0, "waiting": 0, "withdrawn": 2, "link": "back"},
             {"verified": True},
         ]
     )

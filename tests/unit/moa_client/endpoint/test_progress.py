@@ -71,7 +71,7 @@ def test_provisional_text_is_told_apart_without_reading_the_answer_again(
     markup = AnswerMarkup(None, ToolOffer(), thinking, is_thinking=False)
     expected = AnswerProgress(ends_unverified=False, settle_seconds=10.0, split=markup.split())
     tell(expected, Provisional((1,), added=whole))
-    reasoning, text = expected.ahead
+    reasoning, text = expected.ahead(whole)
     assert reasoning.startswith("hm")
     assert text.endswith("day")
     read = 0
@@ -89,7 +89,8 @@ def test_provisional_text_is_told_apart_without_reading_the_answer_again(
     for end in range(1, len(whole) + 1):
         tell(progress, Committed((1,), text=whole[end - 1]), Provisional((1,), added=whole[end:]))
         seen.read(whole[:end])
-        assert (seen.reasoning + progress.ahead[0], seen.text + progress.ahead[1]) == (reasoning, text)
+        for is_text, part in enumerate((seen.reasoning, seen.text)):
+            assert part + progress.ahead(whole[end:])[is_text] == (reasoning, text)[is_text]
         read -= 2 * len(whole[end:])
         tell(progress, Corrected(1))
     assert read == 2 * len(whole)  # as committed text, once by each
@@ -127,12 +128,6 @@ def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: AnswerOut
     tell(progress, Committed((1,), text="He"), Settled((1, 2), outcome, Finish.MAX_TOKENS, text="llo"))
     assert (progress.reason, progress.is_verified) == ("length", True)
     assert (*shown(progress), progress.text.tokens) == ("Hello", "", 2)
-
-
-def test_text_that_was_kept_without_the_server_is_not_verified() -> None:
-    progress = begun()
-    tell(progress, Settled((1,), AnswerOutcome.KEPT, Finish.END_OF_TEXT, text="Hi"))
-    assert (progress.reason, progress.is_verified, shown(progress)) == ("stop", False, ("Hi", ""))
 
 
 def test_only_the_time_without_the_server_counts() -> None:

@@ -517,6 +517,30 @@ async def test_what_is_done_after_an_answer_may_fail() -> None:
         assert after == ["a", "a"]
 
 
+async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
+    async with talking() as talk:
+        with raises(
+            ConflictError,
+            snapshot(
+                "The server has replaced no text of this device in the newest answer. /keep is for an answer that it has."
+            ),
+        ):
+            talk.conversation.keep()
+        await talk.answer("one", Committed((0,)), STOP)
+        talk.surface.updates.clear()
+        talk.engine.answers.withdrawn = "something"
+        talk.surface.open.keep()
+        await talk.surface.until(Ended)
+        assert talk.engine.done[-1] == "keep [user]one"
+        assert talk.surface.events == [
+            (0, Rewound(0)),
+            (1, Asked("one", DECIDED)),
+            (1, Committed((1, 2, 3), text="bcd")),
+            (1, Ended(Finish.CANCELLED)),
+        ]
+        assert talk.texts == ["bcd"]
+
+
 # ---------------------------------------------------------------- answers that ended without the server
 
 
@@ -525,7 +549,7 @@ async def test_earlier_answers_are_decided_while_another_one_is_written() -> Non
         for question in ("one", "two"):
             await talk.answer(question, *ALONE)
         talk.surface.updates.clear()
-        kept = Settled((1, 2), AnswerOutcome.KEPT, Finish.MAX_TOKENS)
+        kept = Settled((1, 2), AnswerOutcome.CONFIRMED, Finish.MAX_TOKENS)
         link = LinkChanged(LinkState.BACK)
         await talk.answer("three", link, Committed((4,)), *CORRECTED, SETTLED, kept, Committed((5,)), STOP)
         assert talk.surface.events == [

@@ -197,13 +197,6 @@ def test_a_server_that_violates_the_protocol_is_left_until_the_user_connects_aga
     assert availability.error is WRONG
 
 
-def test_another_stream_can_be_asked_for() -> None:
-    availability = availability_in(Mode.SILENT)
-    availability.replace_stream()
-    assert without_beats(tick(availability, 1200.0)) == Reaction((LinkCommand.REOPEN,))
-    assert without_beats(tick(availability, 1201.0, is_up=False, is_trying=True)) == NOTHING
-
-
 @pytest.mark.parametrize(
     ("mode", "may_end"),
     [

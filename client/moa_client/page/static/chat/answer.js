@@ -4,6 +4,7 @@ import { AnswerSplit } from "../text/reasoning.js";
 import { Call } from "./call.js";
 
 const CUT = ["max_tokens", "cancelled", "unfinished"];
+const WORTH_KEEPING = 12; // tokens: as the daemon has it
 const MARKED_MS = 1500; // long enough to be seen, short enough not to be in the way
 
 export class Answer {
@@ -24,6 +25,8 @@ export class Answer {
     /** @type {import("../text/paint.js").Run[]} of the committed text */
     this.runs = [];
     this.provisional = "";
+    this.likely = 0; // characters of it that are likely to stay
+    this.withdrawn = 0; // provisional tokens that the server has replaced, if they are worth having back
     this.waiting = 0; // provisional tokens
     this.finish = "unfinished";
     this.isRunning = true;
@@ -61,6 +64,8 @@ export class Answer {
     answer.committed = fields.committed;
     answer.takeRuns(fields.runs ?? [], fields.committed);
     answer.provisional = fields.provisional;
+    answer.likely = Array.from(fields.provisional).slice(0, fields.likely).join("").length;
+    answer.withdrawn = fields.withdrawn;
     answer.waiting = fields.waiting.length;
     answer.finish = fields.finish;
     answer.isRunning = fields.running;
@@ -89,16 +94,18 @@ export class Answer {
       case "committed":
         this.waiting -= message.confirmed;
         this.takeRuns(message.runs ?? [], message.text);
+        this.likely = this.waiting ? Math.max(0, this.likely - message.text.length) : 0;
         this.update(message.text, this.waiting ? this.provisional.slice(message.text.length) : "", message.tokens.length);
         this.heldBack = "";
         break;
       case "provisional":
         this.waiting += message.tokens.length;
-        this.update("", this.provisional + message.added);
+        this.write(message.added, message.likely);
         this.heldBack = "";
         break;
       case "corrected":
-        this.waiting = 0;
+        this.waiting = this.likely = 0;
+        if (message.dropped >= WORTH_KEEPING) this.withdrawn = message.dropped;
         this.update("", "");
         break;
       case "held_back":
@@ -106,7 +113,7 @@ export class Answer {
         break;
       case "ended":
         if (message.verified) this.decide(message.text);
-        else this.update("", this.provisional + message.added);
+        else this.write(message.added, true);
         Object.assign(this, { finish: message.finish, figures: message.figures, isUnsettled: !message.verified });
         this.isCalling = message.calls > 0;
         this.end();
@@ -166,7 +173,7 @@ export class Answer {
    * @param {string} text the rest of the committed text
    */
   decide(text) {
-    this.waiting = 0;
+    this.waiting = this.likely = 0;
     this.update(text, "");
   }
 
@@ -213,6 +220,15 @@ export class Answer {
     this.split.read(piece, tokens);
     this.committed += piece;
     this.provisional = provisional;
+  }
+
+  /**
+   * @param {string} added to the provisional text
+   * @param {boolean} isLikely to stay; what follows less likely text is no likelier
+   */
+  write(added, isLikely) {
+    if (isLikely && this.likely === this.provisional.length) this.likely += added.length;
+    this.update("", this.provisional + added);
   }
 
   /**

@@ -18,6 +18,7 @@ import { counted, answerWords, costWords, thoughtWords } from "./words.js";
  * @property {(answer: Answer) => void} again answers again with another seed
  * @property {(answer: Answer, question: string) => void} change asks another question in its place
  * @property {(answer: Answer) => void} alone has the device write, right or not
+ * @property {() => void} keep has the device's text back where the server has replaced it
  * @property {() => void} goOn continues the newest answer
  * @property {(call: string, permission: string) => void} permit says whether a call of a tool may be run
  * @property {() => void} leave gives the focus back
@@ -70,6 +71,7 @@ export class Turn {
     buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.shown.text.text.trim(), buttons.copy));
     buttons.again.addEventListener("click", () => this.answer && this.actions.again(this.answer));
     buttons.alone.addEventListener("click", () => this.answer && this.actions.alone(this.answer));
+    buttons.keep.addEventListener("click", () => this.actions.keep());
     buttons.continue.addEventListener("click", () => this.actions.goOn());
     buttons.edit.addEventListener("click", () => this.startEdit());
     buttons.earlier.addEventListener("click", () => this.turnTo(this.version + 1));
@@ -130,6 +132,7 @@ export class Turn {
     setText(this.parts.words, said.text);
     this.buttons.alone.hidden = !isNewest || !said.offer || !(answer.isRunning || place.isLast);
     setText(this.buttons.alone, said.offer ?? "");
+    this.buttons.keep.hidden = !(isNewest && place.isLast && answer.withdrawn);
     this.buttons.continue.hidden = !(isNewest && place.isLast && answer.mayContinue);
     this.parts.writing.hidden = !(answer.isRunning && !text.text && !reasoning.text && !said.text);
     this.parts.after.hidden = answer.isRunning;
@@ -148,10 +151,11 @@ export class Turn {
    */
   showPart(shown, part, isFinal) {
     if (!this.answer) return;
-    const { committed, corrected, runs } = this.answer;
+    const { committed, corrected, runs, likely } = this.answer;
     const end = before(part, committed.length);
     const marked = corrected.map(([from, to]) => [before(part, from), before(part, to)]).filter(([from, to]) => from < to);
-    const source = sourceOf(part.text.slice(0, end), part.text.slice(end), marked);
+    const sure = before(part, committed.length + likely) - end;
+    const source = sourceOf(part.text.slice(0, end), part.text.slice(end), marked, sure);
     shown.show(source, isFinal, stretchesOf(paintMode(), runsOf(runs, part)));
   }
 

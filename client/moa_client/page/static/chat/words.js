@@ -35,7 +35,7 @@ export function answerWords(answer, linkState) {
   }
   if (answer.callsLeft !== null) return calm(answer.callsLeft || "Stopped before its calls were answered.");
   if (settled) return calm(SETTLED[settled.outcome]?.(settled) ?? "");
-  return FINISHES[answer.finish] ? calm(FINISHES[answer.finish]) : { kind: "none", text: "" };
+  return FINISHES[answer.finish] ? calm(FINISHES[answer.finish]) : withdrawnWords(answer);
 }
 
 /**
@@ -54,7 +54,15 @@ function runningWords(answer, words, linkState) {
   }
   if (words && linkState === "back") return away(`The server checks ${counted(words, "word")}.`);
   if (words) return away(`${counted(words, "word")} by this device, not checked yet.`);
-  return { kind: "none", text: "" };
+  return withdrawnWords(answer);
+}
+
+/**
+ * @param {Answer} answer
+ * @returns {Said}
+ */
+function withdrawnWords({ withdrawn }) {
+  return withdrawn ? calm(`The server has replaced ${withdrawn} tokens of this device.`) : { kind: "none", text: "" };
 }
 
 const UNREAD =
@@ -65,7 +73,6 @@ const SETTLED = {
   confirmed: () => "Checked: all of it is what the server says.",
   completed: () => "Checked, and completed by the server.",
   corrected: ({ written, kept }) => `Corrected by the server: ${kept} of ${counted(written, "token")} of this device were right.`,
-  kept: () => "Kept as this device has written it; no server has checked it.",
 };
 
 /** @type {Record<string, string>} */

@@ -2,15 +2,16 @@
 
 /** @typedef {import("./paint.js").Paint} Paint */
 
-/** @typedef {"" | "corrected" | "provisional"} SectionName */
+/** @typedef {"" | "corrected" | "provisional" | "provisional unsure"} SectionName */
 
 const CORRECTED = "\uE0F0"; // private characters: text that has them loses them
 const PROVISIONAL = "\uE0F1";
 const FIRM = "\uE0F2";
-export const MARKS = /[\uE0F0-\uE0F2]/;
-const ALL_MARKS = /[\uE0F0-\uE0F2]/g;
+const UNSURE = "\uE0F3";
+export const MARKS = /[\uE0F0-\uE0F3]/;
+const ALL_MARKS = /[\uE0F0-\uE0F3]/g;
 /** @type {Record<string, SectionName>} */
-const SECTIONS = { [CORRECTED]: "corrected", [PROVISIONAL]: "provisional", [FIRM]: "" };
+const SECTIONS = { [CORRECTED]: "corrected", [PROVISIONAL]: "provisional", [FIRM]: "", [UNSURE]: "provisional unsure" };
 // Syntax that a mark in its middle would break: it is put after it.
 const WORD_ENDS = /^[\p{L}\p{N}]\s/u;
 const SYNTAX = /^(?:[ \t]*(?:[-*+]|\d{1,9}[.)]|#{1,6}|>)(?=\s)|[\s*_~`|\\:#>\[\]()!-])*/;
@@ -28,12 +29,14 @@ function afterSyntax(text, place) {
  * @param {string} committed
  * @param {string} provisional
  * @param {number[][]} corrected where in the committed text corrections begin and end, in order
+ * @param {number} likely characters of the provisional text that are likely to stay
  * @returns {string} the Markdown source of it all, with marks
  */
-export function sourceOf(committed, provisional, corrected) {
+export function sourceOf(committed, provisional, corrected, likely) {
   const text = (committed + provisional).replace(ALL_MARKS, "\uFFFD");
   const marks = corrected.flatMap(([from, to]) => [{ place: from, mark: CORRECTED }, { place: to, mark: FIRM }]);
   if (provisional) marks.push({ place: committed.length, mark: PROVISIONAL });
+  if (likely < provisional.length) marks.push({ place: committed.length + likely, mark: UNSURE });
   let source = text;
   let last = text.length;
   for (const { place, mark } of marks.reverse()) {
@@ -75,7 +78,7 @@ export class Section {
    * @param {string} text
    */
   append(parent, text) {
-    for (const part of text.split(/(?=[\uE0F0-\uE0F2])/)) {
+    for (const part of text.split(/(?=[\uE0F0-\uE0F3])/)) {
       this.mark(part);
       const shown = part.replace(ALL_MARKS, "");
       if (!shown) continue;

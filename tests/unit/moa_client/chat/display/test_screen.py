@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_client.chat.display.answer_block import CORRECTED, MARKED_S, UNVERIFIED, AnswerBlock
+from moa_client.chat.display.answer_block import CORRECTED, LESS_SURE, MARKED_S, UNVERIFIED, AnswerBlock
 from moa_client.chat.display.layout import cells
 from moa_client.chat.display.screen import CSI, NORMAL, SAID_AGAIN, Screen
 from moa_shared.text.plain_text import without_controls
@@ -183,6 +183,18 @@ def test_without_styles_provisional_text_has_a_mark() -> None:
     terminal.update("per", "haps")
     terminal.finish()
     assert terminal.text() == f"sure per{UNVERIFIED}haps"
+
+
+@pytest.mark.parametrize(("styled", "text"), [(True, "sure may be"), (False, f"sure {UNVERIFIED}may {LESS_SURE}be")])
+def test_what_is_less_likely_to_stay_looks_different(styled: bool, text: str) -> None:
+    terminal = Terminal(columns=60, styled=styled)
+    terminal.answer.update(0.0, "sure ", "may be", likely=4)
+    terminal.paint()
+    assert terminal.text() == text
+    assert (terminal.display.dim, terminal.display.italics) == (("may be", "be") if styled else ("", ""))
+    terminal.answer.update(0.0, "sure may ", "be", likely=0)
+    terminal.paint()
+    assert terminal.display.italics == ("be" if styled else "")
 
 
 def test_a_model_moves_no_cursor_and_sets_no_colours() -> None:
