@@ -219,7 +219,7 @@ class DrafterThread:
 
     def _write(self, serial: int, written: DraftTree, sampling: Sampling) -> TokenWritten:
         token = self.drafter.write(written, sampling)
-        return TokenWritten(serial, *token) if token is not None else TokenWritten(serial, None)
+        return TokenWritten(serial, len(written), *(token or (None,)))
 
 
 def _begins_with(tokens: Sequence[int], hashes: PrefixHashes | None, told: list[int], told_hash: int | None) -> bool:

@@ -63,11 +63,12 @@ class TokenWritten:
     """One more token of standalone text; None: the drafter has nothing to say.
 
     Args:
-        serial: of the text that it continues.
+        serial: of the text that it continues; `length`: how many tokens of it have been shown.
         chance: that it is the target's, if all before it are.
     """
 
     serial: int
+    length: int
     token: int | None
     chance: float = 1.0
 

@@ -102,8 +102,8 @@ class StandaloneDrafting:
     def on_written(self, now: float, written: TokenWritten) -> None:
         """Takes in the drafter's token."""
         job = self._answers.current
-        if job is None or job.has_ended or written.serial != self._serial:
-            return
+        if job is None or job.has_ended or (written.serial, written.length) != (self._serial, len(job.written)):
+            return  # of another text, or asked for twice: the drafter is free before its token is taken in
         if written.token is None:
             self._has_more = False
         elif self._may_show(written):

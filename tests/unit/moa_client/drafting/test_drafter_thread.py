@@ -77,7 +77,7 @@ async def test_a_text_is_read_in_pieces_with_the_calls_of_others_between() -> No
     thread.tell([1, 2, 3])
     thread.write(5, [], Sampling())
     other = executor.submit(lambda: reader.done.append("another's"))
-    assert await inbox.take(10.0) == TokenWritten(5, 7)
+    assert await inbox.take(10.0) == TokenWritten(5, 0, 7)
     await other
     assert reader.done == ["restart", "read", "another's", "read", "read", "write"]
     await asyncio.to_thread(executor.close)

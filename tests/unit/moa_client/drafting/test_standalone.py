@@ -72,9 +72,9 @@ class Writer:
     def write(self, token: int | None, chance: float = 1.0) -> None:
         """One step: the drafter writes this token."""
         self.drafting.write_on(self.now)
-        serial, _ = self.thread.asked[-1]
+        serial, written = self.thread.asked[-1]
         self.thread.busy = False
-        self.drafting.on_written(self.now, TokenWritten(serial, token, chance))
+        self.drafting.on_written(self.now, TokenWritten(serial, len(written), token, chance))
 
     @property
     def written(self) -> list[int]:
@@ -118,8 +118,18 @@ def test_a_token_for_a_text_since_changed_is_discarded(writer: Writer) -> None:
     writer.drafting.write_on(writer.now)
     (serial, _) = writer.thread.asked[-1]
     writer.drafting.restart()
-    writer.drafting.on_written(writer.now, TokenWritten(serial, 4))
+    writer.drafting.on_written(writer.now, TokenWritten(serial, 0, 4))
     assert writer.written == []
+
+
+def test_a_token_that_was_asked_for_twice_is_shown_once(writer: Writer) -> None:
+    """The drafter's thread is free again before its token is taken in."""
+    for _ in range(2):
+        writer.drafting.write_on(writer.now)
+        writer.thread.busy = False
+    for serial, written in list(writer.thread.asked):
+        writer.drafting.on_written(writer.now, TokenWritten(serial, len(written), 4))
+    assert writer.written == [4]
 
 
 def test_one_step_is_under_way_at_a_time(writer: Writer) -> None:
