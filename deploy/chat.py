@@ -24,7 +24,7 @@ END_SECONDS = 10.0
 def started(folder: Path, program: str, *arguments: str) -> Iterator[str]:
     """The address of a running program; if it ends before it has one, so does this, with its log."""
     ready, log = folder / f"{program}.ready", folder / f"{program}.log"
-    command = [BIN / program, *arguments, "--ready-file", ready]
+    command: list[str | Path] = [BIN / program, *arguments, "--ready-file", ready]
     with log.open("w") as file:  # in a session of its own: Ctrl-C is the chat's
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
     try:
