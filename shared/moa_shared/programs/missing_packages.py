@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -74,10 +74,9 @@ def install_drafters() -> str:
 
 def _origin() -> tuple[str, str]:
     """The option and the path or URL that moa was installed with (PEP 610); the latter is empty if it is not known."""
-    try:
-        told = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        return "", ""  # run from a checkout that is not installed
+    # A checkout has metadata too, which say nothing of that.
+    records = (each.read_text("direct_url.json") for each in distributions(name=DISTRIBUTION))
+    told = json.loads(next(filter(None, records), "{}"))
     url = told.get("url", "")
     if url.startswith("file:"):
         path = url2pathname(urlsplit(url).path)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,15 +83,8 @@ def test_a_hint_is_for_this_installation(
     for name in ("moa_split-1-py3.whl", "moa_split_drafters-2-py3.whl"):
         (tmp_path / "dist" / name).touch()
     text = json.dumps(told).replace("TMP", str(tmp_path)) if told else None
-    monkeypatch.setattr(missing_packages, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    found = [SimpleNamespace(read_text={"direct_url.json": each}.get) for each in (None, text)]  # a checkout's first
+    monkeypatch.setattr(missing_packages, "distributions", lambda name: found)
     monkeypatch.setattr(missing_packages, "find_spec", lambda _: True)
     commands = (install_extra("mcp"), install_drafters())
     assert commands == tuple(PIP + each.replace("TMP", str(tmp_path)) for each in (extra, drafters))
-
-
-def test_a_checkout_that_is_not_installed_has_a_hint_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def distribution(name: str) -> None:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(missing_packages, "distribution", distribution)
-    assert install_extra("mcp").endswith(" 'WHEEL[mcp]', with the path of moa's wheel for WHEEL")
