@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
+from moa_shared.programs.addresses import is_host_port
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
 from moa_shared.sampling.settings import (
@@ -38,6 +39,8 @@ def check_address(value: str) -> str:
     host, separator, port = value.rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"expected HOST:PORT, such as {LOCAL_SERVER}")
+    if ":" in host and not is_host_port(value):  # the end of a bare IPv6 address is no port
+        raise ValueError("expected HOST:PORT, with an IPv6 address in brackets, such as [::1]:50051")
     return value
 
 

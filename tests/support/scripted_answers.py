@@ -172,6 +172,9 @@ class ScriptedSource:
     special_tokens: Mapping[str, int] = {}
     end_of_text: Set[int] = frozenset()
 
+    def with_tools(self) -> ScriptedSource:
+        return self
+
     def __init__(self, script: Script = silence) -> None:
         self.script = script
         self.answers: list[ScriptedAnswer] = []

@@ -24,6 +24,9 @@ class PlainTokenizer:
     def __init__(self, *, takes_system: bool = True) -> None:
         self._takes_system = takes_system
 
+    def with_tools(self) -> PlainTokenizer:
+        return self
+
     def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
         return [ord(character) for character in text]
 

@@ -45,7 +45,7 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         add_bos: bool | None = None,
         add_space_prefix: bool | None = None,
         scores: bool = True,
-        template: str = TEMPLATE,
+        template: str | list[dict[str, str]] = TEMPLATE,
         sampling: Mapping[str, float] | None = None,
     ) -> Path:
         random = np.random.default_rng(seed)

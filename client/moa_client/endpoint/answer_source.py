@@ -80,6 +80,10 @@ class ServedModel(Protocol):
         """Empty: it has none."""
         ...
 
+    def with_tools(self) -> ServedModel:
+        """The same with the chat template for conversations with tools."""
+        ...
+
     @property
     def special_tokens(self) -> Mapping[str, int]:
         """The ids of its special tokens by how they are spelled."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from copy import copy
+from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
@@ -42,6 +44,12 @@ class HostModel:
     def chat_template(self) -> str:
         """Empty: it has none."""
         return self._device.tokenizer.chat_template or ""
+
+    def with_tools(self) -> HostModel:
+        """The same with the chat template for conversations with tools."""
+        other = copy(self)
+        other._device = replace(self._device, tokenizer=self._device.tokenizer.with_tools())
+        return other
 
     @property
     def special_tokens(self) -> Mapping[str, int]:

@@ -44,6 +44,8 @@ def chat_prompt(
     Raises:
         RequestError: the model's chat template refuses it, or what it requires of the answer cannot be enforced.
     """
+    if offer.tools:
+        model = model.with_tools()
     template = model.chat_template
     calls = find_format(template)
     given = template_input(calls, template, messages, offer.tools)

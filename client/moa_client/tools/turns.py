@@ -48,6 +48,8 @@ class ConversationTurns:
         tools: Sequence[Tool] = (),
     ) -> None:
         self.tools = tuple(tools)
+        if tools:
+            tokenizer = tokenizer.with_tools()
         self._tokenizer = tokenizer
         self._ends = ends
         self._chat_template = tokenizer.chat_template or ""

@@ -24,12 +24,13 @@ class Address(NamedTuple):
 def parse_address(text: str, what: str) -> Address:
     """Reads an address; without a host it is loopback. Raises AddressError."""
     host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
         raise AddressError(
-            f"{what}: {text!r} is not an address.", hint="Write HOST:PORT or :PORT, for example 127.0.0.1:50051."
+            f"{what}: {text!r} is not an address.",
+            hint="Write HOST:PORT or :PORT, for example 127.0.0.1:50051 or [::1]:50051.",
         )
-    return Address(host or LOOPBACK, int(port))
+    return Address(bare or LOOPBACK, int(port))
 
 
 def resolve(address: Address, what: str) -> tuple[socket.AddressFamily, Address]:

@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.sampling.constraint import Constraint, ConstraintKind
 from moa_shared.sandbox.chat_template import render
 from moa_shared.sandbox.child import LENGTH_BYTES, MOST_REPLY
-from moa_shared.sandbox.tokenizer_files import read_bos, read_special, read_template, read_tokenizer
+from moa_shared.sandbox.tokenizer_files import read_bos, read_special, read_templates, read_tokenizer
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
 MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
@@ -100,11 +101,12 @@ def _tokenizer(folder: Path, changed: int) -> JsonTokenizer:
 
 def _try(folder: Path) -> None:
     described = read_tokenizer(folder)
-    special, template = read_special(folder), read_template(folder)
+    special = read_special(folder)
     read_bos(folder, described, special)
     for text in TRIAL_TEXTS:
         described.decode(described.encode(text), skip_special_tokens=True)
     described.decode(range(TRIAL_IDS))
-    for messages in (TRIAL_CONVERSATION, TRIAL_CONVERSATION[1:], TRIAL_CONVERSATION[1:2]) if template else ():
+    conversations = (TRIAL_CONVERSATION, TRIAL_CONVERSATION[1:], TRIAL_CONVERSATION[1:2])
+    for template, messages in product(read_templates(folder).values(), conversations):
         with suppress(jinja2.TemplateError):  # such as a template that knows no system prompt
-            render(template or "", special, messages, add_generation_prompt=True, arguments={})
+            render(template, special, messages, add_generation_prompt=True, arguments={})

@@ -11,6 +11,7 @@ from moa_shared.programs.garbage import collector_paused
 from moa_shared.text.json_text import parse_json
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
 
+DEFAULT, WITH_TOOLS = "default", "tool_use"  # names of chat templates, as transformers has them
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -45,15 +46,16 @@ def read_bos(folder: Path, described: JsonTokenizer, special: Mapping[str, str])
     return described.vocabulary.get(bos) if is_added else None
 
 
-def read_template(folder: Path) -> str | None:
-    """The chat template, from its own file or tokenizer_config.json: one template, or a list of named ones."""
+def read_templates(folder: Path) -> dict[str, str]:
+    """The chat templates by name, from their own file or tokenizer_config.json: DEFAULT, and perhaps WITH_TOOLS."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text("utf-8")
+        return {DEFAULT: path.read_text("utf-8")}
     template = _read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return None if template is None else str(template)
+        named = {str(entry["name"]): str(entry["template"]) for entry in template}
+        return {name: named[name] for name in (DEFAULT, WITH_TOOLS) if name in named}
+    return {} if template is None else {DEFAULT: str(template)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -81,6 +81,15 @@ def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: 
                 "--server is 'localhost:99999': expected HOST:PORT, such as 127.0.0.1:50051. See --help for the values allowed."
             ),
         ),
+        *(
+            (
+                "server",
+                bare,
+                f"--server is {bare!r}: expected HOST:PORT, with an IPv6 address in brackets, such as [::1]:50051. "
+                "See --help for the values allowed.",
+            )
+            for bare in ("::1", "gpu,fe80::1:50051", "[::1:5")
+        ),
         (
             "allowed_origins",
             ("https://app.example/",),

@@ -15,6 +15,7 @@ from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.sentencepiece import describe_gemma4, describe_sentencepiece
 from moa_shared.programs.garbage import collector_paused
 from moa_shared.programs.progress import Progress
+from moa_shared.sandbox.tokenizer_files import DEFAULT, WITH_TOOLS
 from moa_shared.tokenization.patterns import GPT_4O, LLAMA_3, QWEN_2, TEKKEN
 from moa_shared.tokenization.token_bytes import BYTE_LEVEL, spell_bytes
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
@@ -64,10 +65,13 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     by_dialect = kind in _SPELLED or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
     said = header.flag("tokenizer.ggml.add_bos_token")
     config["add_bos_token"] = by_dialect if said is None else said
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    template = header.text("tokenizer.chat_template")
-    if template:
+    template, with_tools = (header.text(f"tokenizer.chat_template{each}") for each in ("", f".{WITH_TOOLS}"))
+    if template and with_tools:
+        templates = {DEFAULT: template, WITH_TOOLS: with_tools}
+        config["chat_template"] = [{"name": name, "template": text} for name, text in templates.items()]
+    elif template:
         (folder / "chat_template.jinja").write_text(template, "utf-8")
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def check_vocabulary(header: GgufHeader) -> str:

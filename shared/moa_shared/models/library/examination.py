@@ -25,7 +25,7 @@ from moa_shared.models.sources.digest import recall, remember
 from moa_shared.models.sources.files import ModelFiles, find_weights, read_config
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
-from moa_shared.sandbox.tokenizer_files import read_template
+from moa_shared.sandbox.tokenizer_files import DEFAULT, read_templates
 
 _TOKENIZER = "tokenizer.json"
 
@@ -110,7 +110,7 @@ def _examine_folder(model: LocalModel, facts: dict[str, Any]) -> None:
     check_served(config, model.name)
     if not (folder / _TOKENIZER).is_file():
         raise ModelSourceError(f"The folder {folder} holds no {_TOKENIZER}.")
-    facts["can_chat"] = bool(read_template(folder))
+    facts["can_chat"] = bool(read_templates(folder).get(DEFAULT))
     reader = WeightReader(ModelFiles(model.name, folder, config, paths, "", ""))
     last = f"model.layers.{int(config['num_hidden_layers']) - 1}.self_attn.o_proj.weight"
     for name in (EMBEDDINGS, FINAL_NORM, HEAD, last):  # drafters for a model look like one, and lack these

@@ -7,8 +7,10 @@ is rendered, and text is encoded by steps that are not known to be quick, in a c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -17,7 +19,15 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.sandbox import chat_template as sandbox
 from moa_shared.sandbox.child import ChildError, text_child
-from moa_shared.sandbox.tokenizer_files import failure, read_bos, read_special, read_template, read_tokenizer
+from moa_shared.sandbox.tokenizer_files import (
+    DEFAULT,
+    WITH_TOOLS,
+    failure,
+    read_bos,
+    read_special,
+    read_templates,
+    read_tokenizer,
+)
 from moa_shared.tokenization.added_tokens import TokenFinder
 from moa_shared.tokenization.token_bytes import token_bytes
 from moa_shared.tokenization.tokenizer_json import JsonTokenizer
@@ -30,7 +40,7 @@ class Tokenizer:
 
     Args:
         described: what tokenizer.json describes.
-        chat_template: jinja2; None: the model has none.
+        chat_templates: jinja2, by name: DEFAULT, and perhaps WITH_TOOLS; empty: the model has none.
         special: the names of special tokens ("eos_token") and how they are spelled.
         folder: of a tokenizer.json that may take for ever with some texts: they are encoded in a child process.
         bos: the token that a raw text begins with; None: it begins with its own first.
@@ -39,7 +49,7 @@ class Tokenizer:
     def __init__(
         self,
         described: JsonTokenizer,
-        chat_template: str | None = None,
+        chat_templates: Mapping[str, str] = MappingProxyType({}),
         special: Mapping[str, str] | None = None,
         folder: Path | None = None,
         bos: int | None = None,
@@ -48,7 +58,16 @@ class Tokenizer:
         self._folder = folder
         self._bos = bos
         self._special = dict(special or {})
-        self.chat_template = chat_template
+        self._chat_templates = chat_templates
+        self.chat_template = chat_templates.get(DEFAULT)
+
+    def with_tools(self) -> Tokenizer:
+        """The same for conversations with tools: for these, a model may have a chat template of its own."""
+        if WITH_TOOLS not in self._chat_templates:
+            return self
+        other = copy(self)
+        other.chat_template = self._chat_templates[WITH_TOOLS]
+        return other
 
     @property
     def eos_token_id(self) -> int | None:
@@ -187,7 +206,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         described = read_tokenizer(folder)
         bounded = None if described.is_bounded else folder
         special = read_special(folder)
-        return Tokenizer(described, read_template(folder), special, bounded, read_bos(folder, described, special))
+        return Tokenizer(described, read_templates(folder), special, bounded, read_bos(folder, described, special))
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ModelSourceError(
             f"The tokenizer of {files.target_id} in {folder} cannot be read ({error}).", hint=_HINT

@@ -50,8 +50,22 @@ class GptOss(Qwen):
     }
 
 
+class Several(ScriptedSource):
+    """It has a template of its own for conversations with tools."""
+
+    def with_tools(self) -> ScriptedSource:
+        return Qwen()
+
+
 def prompt_of(model: ScriptedSource, **given: Any) -> Prompt:
     return chat_request({"messages": ASKED["messages"], **given}).prompt(model)
+
+
+def test_tools_have_the_template_that_the_model_has_for_them() -> None:
+    assert [prompt_of(Several(), tools=tools).markup is None for tools in ([], TOOLS)] == [True, False]
+    several = Several()
+    prompt_of(several, tools=TOOLS)
+    assert not several.rendered  # the other one was
 
 
 def test_reasoning_is_told_without_tools_too() -> None:

@@ -58,8 +58,12 @@ TOOLS = (WEATHER, NOW)
 class Characters:
     """Tokens are characters, but for the one that ends an answer."""
 
-    def __init__(self, chat_template: str) -> None:
+    def __init__(self, chat_template: str, with_tools: str = "") -> None:
         self.chat_template = chat_template
+        self._with_tools = with_tools
+
+    def with_tools(self) -> Characters:
+        return Characters(self._with_tools or self.chat_template)
 
     def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
         return text
@@ -90,6 +94,15 @@ def talk(turns: ConversationTurns, chat_template: str, *, is_cut: bool = False) 
     tokens += tokenizer.encode(CALLED if is_cut else f"{CALLED}<|im_end|>")
     tokens += turns.of("", RESULTS)(tokens)
     return tokenizer.decode(tokens)
+
+
+def test_tools_have_the_template_that_the_model_has_for_them() -> None:
+    tokenizer: Any = Characters("plain {{ messages[-1].content }}", "tools {{ tools | length }}{# tool_calls #}")
+    said = [
+        tokenizer.decode(ConversationTurns(tokenizer, None, 1 << 20, frozenset([END]), tools).of("Rome?")([]))
+        for tools in ((), TOOLS)
+    ]
+    assert said == ["plain Rome?", "tools 2"]
 
 
 @pytest.mark.parametrize("is_cut", [False, True])

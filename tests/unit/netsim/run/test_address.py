@@ -22,7 +22,9 @@ def test_forms(text: str, address: Address) -> None:
     assert parse_address(text, "--listen") == address
 
 
-@pytest.mark.parametrize("text", ["6000", "host", "host:", "host:port", "host:70000", "host:-1"])
+@pytest.mark.parametrize(
+    "text", ["6000", "host", "host:", "host:port", "host:70000", "host:-1", "::1", "fe80::1:50051"]
+)
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(AddressError, match=r"--listen: .* is not an address"):
         parse_address(text, "--listen")

@@ -91,6 +91,12 @@ def test_the_folder_can_be_read_by_transformers(write_gguf: GgufWriter, cache: P
     assert theirs.chat_template == load_tokenizer(files).chat_template
 
 
+def test_a_template_for_tools_comes_along(write_gguf: GgufWriter, cache: Path) -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    tokenizer = read(write_gguf(template=named), cache)
+    assert (tokenizer.chat_template, tokenizer.with_tools().chat_template) == ("plain", "tools")
+
+
 @pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("tekken", True), ("qwen2", False), ("dbrx", False)])
 def test_a_word_that_is_a_token(write_gguf: GgufWriter, cache: Path, pre: str, whole: bool) -> None:
     tokens = [*TOKENS, "hit"]  # which no merge makes

@@ -153,8 +153,9 @@ def test_where_a_template_may_be(files: ModelFiles) -> None:
     assert change(files, chat_template="one").chat_template == "one"
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "two"}]
     assert change(files, chat_template=named).chat_template == "two"
+    assert load_tokenizer(files).with_tools().chat_template == "tools"
     (files.folder / "chat_template.jinja").write_text("three")
-    assert load_tokenizer(files).chat_template == "three"
+    assert load_tokenizer(files).with_tools().chat_template == load_tokenizer(files).chat_template == "three"
 
 
 def test_a_raw_text_begins_with_bos_where_the_configuration_says_so(files: ModelFiles) -> None:
