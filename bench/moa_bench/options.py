@@ -12,6 +12,7 @@ import click
 Made = TypeVar("Made")
 Command = TypeVar("Command", bound=Callable[..., Any])
 _OPTION = "option"
+TEMPERATURE = "Of the answers; 0 is greedy, own what the model's files say."
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,8 @@ def ngrams(shards: tuple[Path, ...], output: Path, target: str, least_count: int
               help="The arithmetic of the target, as of moa-server.")  # fmt: skip
 @click.option("--drafter-weights", type=click.Choice(["int8", "int4", "float32"]), default="int8", show_default=True,
               help="Of both halves of the drafter: as devices compute, or a reference.")  # fmt: skip
+@click.option("--temperature", metavar="T|own", default="0", show_default="0: greedy",
+              help="Of the target's answers; own: all settings that the model's files name.")  # fmt: skip
 @_THREADS
 @_RAY
 @_WORKERS
@@ -228,6 +230,7 @@ def evaluate(
     task_tokens: int,
     execution: str,
     drafter_weights: str,
+    temperature: str,
     threads: int,
     ray_address: str | None,
     workers: int | None,
@@ -263,6 +266,7 @@ def evaluate(
         guarded=not unguarded,
         execution=execution,
         drafter_weights=drafter_weights,
+        temperature=temperature,
     )
     progress = make_progress()
     with open_runner(ray_address, workers, threads, progress) as runner:
@@ -277,6 +281,7 @@ def evaluate(
             f"{' --unguarded' if unguarded else ''}"
             f"{f' --execution {execution}' if execution != 'int8' else ''}"
             f"{f' --drafter-weights {drafter_weights}' if drafter_weights != 'int8' else ''}"
+            f"{f' --temperature {temperature}' if temperature != '0' else ''}"
         )
         add_acceptance(card, format_table(result), f"moa-train evaluate {checkpoint} QUESTIONS {shape} {limits}")
     if json_file is not None and str(json_file) == "-":

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
+from moa_shared.models.sources.generation import OWN_SETTINGS
 
 
 def checkout_root() -> Path | None:
@@ -30,6 +31,11 @@ def write_text(path: Path, text: str) -> None:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}.", hint="Name another file with --json."
         ) from error
+
+
+def at_temperature(said: str) -> str:
+    """How answers were sampled, by what `--temperature` said."""
+    return {"0": "greedy", OWN_SETTINGS: "sampled as the model's files say"}.get(said, f"at temperature {said}")
 
 
 Column = tuple[str, str | Callable[[Any], object]]

@@ -1,6 +1,7 @@
 """Acceptance of drafts, as the verifier would have it: what of a draft follows the target's text is counted.
 
-With greedy text this is the real verification, since a verdict depends only on the text. Pure.
+This is the real verification, since a verdict depends only on the text: the noise by which it was sampled is that
+by which drafts are ranked. Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from moa_shared.drafting import Drafter, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
-
-GREEDY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,13 @@ class Acceptance:
         return [after / before for before, after in pairwise(reached) if before]
 
 
-def make_draft(drafter: Drafter, shape: DraftShape, room: int, guesser: TextGuesser | None) -> DraftTree:
+def make_draft(
+    drafter: Drafter, shape: DraftShape, room: int, guesser: TextGuesser | None, sampling: Sampling
+) -> DraftTree:
     """A draft of a shape; of a chain at most `room` nodes."""
     if shape.tree is not None:
-        return draft_tree(drafter, shape.tree, GREEDY, guesser)[0]
-    return draft_chain(drafter, min(shape.nodes, room), GREEDY)
+        return draft_tree(drafter, shape.tree, sampling, guesser)[0]
+    return draft_chain(drafter, min(shape.nodes, room), sampling)
 
 
 def verify(tree: DraftTree, ids: Sequence[int], newest: int, counts: Acceptance) -> int:

@@ -12,9 +12,10 @@ from moa_shared.drafter.layers.arithmetic import INT8
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import Progress
+from moa_shared.sampling.settings import Sampling
 
 from moa_training.evaluation.subjects import DrafterSubject, Rows
-from moa_training.teacher.target_reader import TargetReader
+from moa_training.teacher.target_reader import GREEDY, TargetReader
 
 PREFIX = "companion:"  # in place of a checkpoint's name
 FLOAT32 = "float32"
@@ -24,14 +25,17 @@ class CompanionSubject(DrafterSubject):
     """A companion for the target that the reader reads.
 
     Args:
-        stop_ids: as of `DrafterSubject`.
+        stop_ids, sampling: as of `DrafterSubject`.
     """
 
-    def __init__(self, companion: Companion, reader: TargetReader, stop_ids: Collection[int] = ()) -> None:
+    def __init__(
+        self, companion: Companion, reader: TargetReader, stop_ids: Collection[int] = (), sampling: Sampling = GREEDY
+    ) -> None:
         self.reader = reader
         self._new_state = companion.new_state
         self._stop_ids = frozenset(stop_ids)
         self._guarded = self._copies = False
+        self._sampling = sampling
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, None]:
         """Nothing: a companion needs no rows of the target."""

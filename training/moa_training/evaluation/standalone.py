@@ -15,11 +15,14 @@ from statistics import fmean, median
 import numpy as np
 from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafting.confidence import TokenConfidence
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import log_softmax
+from moa_shared.sampling.settings import Sampling
 
 from moa_training.evaluation.confidence import shown_tokens
 from moa_training.evaluation.subjects import StandaloneRun
-from moa_training.teacher.target_reader import TargetReader
+from moa_training.teacher.target_reader import GREEDY, TargetReader
 
 FIRST = (8, 16, 32)  # after them small drafters loop, and a target agrees with a loop
 _GRAM = 4
@@ -117,12 +120,14 @@ def standalone_quality(
     cut: int,
     length: int,
     confidence: TokenConfidence | None = None,
+    sampling: Sampling = GREEDY,
 ) -> StandaloneQuality:
     """One answer, cut after `cut` tokens, of which it has more.
 
     Args:
         run: what was written there, `length` tokens at most.
         confidence: the drafter's; None: its own chances are taken.
+        sampling: by which the target chooses.
     """
     quality = StandaloneQuality(1)
     rest, written, known = list(answer[cut:]), list(run.tokens), [*prompt, *answer[:cut]]
@@ -141,7 +146,9 @@ def standalone_quality(
     logits = reader.logits(read.last_hidden[len(known) - 1 : -1])
     likelihood = log_softmax(logits)[np.arange(len(written)), written]
     quality.add("log_likelihood", float(likelihood.mean()), len(written))
-    agrees = (logits.argmax(-1) == np.asarray(written)).tolist()
+    positions = range(len(known), len(known) + len(written))
+    before = TextBefore(known, [written[:at] for at in range(len(written))]) if sampling.reads_text else None
+    agrees = [a == b for a, b in zip(select(logits, positions, sampling, before), written, strict=True)]
     fresh = _fresh(known, written)
     if any(fresh):
         share = sum(a and f for a, f in zip(agrees, fresh, strict=True)) / sum(fresh)

@@ -1,6 +1,6 @@
 """What is under test: a drafter that drafts for a target, and writes without it, as a client would have it do.
 
-The target's own greedy text is written once; then it is replayed. The drafter has the tokens and the memory rows that
+The target's own text is written once; then it is replayed. The drafter has the tokens and the memory rows that
 the client would hold. State: one drafter's state per replay.
 """
 
@@ -20,10 +20,11 @@ from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.drafting.written import TokenOrigin, WrittenToken
 from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.thin_memory import ThinMemory
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_training.evaluation.acceptance import GREEDY, Acceptance, DraftShape, make_draft, verify
-from moa_training.teacher.target_reader import TargetReader
+from moa_training.evaluation.acceptance import Acceptance, DraftShape, make_draft, verify
+from moa_training.teacher.target_reader import GREEDY, TargetReader, sampling_for
 
 Rows = npt.NDArray[np.float32]
 NextToken = Callable[[Sequence[int]], WrittenToken | None]  # after standalone text
@@ -99,6 +100,7 @@ class DrafterSubject:
         weights: of both of its halves: "int8", "int4" or "float32".
         stop_ids: tokens that end an answer.
         guarded: its standalone text repeats no run of tokens, as in the client (`barred_after`).
+        sampling: by which the target chooses.
     """
 
     def __init__(
@@ -110,10 +112,12 @@ class DrafterSubject:
         stop_ids: Collection[int] = (),
         *,
         guarded: bool = True,
+        sampling: Sampling = GREEDY,
     ) -> None:
         self.reader = reader
         self._stop_ids = frozenset(stop_ids)
         self._guarded = guarded
+        self._sampling = sampling
         self._copies = True  # where the conversation has likelier ones
         self._reads_last_hidden = checkpoint.config.reads_last_hidden
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
@@ -122,7 +126,7 @@ class DrafterSubject:
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
         ids = [*prompt, *answer]
         memory, state = self._read(ids)
-        return [self._replay(ids, len(prompt), memory, state, shape) for shape in shapes]
+        return [self._replay(ids, prompt, memory, state, shape) for shape in shapes]
 
     def runs(
         self,
@@ -140,9 +144,10 @@ class DrafterSubject:
         draft = ConversationDraft(self._new_state, CHAIN, TextGuesser())
         draft.restart(prompt)  # as a client begins: copies are judged by what follows
         known, runs = 0, []
+        sampling = sampling_for(self._sampling, prompt)
 
         def following(written: Sequence[int]) -> WrittenToken:
-            return draft.write(DraftTree.chain(written), GREEDY, guarded=self._guarded, copies=self._copies)
+            return draft.write(DraftTree.chain(written), sampling, guarded=self._guarded, copies=self._copies)
 
         for cut in cuts:
             newest = len(prompt) + cut - 1
@@ -166,13 +171,13 @@ class DrafterSubject:
         return np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source), read.state
 
     def _replay(
-        self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: DraftShape
+        self, ids: Sequence[int], prompt: Sequence[int], memory: Rows, state: Rows | None, shape: DraftShape
     ) -> Acceptance:
-        drafter = self._new_state()
+        drafter, sampling = self._new_state(), sampling_for(self._sampling, prompt)
         guesser = TextGuesser() if shape.merges_copies else None
         counts = Acceptance()
         known = 0
-        newest = prompt  # position of the newest committed token; the prefill chose it
+        newest = len(prompt)  # position of the newest committed token; the prefill chose it
         while newest + 1 < len(ids):
             new = ids[len(drafter.tokens) : newest + 1]
             drafter.extend(new)
@@ -183,7 +188,7 @@ class DrafterSubject:
                 drafter.append_reused_state(known, state[known:newest])
             known = newest
             begun = time.perf_counter()
-            tree = make_draft(drafter, shape, len(ids) - 1 - newest, guesser)
+            tree = make_draft(drafter, shape, len(ids) - 1 - newest, guesser, sampling)
             counts.draft_seconds += time.perf_counter() - begun
             newest += verify(tree, ids, newest, counts)
         return counts

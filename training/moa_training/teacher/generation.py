@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from moa_shared.models.cuda_graphs import CudaGraphs
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.settings import Sampling
 
 # Prompts read together: more pad more and leave more slots empty, fewer repeat the reading of the weights.
 LEAST_PREFILL_ROWS = 8
@@ -24,6 +27,7 @@ class TargetAnswer:
 
     Args:
         most_tokens: where the answer is cut off.
+        sampling: tokens are chosen as a server chooses them, whatever the temperature; None: by torch's noise.
     """
 
     key: str
@@ -31,6 +35,7 @@ class TargetAnswer:
     prompt: list[int]
     temperature: float
     most_tokens: int
+    sampling: Sampling | None = None
     tokens: list[int] = field(default_factory=list)
     finished: bool = False  # by an end-of-text token
 
@@ -139,6 +144,12 @@ class AnswerGenerator:
             logits = logits.float()
             logits[hot] = warm / torch.empty_like(warm).exponential_(generator=self._random)
         chosen = logits.argmax(-1)
+        for row, answer in enumerate(answers):
+            if answer.sampling is not None:
+                text = [*answer.prompt, *answer.tokens]
+                [chosen[row]] = select(
+                    logits[row : row + 1].float().cpu().numpy(), [len(text)], answer.sampling, TextBefore(text, [()])
+                )
         self._newest[torch.tensor(slots, device=self._device)] = chosen
         for slot, answer, token in zip(slots, answers, chosen.tolist(), strict=True):
             answer.tokens.append(token)

@@ -1,12 +1,14 @@
-"""A target as an evaluation needs it: what it computes for a text, and its own greedy answers, on any level.
+"""A target as an evaluation needs it: what it computes for a text, and its own answers, on any level.
 
 `int8` runs on the kernels, as servers on CPUs do; `float32` and `bf16` in torch. State: the target's weights.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,11 +20,15 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.settings import Sampling
 
 from moa_training.teacher.generation import AnswerGenerator, TargetAnswer
 from moa_training.teacher.teacher import Teacher
 
 Rows = npt.NDArray[np.float32]
+GREEDY = Sampling()
 _DTYPES = {FLOAT32: torch.float32, BF16: torch.bfloat16}
 _CHUNK = 256  # tokens of a text read at once
 _SLOTS = 24  # answers written at the same time
@@ -60,10 +66,20 @@ class TargetReader(Protocol):
         ...
 
     def answers(
-        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], progress: Progress
+        self,
+        prompts: Sequence[Sequence[int]],
+        most_tokens: int,
+        stop_ids: set[int],
+        progress: Progress,
+        sampling: Sampling = GREEDY,
     ) -> list[list[int]]:
-        """Its greedy answer to each prompt, the end-of-text token included."""
+        """Its answer to each prompt, the end-of-text token included; the noise is `sampling_for` the prompt."""
         ...
+
+
+def sampling_for(sampling: Sampling, prompt: Sequence[int]) -> Sampling:
+    """The same settings with a seed of the prompt's own, so that no two questions share their noise."""
+    return sampling if sampling.greedy else replace(sampling, seed=zlib.crc32(json.dumps(list(prompt)).encode()))
 
 
 def load_reader(
@@ -102,7 +118,12 @@ class TorchReader:
         return _array(torch.from_numpy(hidden).to(head.dtype) @ head.t())
 
     def answers(
-        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], progress: Progress
+        self,
+        prompts: Sequence[Sequence[int]],
+        most_tokens: int,
+        stop_ids: set[int],
+        progress: Progress,
+        sampling: Sampling = GREEDY,
     ) -> list[list[int]]:
         model: Any = self._teacher.model
         generator = AnswerGenerator(
@@ -114,7 +135,10 @@ class TorchReader:
             seed=0,
         )
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        asked = (TargetAnswer(str(index), "", list(prompts[index]), 0.0, most_tokens) for index in order)
+        chosen_by = [None if sampling == GREEDY else sampling_for(sampling, prompt) for prompt in prompts]
+        asked = (
+            TargetAnswer(str(index), "", list(prompts[index]), 0.0, most_tokens, chosen_by[index]) for index in order
+        )
         answers: dict[int, list[int]] = {}
         with progress.task("the target answers", len(prompts)) as bar:
             for answer in generator.run(asked):
@@ -156,12 +180,17 @@ class KernelReader:
         return self._network.logits(hidden)
 
     def answers(
-        self, prompts: Sequence[Sequence[int]], most_tokens: int, stop_ids: set[int], progress: Progress
+        self,
+        prompts: Sequence[Sequence[int]],
+        most_tokens: int,
+        stop_ids: set[int],
+        progress: Progress,
+        sampling: Sampling = GREEDY,
     ) -> list[list[int]]:
         answers: list[list[int]] = [[] for _ in prompts]
         with progress.task("the target answers", len(prompts)) as bar:
             for index, prompt in enumerate(prompts):
-                cache, feed = self._network.new_cache(), list(prompt)
+                cache, feed, chosen_by = self._network.new_cache(), list(prompt), sampling_for(sampling, prompt)
                 while len(answers[index]) < most_tokens and not stop_ids.intersection(answers[index][-1:]):
                     for start in range(0, len(feed), _CHUNK):
                         chunk = feed[start : start + _CHUNK]
@@ -169,7 +198,8 @@ class KernelReader:
                         last = [len(chunk) - 1] if start + len(chunk) == len(feed) else []
                         output = self._network.forward(chunk, [segment], last)
                         cache.length += len(chunk)
-                    feed = [int(output.logits[0].argmax())]
+                    text = [*prompt, *answers[index]]
+                    feed = select(output.logits[:1], [len(text)], chosen_by, TextBefore(text, [()]))
                     answers[index] += feed
                 bar.advance(1)
         return answers

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from moa_bench.options import TEMPERATURE, option
 from moa_bench.suite import Suite
 
 DRAFTERS = 3  # those in the package, and prompt look-up
@@ -18,6 +19,7 @@ class AloneEffort:
     longest_prompt: int = 512  # questions with more tokens are not asked
     alone_tokens: int = 96  # written after each cut
     task_tokens: int = 192  # of an answer whose result is checked; 0: none is
+    temperature: str = option("0", TEMPERATURE, metavar="T|own")
 
 
 def estimate_s(effort: AloneEffort) -> float:

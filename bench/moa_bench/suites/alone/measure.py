@@ -33,6 +33,7 @@ def measure(effort: AloneEffort, run: SuiteRun) -> Result:
         execution=run.level,
         standalone_tokens=effort.alone_tokens,
         task_tokens=effort.task_tokens,
+        temperature=effort.temperature,
     )
     named = SHIPPED | {name: str(path) for name, path in run.drafters.items()}
     with on_cores(run.server_cores):

@@ -5,16 +5,17 @@ from typing import Any
 
 from moa_training.evaluation.share_comparison import share_table, task_table
 
-from moa_bench.report.report import facts_line
+from moa_bench.report.report import at_temperature, facts_line
 
 
 def render(result: Mapping[str, Any]) -> str:
     evaluations, effort = result["evaluations"], result["effort"]
+    how = at_temperature(effort.temperature)
     count = next(iter(evaluations.values()))["questions"]
     what = (
-        f"{count} questions on the level {result['level']}, answers of at most {effort.answer_tokens} tokens, each "
-        f"taken from the server at every tenth; the device then writes {effort.alone_tokens} tokens. An API client "
-        "has what was served, and no more."
+        f"{count} questions on the level {result['level']}, {how}, answers of at most {effort.answer_tokens} tokens, "
+        f"each taken from the server at every tenth; the device then writes {effort.alone_tokens} tokens. An API "
+        "client has what was served, and no more."
     )
     tables = [share_table(evaluations), task_table(evaluations)]
     heads = ["### Text", "### Results of tasks"]

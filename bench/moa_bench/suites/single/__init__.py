@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE, SLOW_STEP_S
-from moa_bench.options import option
+from moa_bench.options import TEMPERATURE, option
 from moa_bench.suite import Suite
 
 CATEGORIES = 3  # of the questions in the package
@@ -31,6 +31,7 @@ class SingleEffort:
     acceptances: tuple[float, ...] = option(
         ACCEPTANCES, "Of the oracle of a target without drafters (repeat).", "--acceptance", least=0, most=1
     )
+    temperature: str = option("0", TEMPERATURE, metavar="T|own")
 
 
 def estimate_s(effort: SingleEffort, step_s: float) -> float:

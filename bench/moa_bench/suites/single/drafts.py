@@ -14,8 +14,6 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-GREEDY = Sampling()
-
 
 class Drafts(Protocol):
     """Makes the drafts of one answer."""
@@ -47,11 +45,21 @@ class CopiedChain:
 
 
 class DrafterDrafts:
-    """What a drafter guesses: a tree of a shape, or a chain of so many nodes; it reads the rows of `source`, if any."""
+    """What a drafter guesses: a tree of a shape, or a chain of so many nodes; it reads the rows of `source`, if any.
+
+    Args:
+        sampling: by which the target chooses.
+    """
 
     def __init__(
-        self, drafter: ConversationDrafter, shape: TreeShape | int, tensors: SessionTensors, source: MemorySource | None
+        self,
+        drafter: ConversationDrafter,
+        shape: TreeShape | int,
+        tensors: SessionTensors,
+        source: MemorySource | None,
+        sampling: Sampling,
     ) -> None:
+        self._sampling = sampling
         self._drafter = drafter
         self._shape = shape
         self._tensors = tensors
@@ -68,6 +76,6 @@ class DrafterDrafts:
                 self._drafter.append_reused_state(self._read, rows)
         self._read = cached
         if isinstance(self._shape, int):
-            return draft_chain(self._drafter, min(self._shape, room), GREEDY)
+            return draft_chain(self._drafter, min(self._shape, room), self._sampling)
         shape = replace(self._shape, nodes=min(self._shape.nodes, room))
-        return draft_tree(self._drafter, shape, GREEDY)[0] if room else DraftTree((), ())
+        return draft_tree(self._drafter, shape, self._sampling)[0] if room else DraftTree((), ())

@@ -8,8 +8,10 @@ from functools import partial
 from moa_shared.drafter.companion.loading import find_companion, load_companion
 from moa_shared.errors import DataError
 from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.sources.generation import asked_sampling
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.oracle import has_no_drafter
@@ -47,18 +49,21 @@ def measure(effort: SingleEffort, run: SuiteRun) -> Result:
     companions = {name: find_companion(model, progress=progress) for name, model in models.items()}
     has_oracles = has_no_drafter(files, run.drafters)
     missing = {} if has_oracles else dict.fromkeys(missing_drafters(given), "no checkpoint is given (--drafter)")
+    sampling = asked_sampling(effort.temperature, files)
     found, absent = find_peers(files, run.llama_cpp, next(iter(companions.values()), None), is_sized=bool(run.shape))
+    if sampling != Sampling():  # their noise is another, so what they write costs something else
+        found, absent = [], absent | {peer.name: "it is measured greedy" for peer in found}
     with ExitStack() as stack:
         stack.enter_context(on_cores(run.server_cores))
-        engine = load_engine(files, run.level, progress)
+        engine = load_engine(files, run.level, progress, sampling)
         if has_oracles:
             local = Oracles(engine, effort).methods()
         else:
             loaded = {name: load_companion(each, files, progress=progress) for name, each in companions.items()}
             local = methods_of(engine, files, given, effort, loaded)
-        exact: dict[str, Ask] = {name: partial(ask_locally, ask) for name, ask in local.items()}
+        exact: dict[str, Ask] = {name: partial(ask_locally, ask, sampling) for name, ask in local.items()}
         exact[SERVER], server = stack.enter_context(
-            streaming_server(run.model, run.level, run.server_cores, run.own_cores)
+            streaming_server(run.model, run.level, run.server_cores, run.own_cores, sampling)
         )
         others, workers = stack.enter_context(running_peers(found, run.server_cores, progress))
         used = {SERVER: server.cpu_s} | {name: workers[name].cpu_s for name in others}
@@ -114,9 +119,9 @@ def choose(
     return chosen
 
 
-def ask_locally(ask: AskLocally, prompt: Sequence[int], most: int) -> MethodAnswer:
+def ask_locally(ask: AskLocally, sampling: Sampling, prompt: Sequence[int], most: int) -> MethodAnswer:
     """An answer of a method in this process."""
-    return MethodAnswer.local(ask(prompt, AnswerSettings(max_tokens=most)))
+    return MethodAnswer.local(ask(prompt, AnswerSettings(sampling, max_tokens=most)))
 
 
 def _warm_up(exact: Mapping[str, Ask], others: Mapping[str, Ask], prompt: Sequence[int]) -> None:

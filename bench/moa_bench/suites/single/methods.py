@@ -27,6 +27,7 @@ from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
 from moa_bench.harness.targets import load_level
@@ -53,6 +54,7 @@ class LocalEngine:
     rules: SessionRules
     step_ms: float  # of a plain step, until the first ones are measured
     row_shares: RowShares  # what further rows add
+    sampling: Sampling
 
     def served(self, sources: Sequence[MemorySource], *, drafts: bool) -> AskLocally:
         """Answers as `moa-server serve` gives them: with drafts that grow while they pay, or by plain steps."""
@@ -67,13 +69,18 @@ class LocalEngine:
     ) -> AskLocally:
 
         def drafts(tensors: SessionTensors) -> DrafterDrafts:
-            return DrafterDrafts(new(), shape, tensors, source)
+            return DrafterDrafts(new(), shape, tensors, source, self.sampling)
 
         stepper = Stepper(self.target, [source] if source is not None else [])
         return FixedServer(stepper, self.rules, drafts, source).ask
 
 
-def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngine:
+def load_engine(
+    files: ModelFiles,
+    level: str,
+    progress: Progress,
+    sampling: Sampling = Sampling(),  # noqa: B008
+) -> LocalEngine:
     """The target as `moa-server serve` on one thread has it."""
     execution = load_level(files, level, progress)
     target, test, tokenizer = execution.target, execution.test, load_tokenizer(files)
@@ -83,6 +90,7 @@ def load_engine(files: ModelFiles, level: str, progress: Progress) -> LocalEngin
         SessionRules(limits, end_of_text(files, tokenizer.eos_token_id), tokenizer.shown),
         test.step_ms if test is not None else 100.0,
         RowShares.of_times(test.step_ms, test.times) if test is not None else TORCH,
+        sampling,
     )
 
 

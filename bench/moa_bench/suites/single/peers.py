@@ -13,6 +13,7 @@ from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.answers import PlainClient
 from moa_bench.harness.child import Child, running_server
@@ -90,7 +91,7 @@ def ask_peer(
 
 @contextmanager
 def streaming_server(
-    model: str, level: str, server_cores: set[int] | None, own_cores: set[int] | None
+    model: str, level: str, server_cores: set[int] | None, own_cores: set[int] | None, sampling: Sampling
 ) -> Iterator[tuple[Ask, Child]]:
     """`moa-server serve` without drafts, asked as a user's program would."""
     with ExitStack() as stack:
@@ -102,6 +103,6 @@ def streaming_server(
 
         def ask(prompt: Sequence[int], most: int) -> MethodAnswer:
             with on_cores(own_cores):
-                return MethodAnswer.timed(client.ask(prompt, AnswerSettings(max_tokens=most)))
+                return MethodAnswer.timed(client.ask(prompt, AnswerSettings(sampling, max_tokens=most)))
 
         yield ask, server

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from moa_bench.report.report import Column, energy_line, facts_line, table, table_of
+from moa_bench.report.report import Column, at_temperature, energy_line, facts_line, table, table_of
 from moa_bench.report.spread import Spread, median_of
 from moa_bench.suites.single.figures import ALL, LLAMA_CPP, PLAIN, SERVER, MethodFigures, figures_of, plain_over
 
@@ -49,8 +49,9 @@ def render(result: Mapping[str, Any]) -> str:
 
 def _what(result: Mapping[str, Any], count: int, short: int) -> str:
     effort = result["effort"]
+    how = at_temperature(effort.temperature)
     text = (
-        f"{count} questions, each asked of all methods in turn on the same core, greedy, on the level "
+        f"{count} questions, each asked of all methods in turn on the same core, {how}, on the level "
         f"{result['level']}; answers of {effort.shortest_answer} to {effort.answer_tokens} tokens. Chains of "
         f"{effort.chain} ({effort.copies} for prompt look-up), trees of {effort.nodes} nodes, and drafts as "
         "served: grown while they pay, with copies and n-grams. Speed-up: tokens a second after the first token, over "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 
 from moa_bench.harness.shapes import ACCEPTANCES, READ_SHARE
-from moa_bench.options import option
+from moa_bench.options import TEMPERATURE, option
 from moa_bench.suite import Suite, SuiteInputs
 
 LOADING_S = 15.0
@@ -26,6 +26,7 @@ class SplitEffort:
     acceptances: tuple[float, ...] = option(
         ACCEPTANCES, "Of the oracle of a target without drafters (repeat).", "--acceptance", least=0, most=1
     )
+    temperature: str = option("0", TEMPERATURE, metavar="T|own")
 
 
 def estimate_s(effort: SplitEffort, step_s: float) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from moa_server.verifier.self_test import measure_times
 from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER, shipped_drafter
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.models.sources.generation import asked_sampling
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -39,6 +40,8 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
     tokenizer = load_tokenizer(files)
     asked = (chat_tokens(tokenizer, text) for text in questions_of(run.questions))
     prompts = list(islice((prompt for prompt in asked if len(prompt) <= effort.longest_prompt), effort.asked))
+    sampling = asked_sampling(effort.temperature, files)
+    settings = AnswerSettings(sampling, max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     has_oracles = has_no_drafter(files, run.drafters)
     if has_oracles:
         named, methods = {UNTRAINED: DEFAULT_DRAFTER}, oracle_methods(UNTRAINED, effort.acceptances)
@@ -61,7 +64,7 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
         for server in servers.values():
             with closing(PlainClient(server.address)) as client:  # first forwards set up kernels and caches
                 client.ask(prompts[0], AnswerSettings(max_tokens=WARM_UP_TOKENS))
-        devices = Devices(runner, run.model, methods, clients, servers, effort)
+        devices = Devices(runner, run.model, methods, clients, servers, effort, settings)
         serving = {method.name: servers[method.drafter] for method in methods}
         task = stack.enter_context(make_progress().task("Questions", len(links) * len(prompts)))
         for link in links:
@@ -72,7 +75,7 @@ def measure(effort: SplitEffort, run: SuiteRun) -> Result:
                         ask_round,
                         {each.name: partial(devices.client, each, prompt, way) for each in methods},
                         prompt,
-                        effort.answer_tokens,
+                        settings,
                         lambda method: serving[method].cpu_s(),
                         number,
                     )

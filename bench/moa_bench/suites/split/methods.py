@@ -86,6 +86,7 @@ class Devices:
         model: the servers'.
         drafters: the client's `--drafter` of each name.
         servers: of each name.
+        settings: of each answer.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class Devices:
         drafters: Mapping[str, str],
         servers: Mapping[str, Child],
         effort: SplitEffort,
+        settings: AnswerSettings,
     ) -> None:
+        self._settings = settings
         self._runner = runner
         self._servers = servers
         self._effort = effort
@@ -142,9 +145,8 @@ class Devices:
     def _text(self, method: Method, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """What the target writes, by plain streaming without a link."""
         if prompt not in self._texts:
-            settings = AnswerSettings(max_tokens=self._effort.answer_tokens, ignore_end_of_text=True)
             with closing(PlainClient(self._servers[method.drafter].address)) as client:
-                self._texts[prompt] = client.ask(prompt, settings).tokens
+                self._texts[prompt] = client.ask(prompt, self._settings).tokens
         return self._texts[prompt]
 
 

@@ -25,7 +25,7 @@ Connect = Callable[[], AbstractContextManager[SplitClient | PlainClient]]
 def ask_round(
     connect: Mapping[str, Connect],
     prompt: Sequence[int],
-    tokens: int,
+    settings: AnswerSettings,
     server_cpu_s: Callable[[str], float],
     turn: int = 0,
 ) -> dict[str, Any]:
@@ -33,14 +33,13 @@ def ask_round(
 
     Args:
         connect: new clients by method, PLAIN's among them.
-        tokens: of each answer.
+        settings: of each answer.
         server_cpu_s: processor time that a method's server has used so far.
         turn: which of the methods begins after plain streaming.
 
     Returns:
         {"prompt_tokens", "answers": {method: [what each answer took]}}.
     """
-    settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
 
     def ask(name: str, reference: Sequence[int] = ()) -> tuple[dict[str, Any], tuple[int, ...]]:
         return _ask(connect[name], prompt, settings, partial(server_cpu_s, name), reference)

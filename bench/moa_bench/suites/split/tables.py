@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from moa_bench.report.report import Column, energy_line, facts_line, table_of
+from moa_bench.report.report import Column, at_temperature, energy_line, facts_line, table_of
 from moa_bench.report.spread import Spread, median_of
 from moa_bench.suites.split.figures import (
     ALL,
@@ -80,8 +80,9 @@ def _what(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
     chains = f"chains of {effort.chain}, or trees of {TREE_NODES}", "chains that grow, or trees"
     sent, streamed = chains if result["has_oracles"] else ("a tree", "trees that grow")
+    how = at_temperature(effort.temperature)
     text = (
-        f"{effort.asked} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
+        f"{effort.asked} questions, each asked of all methods in turn, {how}, on the level {result['level']}; "
         f"answers of {effort.answer_tokens} tokens. Synchronous rounds send {sent} after each verdict; streamed "
         f"drafts are {streamed}. Ratios of tokens a second over the whole answer: median (quartiles). Bytes are those "
         f"of messages. {energy_line(result)}"

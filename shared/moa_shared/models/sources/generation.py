@@ -8,9 +8,11 @@ from typing import Any
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.sampling.defaults import SamplingDefaults, sampling_defaults
+from moa_shared.sampling.settings import Sampling
 from moa_shared.text.json_text import parse_json
 
 GENERATION_CONFIG = "generation_config.json"
+OWN_SETTINGS = "own"
 
 
 def read_generation(files: ModelFiles) -> Mapping[str, Any]:
@@ -43,3 +45,21 @@ def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
         raise ModelSourceError(
             f"{path} cannot be used: {reason}.", hint="Correct that value in the model's folder, or remove it."
         ) from None
+
+
+def asked_sampling(temperature: str, files: ModelFiles) -> Sampling:
+    """How a measurement's answers are sampled.
+
+    Args:
+        temperature: a number, 0 for greedy answers; "own": all that the model's files say.
+
+    Raises:
+        ConfigError: it is neither, or outside its range.
+        ModelSourceError: as of `read_sampling_defaults`.
+    """
+    if temperature == OWN_SETTINGS:
+        return Sampling(**read_sampling_defaults(files).said())
+    try:
+        return Sampling(temperature=float(temperature))
+    except ValueError:
+        raise ConfigError(f"--temperature is {temperature!r}, expected a number or {OWN_SETTINGS}.") from None

@@ -26,7 +26,7 @@ from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, Writ
 from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.warm_start import starting_tensors
 from moa_training.settings import FitSettings
-from moa_training.teacher.target_reader import TorchReader
+from moa_training.teacher.target_reader import GREEDY, TorchReader, sampling_for
 from moa_training.teacher.teacher import Teacher
 
 SHAPES = [DraftShape(4), DraftShape(9, TreeShape(depth=3, breadth=3, nodes=9))]
@@ -57,7 +57,9 @@ def subject_of(
 
 
 @torch.inference_mode()
-def verify(files: ModelFiles, subject: DrafterSubject, shape: DraftShape, tokens: int) -> tuple[list[int], Acceptance]:
+def verify(
+    files: ModelFiles, subject: DrafterSubject, shape: DraftShape, tokens: int, sampling: Sampling = GREEDY
+) -> tuple[list[int], Acceptance]:
     """The real thing: the server's target and cache, a draft and a verdict at a time."""
     model: Any = load_target_model(files, torch.float32)
     target = TorchTarget(model)
@@ -67,7 +69,7 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: DraftShape, tokens
     ids, counts = list(PROMPT), Acceptance()
     first = target.prefill(cache, ids, layer)
     states = [first.state]
-    ids += select(first.logits[-1:], [len(ids)], Sampling())
+    ids += select(first.logits[-1:], [len(ids)], sampling)
     while len(ids) < len(PROMPT) + tokens:
         drafter, newest = subject._new_state(), len(ids) - 1
         drafter.extend(ids)
@@ -75,12 +77,12 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: DraftShape, tokens
         if layer is not None:
             drafter.append_reused_state(0, np.concatenate([state for state in states if state is not None]))
         if shape.tree is None:
-            tree: DraftTree = draft_chain(drafter, min(shape.nodes, len(PROMPT) + tokens - len(ids)), Sampling())
+            tree: DraftTree = draft_chain(drafter, min(shape.nodes, len(PROMPT) + tokens - len(ids)), sampling)
         else:
-            tree = draft_tree(drafter, shape.tree, Sampling())[0]
+            tree = draft_tree(drafter, shape.tree, sampling)[0]
         parents = below_chain(1, tree.parents)
         out = target.forward(cache, [ids[-1], *tree.tokens], parents, slice(None), layer)
-        chosen = select(out.logits, [newest + 1, *(newest + 1 + depth for depth in tree.depths)], Sampling())
+        chosen = select(out.logits, [newest + 1, *(newest + 1 + depth for depth in tree.depths)], sampling)
         path, bonus = longest_path(tree, chosen[0], chosen[1:])
         path = path[: len(PROMPT) + tokens - len(ids)]  # what lies behind the text was not written
         kept = [0, *(node + 1 for node in path)]
@@ -93,9 +95,13 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: DraftShape, tokens
 
 @pytest.mark.parametrize("reused", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
-def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reused: int, shape: DraftShape) -> None:
-    subject = subject_of(files, reused)
-    answer, expected = verify(files, subject, shape, 40)
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_the_replay_counts_what_the_real_verifier_accepts(
+    files: ModelFiles, reused: int, shape: DraftShape, temperature: float
+) -> None:
+    sampling = Sampling(temperature)
+    subject = DrafterSubject(*checkpoint(files, reused), WeightReader(files), "float32", sampling=sampling)
+    answer, expected = verify(files, subject, shape, 40, sampling_for(sampling, PROMPT))
     (got,) = subject.replay(PROMPT, answer[:40], [shape])
     assert got.forwards == expected.forwards
     assert got.accepted[:-1] == expected.accepted[: len(got.accepted) - 1]
@@ -169,7 +175,7 @@ def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeyp
     subject = subject_of(files, 0)
     answer = random.Random(2).choices(range(5, 90), k=21)
 
-    def oracle(drafter: DraftState, shape: DraftShape, room: int, _: TextGuesser | None) -> DraftTree:
+    def oracle(drafter: DraftState, shape: DraftShape, room: int, _: TextGuesser | None, how: Sampling) -> DraftTree:
         at = len(drafter.tokens) - len(PROMPT)
         return DraftTree.chain(answer[at : at + min(shape.nodes, room)])
 
@@ -228,6 +234,6 @@ def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, 
         state = subject._new_state()
         state.extend(ids[: newest + 1])
         state.append_memory(0, hidden[:newest])
-        tree = make_draft(state, shape, len(ids) - 1 - newest, None)
+        tree = make_draft(state, shape, len(ids) - 1 - newest, None, GREEDY)
         newest += verify_draft(tree, ids, newest, expected)
     assert got.accepted == expected.accepted

@@ -13,10 +13,13 @@ import torch
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.programs.progress import SilentProgress
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.settings import Sampling
 from moa_training.data.packing import pack
 from moa_training.data.shards import TokenRow
 from moa_training.teacher.kernel_teacher import KernelTeacher
-from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader
+from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader, sampling_for
 from moa_training.teacher.teacher import Teacher
 
 from tests.support.tiny_training import WORDS, save_tiny_target
@@ -74,13 +77,18 @@ def test_the_states_that_a_drafter_names_stand_side_by_side(level: str, files: M
     assert read.kv.size == 0
 
 
-def test_answers_are_greedy_and_end_where_they_end(reader: TargetReader, files: ModelFiles) -> None:
-    answers = reader.answers(PROMPTS, 12, {7}, SilentProgress())
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=20, repeat_penalty=1.2)])
+def test_answers_are_chosen_as_a_server_chooses_and_end_where_they_end(
+    reader: TargetReader, sampling: Sampling
+) -> None:
+    answers = reader.answers(PROMPTS, 12, {7}, SilentProgress(), sampling)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         assert len(answer) == 12 or answer[-1] == 7
         assert 7 not in answer[:-1]
         logits = reader.logits(reader.read([*prompt, *answer]).last_hidden)
-        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer
+        positions = range(len(prompt), len(prompt) + len(answer))
+        before = TextBefore(prompt, [answer[:at] for at in range(len(answer))])
+        assert select(logits[len(prompt) - 1 : -1], positions, sampling_for(sampling, prompt), before) == answer
 
 
 def test_int8_is_close_to_float32(files: ModelFiles) -> None:

@@ -18,6 +18,7 @@ from moa_shared.drafting.confidence import TokenConfidence
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
+from moa_shared.models.sources.generation import asked_sampling
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.levels import INT8
 
@@ -32,7 +33,7 @@ from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, Subj
 from moa_training.evaluation.task_accuracy import TaskAccuracy, task_accuracy
 from moa_training.teacher.answers import AnsweredQuestion, answer_questions
 from moa_training.teacher.same_target import SameTarget
-from moa_training.teacher.target_reader import load_reader
+from moa_training.teacher.target_reader import load_reader, sampling_for
 
 CUTS = (8, 32, 64)  # tokens of an answer
 SHARES = tuple(f"{tenth / 10:.1f}" for tenth in range(10))  # of an answer
@@ -54,6 +55,7 @@ class EvaluationOptions:
         drafter_weights: of both halves of the drafter: int8, int4 or float32.
         standalone_tokens: written after each cut without the server; 0: not measured.
         guarded: standalone text repeats no run of tokens, as in the client.
+        temperature: of the target's answers, as of `asked_sampling`.
         task_tokens: longest answer whose result is checked, the part before the cut included; 0: not measured. A
             result needs a whole answer, so this is the most expensive measure.
     """
@@ -72,6 +74,7 @@ class EvaluationOptions:
     copies: bool = False
     task_tokens: int = 0
     guarded: bool = True
+    temperature: str = "0"
 
     def basis(self) -> dict[str, Any]:
         """What a question's measures depend on besides the question, the target and the drafter."""
@@ -129,6 +132,7 @@ class EvaluationJob:
     def _subject(self, files: ModelFiles, progress: Progress) -> tuple[Subject, list[DraftShape]]:
         """What is under test, and the shapes of its drafts."""
         options, stop_ids = self.options, stop_tokens(files)
+        sampling = asked_sampling(options.temperature, files)
         if self.checkpoint in (LOOKUP, NONE):
             reader = load_reader(files, 0, options.execution, progress)
             return LookupSubject(reader, stop_ids), [DraftShape(options.chain if self.checkpoint == LOOKUP else 0)]
@@ -139,13 +143,19 @@ class EvaluationJob:
             self._check(companion.fingerprint)
             reader = load_reader(files, 0, options.execution, progress)
             loaded = load_subject(companion, files, options.drafter_weights, progress)
-            return CompanionSubject(loaded, reader, stop_ids), shapes
+            return CompanionSubject(loaded, reader, stop_ids, sampling), shapes
         checkpoint = load_fitting_checkpoint(self.checkpoint, files)
         self._check(checkpoint.fingerprint)
         config = checkpoint.config
         reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
         subject = DrafterSubject(
-            checkpoint, reader, WeightReader(files), options.drafter_weights, stop_ids, guarded=options.guarded
+            checkpoint,
+            reader,
+            WeightReader(files),
+            options.drafter_weights,
+            stop_ids,
+            guarded=options.guarded,
+            sampling=sampling,
         )
         return subject, shapes
 
@@ -167,6 +177,7 @@ class _Measuring:
         self._reads_memory = bool(job.fingerprint) and not job.checkpoint.startswith(PREFIX)
         self._writes = job.checkpoint != NONE
         self._files, self._subject, self._shapes = files, subject, shapes
+        self._sampling = asked_sampling(job.options.temperature, files)
         self._decode, self._stop_ids = load_tokenizer(files).decode, stop_tokens(files)
 
     def measure(self, questions: Sequence[TaskQuestion], advance: Advance) -> list[QuestionMeasures]:
@@ -186,7 +197,8 @@ class _Measuring:
         return measured
 
     def _answer(self, questions: Sequence[TaskQuestion], tokens: int) -> list[AnsweredQuestion]:
-        return answer_questions(questions, self._files, self._subject.reader, tokens, SilentProgress())
+        reader, sampling = self._subject.reader, self._sampling
+        return answer_questions(questions, self._files, reader, tokens, SilentProgress(), sampling=sampling)
 
     def _replay(self, question: AnsweredQuestion) -> dict[str, Any]:
         accepted = self._subject.replay(question.prompt, question.answer, self._shapes)
@@ -208,10 +220,10 @@ class _Measuring:
         self, question: AnsweredQuestion, cuts: Sequence[int], *, memory: bool = True
     ) -> list[StandaloneQuality]:
         prompt, answer, reader = question.prompt, question.answer, self._subject.reader
-        length = self._options.standalone_tokens
+        length, sampling = self._options.standalone_tokens, sampling_for(self._sampling, question.prompt)
         runs = self._subject.runs(prompt, answer, cuts, WritingLimit(length), memory=memory)
         return [
-            standalone_quality(run, reader, prompt, answer, cut, length, self._confidence)
+            standalone_quality(run, reader, prompt, answer, cut, length, self._confidence, sampling)
             for cut, run in zip(cuts, runs, strict=True)
         ]
 

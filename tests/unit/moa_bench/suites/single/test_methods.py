@@ -25,6 +25,7 @@ from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress
+from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises
 from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
@@ -55,13 +56,14 @@ def drafters(files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> dic
     }
 
 
-def test_a_round_of_all_drafters_has_one_text(files: ModelFiles, drafters: dict[str, Path]) -> None:
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3, repeat_penalty=1.1)])
+def test_a_round_of_all_drafters_has_one_text(files: ModelFiles, drafters: dict[str, Path], sampling: Sampling) -> None:
     given = load_drafters(files, drafters)
-    methods = methods_of(load_engine(files, "int8", SilentProgress()), files, given, EFFORT)
+    methods = methods_of(load_engine(files, "int8", SilentProgress(), sampling), files, given, EFFORT)
     shapes = [f"{name}: {shape}" for name in KINDS for shape in ("chain", "tree", "as served")]
     shapes.remove("independent: as served")  # it reads no rows, so no server drafts with it
     assert list(methods) == [PLAIN, "prompt look-up", *shapes]
-    exact = {name: partial(ask_locally, ask) for name, ask in methods.items()}
+    exact = {name: partial(ask_locally, ask, sampling) for name, ask in methods.items()}
     found = ask_round(exact, {}, PROMPT, most=24, least=2)
     answers = {name: answer for name, each in found["answers"].items() for answer in each}
     assert all(answer["same"] for answer in answers.values())
@@ -101,7 +103,7 @@ def test_oracles_replay_what_plain_serving_wrote(files: ModelFiles) -> None:
         "oracle, 0.9, trees: tree",
         "oracle, 0.9, trees: as served",
     ]
-    exact = {name: partial(ask_locally, ask) for name, ask in methods.items()}
+    exact = {name: partial(ask_locally, ask, Sampling()) for name, ask in methods.items()}
     for prompt in (PROMPT, PROMPT[:4]):
         found = ask_round(exact, {}, prompt, most=24, least=2)["answers"]
         assert all(answer["same"] for each in found.values() for answer in each)

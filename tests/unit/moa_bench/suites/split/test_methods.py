@@ -13,6 +13,7 @@ from moa_bench.harness.oracle import OracleDrafter
 from moa_bench.suites.split import SplitEffort, methods
 from moa_bench.suites.split.figures import PLAIN
 from moa_bench.suites.split.methods import Devices, oracle_methods
+from moa_shared.protocol.finish_rule import AnswerSettings
 
 
 def test_oracles_stream_at_each_acceptance_and_the_best_one_drafts_in_all_ways() -> None:
@@ -72,7 +73,15 @@ def test_the_text_of_a_prompt_is_written_once(monkeypatch: pytest.MonkeyPatch) -
     plain, *others = oracle_methods("any", (1.0,))
     servers: Any = {"any": SimpleNamespace(address="127.0.0.1:1")}
     with asyncio.Runner() as runner:
-        devices = Devices(runner, "default", [plain, *others], {"any": "default"}, servers, SplitEffort())
+        devices = Devices(
+            runner,
+            "default",
+            [plain, *others],
+            {"any": "default"},
+            servers,
+            SplitEffort(),
+            AnswerSettings(max_tokens=64),
+        )
         with devices.client(plain, (1, 2), reach) as client:
             assert isinstance(client, Written)
         for method in others:
