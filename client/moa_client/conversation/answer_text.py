@@ -232,9 +232,12 @@ def differing(shown: str, text: str) -> list[tuple[int, int]]:
             first += 1
         while last < len(text) and not _is_break(text[last]) and not (last > begin and _is_break(text[last - 1])):
             last += 1
+        while first < last and text[last - 1].isspace():
+            last -= 1
         if stretches and first <= stretches[-1][1]:
             first = stretches.pop()[0]
-        stretches.append((first, last))
+        if first < last:
+            stretches.append((first, last))
         begin = end
 
 

@@ -268,7 +268,7 @@ def test_a_correction_is_marked_for_a_moment_as_far_as_it_replaces_what_was_show
     terminal.update("co", "", "good")  # so far it is what was there before
     assert terminal.marked() == ""
     terminal.update("mb ", "", "good")
-    assert (terminal.lines()[0], terminal.marked()) == ("blue light has a shorter comb", "comb ")
+    assert (terminal.lines()[0], terminal.marked()) == ("blue light has a shorter comb", "comb")
     assert terminal.screen.due == 9.0 + MARKED_S
     terminal.wait(MARKED_S / 2)
     terminal.update("than", "", "good")
@@ -315,7 +315,7 @@ def test_ten_cuts_in_one_answer(styled: bool) -> None:
         terminal.update("guessed ", "and wrong", "back")
         terminal.update("", "", "back")
         terminal.update("or not ", "", "good")
-        assert terminal.marked() == ("or not " if styled else "")
+        assert terminal.marked() == ("or not" if styled else "")
         terminal.wait(MARKED_S, "good")
         expected += f"served {number} guessed or not "
     terminal.finish()
