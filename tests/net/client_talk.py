@@ -56,6 +56,16 @@ class Screen:
         self.settled: list[Settled] = []
         self.notices: list[Notice] = []
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether the link was: on a busy machine it may be before the test cuts it."""
+        return LinkState.OFFLINE in self.states
+
+    @property
+    def text(self) -> list[int]:
+        """The tokens that the server has decided, in the answer and after it."""
+        return [*self.committed, *(token for each in self.settled for token in each.tokens)]
+
     def take(self, event: Event) -> None:
         assert self.end is None or isinstance(event, LinkChanged | Notice | Earlier | Settled), "the answer was over"
         if isinstance(event, Committed):
@@ -147,3 +157,10 @@ async def watch(
         screen.take(event)
         if on_event is not None:
             await on_event(event)
+
+
+async def settle(engine: ClientEngine, screen: Screen) -> None:
+    """Has the server decide what was written without it: on a busy machine the link may be lost at an answer's end."""
+    while engine.unsettled:
+        async for event in engine.settle():
+            screen.take(event)

@@ -26,7 +26,7 @@ from moa_shared.sampling.settings import Sampling
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import stepper
-from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, talking_over_a_link, watch
+from tests.net.client_talk import PROMPT, SETTINGS, Screen, settle, talking, talking_over_a_link, watch
 from tests.net.server_peer import END_OF_TEXT, IDENTITY, make_host, plain_text, serving
 
 
@@ -256,16 +256,11 @@ async def test_whatever_happens_the_text_is_that_of_an_undisturbed_run(target: T
             try:
                 await watch(engine, screen, on_event=trouble.on_event)
                 await link.heal()
-                async for event in engine.settle():
-                    screen.take(event)
-                while engine.unsettled:
-                    async for event in engine.settle():
-                        screen.take(event)
+                await settle(engine, screen)
             finally:
                 running = trouble.running
             assert trouble.happened
             assert engine.conversation.tokens == [*PROMPT, *expected]
-            final = [token for event in screen.settled for token in event.tokens]
-            assert screen.committed + final == expected
+            assert screen.text == expected
     finally:
         await running.stop(0.0)

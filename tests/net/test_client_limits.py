@@ -19,7 +19,7 @@ from moa_shared.protocol.finish_rule import Finish
 
 from netsim import open_link
 from tests.net.client_device import device, stepper
-from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, watch
+from tests.net.client_talk import PROMPT, SETTINGS, Screen, settle, talking, watch
 from tests.net.server_peer import make_host, plain_text, serving
 
 CALLER = anonymous("ipv4:127.0.0.1:1")
@@ -89,7 +89,8 @@ async def test_a_link_that_is_cut_at_the_limit_costs_no_word(target: Target, mon
                 await link.heal()
 
         await watch(engine, screen, on_event=cut_and_heal)
-        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
+        await settle(engine, screen)
+        assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
         assert screen.cuts == 1
         assert LinkState.OFFLINE in screen.states
 
@@ -102,10 +103,8 @@ async def test_connections_that_grow_old_cost_no_word(target: Target) -> None:
         while engine.connection.stream_number < 4:
             screen = Screen()
             await watch(engine, screen)
-            while engine.unsettled:
-                async for event in engine.settle():
-                    screen.take(event)
-            assert [*screen.committed, *(token for each in screen.settled for token in each.tokens)] == expected
+            await settle(engine, screen)
+            assert screen.text == expected
             engine.rewind(0)
             answers += 1
         assert answers > 1

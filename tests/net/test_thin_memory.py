@@ -31,7 +31,7 @@ from moa_shared.sampling.settings import Sampling
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
-from tests.net.client_talk import Screen, talking, watch
+from tests.net.client_talk import Screen, settle, talking, watch
 from tests.net.server_drafter import TargetDrafter
 from tests.net.server_peer import IDENTITY, MODEL, make_host, plain_text, serving
 from tests.net.test_baselines import drafter_of
@@ -141,17 +141,18 @@ async def test_a_cut_of_a_link_that_held_is_bridged_and_then_all_rows_come(targe
         async def cut_and_heal(event: Event) -> None:
             if isinstance(event, Committed) and not screen.cuts and len(screen.committed) > 20:
                 screen.cuts += 1
+                assert drafter.states == set(range(THIN.states)) or screen.was_lost
                 await link.cut("both")
             elif screen.cuts == 1 and len(screen.provisional) >= 3:
                 screen.cuts += 1
-                assert drafter.states == set(range(THIN.states))
                 await asyncio.sleep(1.2 * LEAST_MS / 1e3)  # so long is the cut
                 await link.heal()
 
         await watch(engine, screen, PROMPT, SETTINGS, cut_and_heal)
+        await settle(engine, screen)
         assert screen.cuts == 2
         assert screen.most_provisional >= 3
-        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
+        assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
         await watch(engine, Screen(), [7, 7], SETTINGS)
         whole = len(PROMPT) + SETTINGS.max_tokens
         assert set(range(whole)) <= drafter.states
@@ -166,25 +167,29 @@ async def test_a_drafter_that_reuses_no_layers_gets_no_row_until_the_link_was_lo
     settings = DraftingSettings(standalone=StandaloneRule("auto", least_chance=1e-9, end_ms=60_000.0))
     halves = half_without_states(target, kind)
     async with talking_to_a_drafting_server(target, settings=settings, halves=halves) as (link, engine, drafter):
-        screen, text = Screen(), plain_text(target, PROMPT, answer)[0]
+        screen, text, was_lost = Screen(), plain_text(target, PROMPT, answer)[0], list[bool]()
 
         async def cut_and_heal(event: Event) -> None:
             if isinstance(event, Committed) and not screen.cuts and len(screen.committed) > 30:
                 screen.cuts += 1
-                assert engine.figures.down_bytes <= 60 * len(screen.committed)
+                was_lost.append(screen.was_lost)
+                if not screen.was_lost:
+                    assert engine.figures.down_bytes <= 60 * len(screen.committed)
+                    assert not drafter.rows
                 await link.cut("both")
             elif screen.cuts == 1 and (screen.held_back or screen.provisional):
                 screen.cuts += 1
                 await asyncio.sleep(1.2 * LEAST_MS / 1e3)  # so long is the cut
-                assert not drafter.rows
                 await link.heal()
 
         await watch(engine, screen, PROMPT, answer, cut_and_heal)
+        await settle(engine, screen)
         assert screen.cuts == 2
-        assert screen.most_provisional == 0
-        assert screen.committed == text
+        assert screen.text == text
         assert engine.figures.server_drafted > 0
-        assert engine.figures.accepted == 0  # this device drafted nothing
+        if was_lost == [False]:
+            assert screen.most_provisional == 0
+            assert engine.figures.accepted == 0  # this device drafted nothing
         await watch(engine, Screen(), [7, 7], answer)
         assert set(range(len(PROMPT) + answer.max_tokens)) <= drafter.rows
         assert not drafter.states
