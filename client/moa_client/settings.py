@@ -173,6 +173,12 @@ class ClientSettings(SettingsBase):
     parts: Literal["packed", "bf16"] = setting(
         "packed", "How the target's matrices are fetched: in 4 or 8 bits as its file has them, or in bf16."
     )
+    fetch_gb: float = setting(
+        1.0,
+        "The most that is fetched from a server, for a drafter or as a companion, unless more is allowed.",
+        "GB",
+        ge=0,
+    )
     offline: bool = setting(False, "Start without the server; /online connects.")
     json_events: bool = setting(False, "Print events as lines of JSON (docs/client.md).", flag="--json")
     thinking: Literal["fold", "show", "off"] = setting(
@@ -352,6 +358,11 @@ class ClientSettings(SettingsBase):
     cache_dir: Path | None = setting(
         None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
     )
+
+    @property
+    def fetch_bytes(self) -> int:
+        """The most to fetch from a server."""
+        return int(1e9 * self.fetch_gb)
 
     @property
     def options(self) -> AnswerOptions:

@@ -32,6 +32,7 @@ from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import (
     ChecksumError,
+    ConfigError,
     DiskFullError,
     MismatchError,
     MoaError,
@@ -293,6 +294,11 @@ def grow(message: pb.FetchDrafterResponse) -> None:
         entry.size = 1 << 60
 
 
+def grow_tensors(message: pb.FetchDrafterResponse) -> None:
+    for entry in message.manifest.files:
+        entry.size += (entry.kind != pb.PART_TEXT) << 30  # more than the tiny model can have
+
+
 def shorten_hash(message: pb.FetchDrafterResponse) -> None:
     for entry in message.manifest.files:
         entry.sha256 = b"short"
@@ -314,7 +320,8 @@ def empty(message: pb.FetchDrafterResponse) -> None:
         (flip, ChecksumError),
         (shift, ProtocolError),
         (lengthen, ProtocolError),
-        (grow, DiskFullError),
+        (grow, ProtocolError),
+        (grow_tensors, ProtocolError),
         (shorten_hash, ProtocolError),
         (empty, ProtocolError),
     ],
@@ -369,6 +376,19 @@ async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: S
         assert device.drafter is None
 
 
+async def test_much_is_fetched_only_if_that_is_allowed(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        with raises(
+            ConfigError,
+            snapshot(
+                "Fetching the drafter for model takes 596 kB, more than the 100 kB that are fetched unasked. Allow it with --fetch-gb 0.1 (MOA_CLIENT_FETCH_GB), or do without (--drafter lookup)."
+            ),
+        ):
+            await fetch(link, here(tmp_path), everything(source), QUIET, allowed=100_000)
+        assert [path.name for path in here(tmp_path).glob("fetched/*/*.*")] == ["config.json"]
+        await fetch(link, here(tmp_path), everything(source), QUIET, allowed=10_000_000)
+
+
 async def test_a_full_disk_is_seen_before_the_download(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,7 +401,7 @@ async def test_a_full_disk_is_seen_before_the_download(
         with raises(
             DiskFullError,
             snapshot(
-                "What is fetched from the server needs 50.6 MB in TMP/client/fetched/DIGEST, where 1.0 kB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+                "What is fetched from the server needs 50.0 MB in TMP/client/fetched/DIGEST, where 1.0 kB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
             ),
         ):
             await fetch(link, here(tmp_path), everything(source), QUIET)

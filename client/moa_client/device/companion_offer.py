@@ -80,12 +80,12 @@ async def take_offered(
             progress.note(f"{error.message} So it comes from the server.")
     server = fleet.widened(WINDOW_BYTES)
     try:
-        return _accept(await _fetch(server, root, offered, progress), offered)
+        return _accept(await _fetch(server, root, offered, progress, settings.fetch_bytes), offered)
     finally:
         await server.close()
 
 
-async def _fetch(server: Server, root: Path, offered: pb.Companion, progress: Progress) -> ModelFiles:
+async def _fetch(server: Server, root: Path, offered: pb.Companion, progress: Progress, allowed: int) -> ModelFiles:
     manifest = await fetch_manifest(server, companion=True)
     digest = manifest_sha256(manifest)
     if offered.manifest_sha256 and digest != offered.manifest_sha256:
@@ -99,7 +99,7 @@ async def _fetch(server: Server, root: Path, offered: pb.Companion, progress: Pr
     folder = folder_of(root, digest)
     async with locked_meanwhile(folder, progress):
         await fetch_files(
-            server, root, folder, manifest.files, progress, f"the companion {offered.name}", companion=True
+            server, root, folder, manifest.files, progress, f"the companion {offered.name}", allowed, companion=True
         )
         return await asyncio.to_thread(_describe, folder, offered, root)
 

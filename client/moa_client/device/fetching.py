@@ -25,15 +25,18 @@ from moa_shared.models.sources.files import read_config
 from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.models.weights.parts import Precision
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.progress import Progress, Task
+from moa_shared.programs.checks import si_bytes
+from moa_shared.programs.progress import Progress, SilentProgress, Task
 from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 
+from moa_client.device.part_sizes import MOST_TEXT, UNASKED_BYTES, check_allowed, check_part_sizes
 from moa_client.link.backoff import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 
 FETCHED = "fetched"
 RECORD = "manifest.pb"
+CONFIG = "config.json"
 PURPOSE = "what is fetched from the server"
 MOST_FILES = 64  # a manifest names about fifteen
 FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should know
@@ -102,27 +105,38 @@ def find_fetched(root: Path, digest: bytes, wanted: WantedParts) -> Fetched | No
         return None  # then it is fetched again
 
 
-async def fetch(fleet: Fleet, root: Path, wanted: WantedParts, progress: Progress, described: bytes = b"") -> Fetched:
+async def fetch(
+    fleet: Fleet,
+    root: Path,
+    wanted: WantedParts,
+    progress: Progress,
+    described: bytes = b"",
+    allowed: int = UNASKED_BYTES,
+) -> Fetched:
     """Fetches what is missing, over a separate connection.
 
     Args:
         described: the manifest's sha256, if the server has said it.
+        allowed: the most bytes that the user wants fetched.
 
     Raises:
         UnavailableError: the server no longer answers; what has arrived is kept.
         ChecksumError: what arrived does not match the manifest.
-        ProtocolError: the server sends what it must not.
+        ProtocolError: the server sends what it must not, or more than its target's configuration needs.
+        ConfigError: more than is allowed.
         DiskFullError: no space.
         MoaError: the server's refusal.
     """
     server = fleet.widened(WINDOW_BYTES, described)
     try:
-        return await _fetch(server, root, wanted, progress, described)
+        return await _fetch(server, root, wanted, progress, described, allowed)
     finally:
         await server.close()
 
 
-async def _fetch(server: Server, root: Path, wanted: WantedParts, progress: Progress, described: bytes) -> Fetched:
+async def _fetch(
+    server: Server, root: Path, wanted: WantedParts, progress: Progress, described: bytes, allowed: int
+) -> Fetched:
     manifest = await fetch_manifest(server)
     digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
     if described and digest != described:
@@ -136,9 +150,14 @@ async def _fetch(server: Server, root: Path, wanted: WantedParts, progress: Prog
         raise NotFoundError(
             f"The server has no {lacking} for clients.", hint="Give --model and --drafter, or --drafter lookup or none."
         )
-    folder = folder_of(root, digest)
+    folder, what = folder_of(root, digest), f"the drafter for {manifest.identity.target_id}"
     async with locked_meanwhile(folder, progress):
-        await fetch_files(server, root, folder, chosen, progress, f"the drafter for {manifest.identity.target_id}")
+        first = [entry for entry in chosen if entry.name == CONFIG]
+        await fetch_files(server, root, folder, first, SilentProgress(), what)
+        config = await asyncio.to_thread(read_config, folder)
+        check_family(config, manifest.identity.target_id)
+        check_part_sizes(chosen, config)
+        await fetch_files(server, root, folder, chosen, progress, what, allowed)
         parts = await asyncio.to_thread(_describe, folder, root, manifest, chosen, digest)
         with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
             partial.write_bytes(record)
@@ -152,6 +171,7 @@ async def fetch_files(
     entries: Sequence[pb.PartFile],
     progress: Progress,
     what: str,
+    allowed: int = UNASKED_BYTES,
     *,
     companion: bool = False,
 ) -> None:
@@ -159,6 +179,7 @@ async def fetch_files(
 
     Args:
         what: they are, for people.
+        allowed: as of `fetch`.
         companion: of the companion's manifest.
 
     Raises:
@@ -168,6 +189,7 @@ async def fetch_files(
     if not missing:
         return
     total, there = sum(entry.size for entry in missing), sum(_partial_size(folder, entry) for entry in missing)
+    await asyncio.to_thread(check_allowed, total - there, what, allowed, progress)  # which may ask
     require_space(folder, total - there, "What is fetched from the server")
     with progress.task(f"Fetching {what}", total, is_bytes=True) as task:
         task.reach(there)
@@ -212,6 +234,8 @@ def _check_manifest(manifest: pb.PartManifest, allowed: re.Pattern[str] = NAME) 
             or entry.name == RECORD
         ):
             raise ProtocolError("a plain name of a file to fetch", repr(entry.name[:100]))
+        if entry.kind == pb.PART_TEXT and entry.size > MOST_TEXT:
+            raise ProtocolError(f"at most {si_bytes(MOST_TEXT)} of {entry.name}", si_bytes(entry.size))
         if len(entry.sha256) != 32:
             raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
 

@@ -94,7 +94,9 @@ async def find_sources(
     wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
     if files is None or wanted.drafters:
         digest = served.manifest_sha256
-        parts = find_fetched(root, digest, wanted) or await fetch(fleet, root, wanted, progress, digest)
+        parts = find_fetched(root, digest, wanted) or await fetch(
+            fleet, root, wanted, progress, digest, settings.fetch_bytes
+        )
         if parts.manifest_sha256 != digest:  # the server had not reported it yet
             served.manifest_sha256 = parts.manifest_sha256
             _remember(root, settings.server, served)

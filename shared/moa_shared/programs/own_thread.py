@@ -76,6 +76,10 @@ class _WantedProgress:
         self.check()
         self._progress.note(line)
 
+    def allows(self, question: str) -> bool:
+        self.check()
+        return self._progress.allows(question)
+
     def check(self) -> None:
         """Raises CancelledError if nobody wants the work any more."""
         if not self._is_wanted:

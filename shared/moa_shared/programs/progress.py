@@ -40,6 +40,10 @@ class Progress(Protocol):
     def note(self, line: str) -> None:
         """Say one thing worth knowing."""
 
+    def allows(self, question: str) -> bool:
+        """Ask the user whether to do something; False where nobody can be asked."""
+        return False
+
 
 class _CountingTask:
     """Counts what is done; the base of the plain task."""
@@ -63,6 +67,9 @@ class SilentProgress:
 
     def note(self, line: str) -> None:
         pass
+
+    def allows(self, question: str) -> bool:
+        return False
 
 
 class _PlainTask(_CountingTask):
@@ -100,6 +107,9 @@ class PlainProgress:
     def note(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
+    def allows(self, question: str) -> bool:
+        return False
+
 
 class TerminalProgress:
     """Bars by rich."""
@@ -129,6 +139,12 @@ class TerminalProgress:
 
     def note(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False)
+
+    def allows(self, question: str) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        self._console.print(f"{question} [y/N] ", markup=False, highlight=False, end="")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 class _BarTask(_CountingTask):

@@ -61,6 +61,18 @@ def test_a_terminal_gets_a_bar(is_bytes: bool) -> None:
     assert ("2.0/2.0 MB" if is_bytes else "100%") in shown
 
 
+@pytest.mark.parametrize("answer", ["y", "Yes", "n", ""])
+def test_only_a_terminal_s_user_is_asked(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, answers = Terminal(), Terminal(f"{answer}\n")
+    monkeypatch.setattr("sys.stdin", answers)
+    assert make_progress(stream).allows("Fetch [it]?") == (answer in ("y", "Yes"))
+    assert stream.getvalue() == "Fetch [it]? [y/N] "
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    for nobody in (make_progress(stream), PlainProgress(stream), SilentProgress()):
+        assert not nobody.allows("Fetch it?")
+    assert stream.getvalue() == "Fetch [it]? [y/N] "
+
+
 def test_silence(capfd: pytest.CaptureFixture[str]) -> None:
     progress = SilentProgress()
     with progress.task("Loading", 4) as task:
