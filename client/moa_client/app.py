@@ -164,8 +164,7 @@ def _say_absent(settings: ClientSettings, facts: ConversationFacts, *, single: b
     elif settings.offline:
         remark(offline_words(facts, writes=writes_alone(facts, settings.alone)))
     elif facts.companion and not single:
-        sure = "as far as that is likely to be right; /alone has it answer in any case"
-        remark(f"{facts.absent} Until it is back {facts.companion} on this device answers, {sure}.")
+        remark(f"{facts.absent} Until it is back {facts.companion} on this device answers.")
     elif not single:
         remark(f"{facts.absent} Questions wait until it is back; /alone has a small model here answer, much worse.")
     else:

@@ -11,6 +11,7 @@ from moa_client.daemon.paths import find_paths
 from moa_client.daemon.process import find_daemon, start_daemon
 from moa_client.daemon.remote_conversation import open_remote
 from moa_client.daemon.shared_settings import differences, shared_settings
+from moa_client.device.kept_companion import with_kept
 from moa_client.servers.book import read_book
 from moa_client.servers.finding import at_addresses, find_servers
 from moa_client.settings import ClientSettings
@@ -47,7 +48,7 @@ async def attach(
         status = await start_daemon(paths, [])
     if status.get("follows_list"):  # a daemon of an older version does not say
         named = {*named, "server"}  # another one may be in use since it was started
-    addressed = at_addresses(settings, find_servers(settings, read_book()))
+    addressed = with_kept(at_addresses(settings, find_servers(settings, read_book())))
     if others := differences(shared_settings(addressed), status["settings"], named):
         line.clear()
         if not single:

@@ -24,6 +24,10 @@ COMMANDS = {
         "moa_client.commands.servers:servers",
         "Name servers, with keys and certificates, and choose among them.",
     ),
+    "companion": (
+        "moa_client.commands.companion:companion",
+        "Choose the small model that writes here while no server answers.",
+    ),
     "doctor": ("moa_client.commands.doctor:doctor", "Examine the way to each server, and what to expect."),
     "history": ("moa_client.commands.history:history", "List, show, export, search and delete kept conversations."),
     "config": ("moa_client.commands.config:config", "Print each setting that is in force, and where it comes from."),

@@ -15,6 +15,7 @@ from moa_shared.programs.start_line import StartLine
 
 from moa_client.chat.chat import Opener
 from moa_client.chat.signals import interruptible_work
+from moa_client.device.kept_companion import with_kept
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.library import Library
@@ -43,7 +44,7 @@ async def begin(
     """
     use_threads(settings)
     progress = make_progress()
-    settings, fleet = await stack.enter_async_context(connect_servers(settings))
+    settings, fleet = await stack.enter_async_context(connect_servers(with_kept(settings)))
     if not settings.offline:
         line.show(f"Connecting to {settings.server} ...")
     reached = await reach(settings, fleet)

@@ -149,8 +149,8 @@ class ClientSettings(SettingsBase):
         "",
         "An ordinary small model of the same vocabulary: it writes while no server answers, and drafts where that is "
         "faster (docs/drafters.md#a-companion). auto: the one that the server offers, fetched once.",
-        "auto|FILE|FOLDER|ID",
-        shown="none",
+        "auto|none|FILE|FOLDER|ID",
+        shown="that of `moa-client companion`, else none",
         may_be_path=True,
     )
     mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")

@@ -22,6 +22,7 @@ TOKENS = 6
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("MOA_CLIENT_DAEMON", "false")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "cache"
 
 
@@ -72,3 +73,36 @@ def test_one_with_another_vocabulary_is_refused(served: Served, run: Run, tmp_pa
     assert err.splitlines()[-1] == snapshot(
         "Error: other cannot be a companion of tiny: token 5 is 'w5' there and 'other' here. Choose a small model of the target's own family (docs/drafters.md#a-companion)."
     )
+
+
+def test_one_is_chosen_once_for_all_chats(served: Served, run: Run, tmp_path: Path) -> None:
+    nowhere = ("--server", f"127.0.0.1:{free_port()}")
+    alone_there = ("chat", "--offline", *nowhere, "--max-tokens", TOKENS, "w10")
+    assert run("companion")[:2] == (
+        0,
+        snapshot(
+            "No companion: while no server answers, the drafter writes a few words. `moa-client companion set default`\n"
+        ),
+    )
+    assert run("companion", "set", tmp_path / "nowhere.gguf")[0] == 66
+    code, out, _ = run("companion", "set", served.model)
+    assert (code, out.split(",")[0]) == (0, "From now on: tiny")
+    assert "which server's model it stands in for" in run("companion")[1]
+    code, out, err = run(*alone_there)
+    assert (code, out) == (0, words(alone(served, ASKED, max_tokens=TOKENS)) + "\n"), err
+    assert "tiny on this device answers" not in run(*alone_there, "--companion", "none")[2]
+    assert run("companion", "off")[:2] == (0, "From now on: no companion.\n")
+    assert "tiny on this device answers" not in run(*alone_there)[2]
+
+
+def test_what_is_kept_and_does_not_fit_this_server_is_left_out(
+    served: Served, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOA_CLIENT_SERVER", served.address)
+    other = make_model(tmp_path / "other", 2)
+    save_tokenizer(other, [*WORDS[:5], "other", *WORDS[6:]])
+    assert run("companion", "set", other)[0] == 0
+    code, out, err = run("chat", "--max-tokens", TOKENS, "w10")
+    assert (code, out) == (0, words(alone(served, ASKED, max_tokens=TOKENS)) + "\n")
+    assert "So there is no companion." in err
+    assert run("companion", "set", other)[0] == 78  # now that server's model is known

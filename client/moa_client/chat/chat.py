@@ -7,6 +7,7 @@ figures and remarks go to standard error.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from moa_client.chat.messages import (
     link_words,
     not_kept_words,
     notice_words,
+    offer_words,
     settled_remark,
     status_line,
     thought_words,
@@ -53,6 +55,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.updates import Update
+from moa_client.device.kept_companion import NONE, read_kept, write_kept
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 
@@ -118,6 +121,10 @@ class Chat:
         for file in self.files:
             self._err(file_words(file))
         self.warn()
+        if facts.offer and self.settings.companion != NONE and read_kept() is None:
+            self._err(offer_words(facts.offer))
+            with suppress(ConfigError):  # where it cannot be kept, it is said again
+                write_kept("")
 
     def warn(self) -> None:
         """Warns if the text may depend on more than prompt, settings and seed."""

@@ -335,6 +335,14 @@ def first_cut_words(*, styled: bool) -> str:
     )
 
 
+def offer_words(companion: str) -> str:
+    """That a companion could be had; `companion`: as `moa-client companion set` takes it."""
+    return (
+        f"(Answers need not stop when the link does: `moa-client companion set {companion}` has a small model on this "
+        "device write on meanwhile. This is said once.)"
+    )
+
+
 def unsure_words(*, styled: bool) -> str:
     """What the second shade of provisional text is, for a reader who sees some for the first time."""
     which = "Dim text in italics" if styled else "Text after [less sure:]"

@@ -21,6 +21,7 @@ from moa_client.daemon.lock import DaemonLock, Holder
 from moa_client.daemon.paths import DaemonPaths, make_folder
 from moa_client.daemon.shared_settings import shared_settings
 from moa_client.daemon.web_surfaces import serve_web_surfaces
+from moa_client.device.kept_companion import with_kept
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
 from moa_client.surface.update_codec import Fields
@@ -49,7 +50,7 @@ async def run_daemon(
     ended, begin_again = asyncio.Event(), False
     async with AsyncExitStack() as stack:
         stack.callback(lock.release)
-        addressed, link = await stack.enter_async_context(connect_servers(settings))
+        addressed, link = await stack.enter_async_context(connect_servers(with_kept(settings)))
         hub = Hub(addressed, link, version("moa-split"))
         stack.push_async_callback(hub.close)
         loop = asyncio.get_running_loop()

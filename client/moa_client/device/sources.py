@@ -19,6 +19,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     installed_drafters,
     require_shipped_drafter,
 )
+from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.drafter.companion.loading import find_companion
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import MoaError
@@ -126,6 +127,33 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
             )
         return replace(found, companion=companion) if found is not None else stand_in(settings, companion, progress)
     return _find_local(settings, served, files, progress)
+
+
+def find_last_target(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
+    """What is here of the model of the last server at this address; None: nothing, or there was none.
+
+    Raises:
+        MoaError: --model cannot be used.
+    """
+    served = _recall(cache_root(settings.cache_dir), settings.server)
+    if served is None:
+        return None
+    found, _ = _find_present(replace(settings, drafter=NONE), served, _named(settings, progress))
+    return found.files if found is not None else None
+
+
+def possible_companion(settings: ClientSettings, served: pb.DescribeResponse | None, target: ModelFiles) -> str:
+    """A companion for a target, as `moa-client companion set` takes it; empty: none is known.
+
+    Args:
+        served: what its server describes; None: it is not there.
+    """
+    if served is not None and served.HasField("companion"):
+        return AUTO
+    default = _find_default(cache_root(settings.cache_dir))
+    if default is not None and default.tokenizer_hash == target.tokenizer_hash:
+        return DEFAULT
+    return next((each.hub for each in fitting_companions(target.config)), "")
 
 
 def _find_local(

@@ -53,6 +53,7 @@ class Host:
         self.frame_tap = FrameTap()
         self.conversations: list[TextConversation] = []
         self._reached = started.reached
+        self._offer = started.offer
         self._row_ms = started.sources.served.row_ms
         self.is_offline = settings.offline
         self.on_adopted: Callable[[], None] = lambda: None  # called when the device's target is known at last
@@ -100,7 +101,7 @@ class Host:
             engine.go_online()
         why = "You are offline." if reached.absent is None else reached.absent.message
         absent = why if reached.served is None else ""
-        facts = replace(facts or ConversationFacts("", "", "", "", online=False), absent=absent)
+        facts = replace(facts or ConversationFacts("", "", "", "", online=False), absent=absent, offer=self._offer)
         journal = make_journal(engine.conversation) if make_journal is not None else None
         conversation = TextConversation(
             engine,

@@ -15,8 +15,17 @@ from moa_shared.programs.progress import Progress
 
 from moa_client.device.companion_offer import take_offered
 from moa_client.device.heap import trim_heap
+from moa_client.device.kept_companion import read_kept
 from moa_client.device.loading import Device, load_device
-from moa_client.device.sources import AUTO, Sources, find_local_sources, find_sources, means_served, stand_in
+from moa_client.device.sources import (
+    AUTO,
+    Sources,
+    find_local_sources,
+    find_sources,
+    means_served,
+    possible_companion,
+    stand_in,
+)
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
@@ -45,6 +54,7 @@ class Started:
     device: Device
     reached: Reached
     sources: Sources
+    offer: str = ""  # a companion that would fit, as `moa-client companion set` takes it; empty: none, or there is one
 
 
 async def reach(settings: ClientSettings, fleet: Fleet) -> Reached:
@@ -101,15 +111,22 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
     """
     try:
         device = load_device(settings, sources.served, progress, sources, reached.rtt_ms)
-    except MismatchError as error:
-        if not settings.offline or settings.model or settings.companion in ("", AUTO):
-            raise
+    except MoaError as error:
+        is_named = settings.companion not in ("", AUTO)
+        if not isinstance(error, MismatchError) or not settings.offline or settings.model or not is_named:
+            if not is_named or settings.companion != read_kept():
+                raise
+            said = f"{error} So there is no companion."  # the one that is kept was chosen for another model, or is gone
+            progress.note(said)
+            log.warning("%s", said)
+            return load(replace(settings, companion=""), reached, sources, progress)
         sources = stand_in(settings, None, progress)  # who wants no server may talk to any model
         progress.note(f"{error.message} This chat is with {sources.files.target_id} alone.")
         device = load_device(settings, sources.served, progress, sources, None)
     device.tokenizer.prepare()
     trim_heap()
-    return Started(device, reached, sources)
+    offer = possible_companion(settings, reached.served, sources.files) if device.companion is None else ""
+    return Started(device, reached, sources, offer)
 
 
 def _find_alone(settings: ClientSettings, absent: UnavailableError | None, progress: Progress) -> Sources:

@@ -28,6 +28,7 @@ class ConversationFacts:
         drafter: drafts for the server; empty: none that reads its memory.
         drafter_reason: why this one; `alone`: the one that writes without a server.
         companion: an ordinary model that writes in its place without a server; empty: there is none.
+        offer: one that there could be, as `moa-client companion set` takes it; empty: none is known.
         system: the system prompt; None: the model's own.
         sampling: how answers are chosen where their options say nothing, by name.
         thinking: how answers mark reasoning; None: they have none that is known.
@@ -45,6 +46,7 @@ class ConversationFacts:
     drafter_reason: str = ""
     alone: str = ""
     companion: str = ""
+    offer: str = ""
     system: str | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
     thinking: ReasoningMarks | None = None

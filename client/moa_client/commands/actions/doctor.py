@@ -9,6 +9,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.programs.start_line import StartLine
 
+from moa_client.device.kept_companion import with_kept
 from moa_client.doctor.checks import checks_json
 from moa_client.doctor.examination import ServerExamination
 from moa_client.in_process import use_threads
@@ -39,7 +40,8 @@ async def _examine(settings: ClientSettings, *, as_json: bool) -> int:
                 write_output(check_line(checks[-1]))
             continue
         try:
-            examination = ServerExamination(at_addresses(settings, (entry,)), server, SilentProgress(), line.show)
+            meant = with_kept(at_addresses(settings, (entry,)))
+            examination = ServerExamination(meant, server, SilentProgress(), line.show)
             async for check in examination.run():
                 line.clear()
                 checks.append(check)

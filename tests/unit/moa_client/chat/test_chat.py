@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -118,6 +119,20 @@ async def test_what_the_server_has_replaced_can_be_had_back() -> None:
             "(The server has replaced 12 tokens that this device had written: /keep has them back.)",
         ]
     )
+
+
+def test_a_companion_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    talk = Talk()
+    talk.first.facts = replace(talk.first.facts, offer="default")
+    talk.chat.greet()
+    assert talk.err[1:] == snapshot(
+        [
+            "(Answers need not stop when the link does: `moa-client companion set default` has a small model on this device write on meanwhile. This is said once.)"
+        ]
+    )
+    talk.chat.greet()
+    assert len(talk.err) == 3
 
 
 @pytest.mark.parametrize("line", ["/offline", "/online", "/alone", "/stats"])
