@@ -134,7 +134,7 @@ netsim: There is no profile 'wierd'.
             2,
             snapshot("""\
 netsim: --upstream: 'nowhere' is not an address.
-  Write HOST:PORT or :PORT, for example 127.0.0.1:50051.
+  Write HOST:PORT or :PORT, for example 127.0.0.1:50051 or [::1]:50051.
 """),
         ),
         (
