@@ -87,9 +87,7 @@ def test_a_companion_s_text_has_two_shades_and_can_be_had_back(serve: Serve, ope
     served.open_gate("back")
     expect(reader.answer).to_have_text("It flashes. It is red.")
     expect(reader.page.locator(".answer .provisional")).to_have_count(0)
-    expect(reader.standing).to_have_text(
-        "The server has replaced 17 tokens of this device. Have this device’s text back"
-    )
+    expect(reader.standing).to_have_text("The server has replaced 17 tokens of this device.")
     reader.button("Have this device’s text back").click()
     served.wait_until(lambda: served.backend.open_conversations["c001"].requests == ["keep"])
 

@@ -104,7 +104,7 @@ function leaf(parent, token, section) {
  * @returns {HTMLElement}
  */
 function link(address) {
-  const target = (address ?? "").replace(/%EE%83%B[0-2]/gi, ""); // the marks, as the parser encodes them
+  const target = (address ?? "").replace(/%EE%83%B[0-3]/gi, ""); // the marks, as the parser encodes them
   if (!SAFE_LINK.test(target) || MARKS.test(target)) return document.createElement("span");
   const element = document.createElement("a");
   element.href = target;
