@@ -60,8 +60,8 @@ class OnlineDrafting:
 
     @property
     def drafts(self) -> bool:
-        """Whether this device drafts, and does not leave it to the server."""
-        return self._drafter is not None and not self._rest.rests
+        """Whether this device drafts, and neither leaves it to the server nor finds that it has no time for drafts."""
+        return self._drafter is not None and not self._rest.rests and not self.window.is_priced_out
 
     def on_opened(self, *, server_drafts: bool) -> None:
         """Called when a stream is open, at a server that drafts or not."""

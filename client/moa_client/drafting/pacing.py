@@ -9,7 +9,7 @@ cost a draft step each. Continue if for some D: step * sum of h^i over the level
 and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
 Where plain steps take longer while the device drafts (they share a core), the price is that much higher.
 A level less likely than h^i = what the server asks of a node is left to it: a server with many users has better uses
-for its time.
+for its time. Each verdict says what that is, so no draft is made to hear it.
 h is the upper bound of the acceptance, so a drafter that failed long ago is tried again; so is one that was slow.
 
 Blocks. The levels of a block cost one draft step together, and end with it. None is begun while more than half of one
@@ -160,6 +160,11 @@ class DraftWindow:
             return PRICE
         return PRICE + 1 - quiet_ms / busy_ms
 
+    @property
+    def is_priced_out(self) -> bool:
+        """Whether no node of this device's is likely enough for what the server asks of one."""
+        return self.acceptance.level.high < self._least_chance
+
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
         """Whether this draft is worth another level."""
         grows = self._is_worth(draft, now_ms)
@@ -170,13 +175,16 @@ class DraftWindow:
         levels = max(draft.depths, default=0)
         if levels > self._most_held:
             return False
-        if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
+        if not (levels or self._run_ahead):
             return True
-        draft_ms, step_ms, hit = self.draft_ms.mean, self.step_ms.mean, self.acceptance.level.high
-        if not levels and now_ms > self._drafted_ms + RETRY_STEPS * step_ms:
-            return True
+        hit = self.acceptance.level.high
         if hit ** (levels + 1) < self._least_chance:
             return False
+        if not (self.draft_ms.samples and self.step_ms.samples):
+            return True
+        draft_ms, step_ms = self.draft_ms.mean, self.step_ms.mean
+        if not levels and now_ms > self._drafted_ms + RETRY_STEPS * step_ms:
+            return True
         late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
         price = self.price
         if price > PRICE:

@@ -197,6 +197,14 @@ def test_a_silent_client_says_what_it_holds_every_few_tokens(drafts: bool) -> No
     assert bench.sent == [Ack(len(PROMPT) + ACK_TOKENS)]
 
 
+def test_a_server_without_time_for_drafts_is_sent_none_and_hears_that_few_rows_are_enough() -> None:
+    bench = Bench(DraftingSettings())
+    for token, least_chance, drafts in ((4, 0.95, False), (5, 0.1, True)):
+        bench.verdict(token, step_ms=50.0, least_chance=least_chance)
+        bench.draft_on()
+        assert bench.drafting.drafts == bool(bench.thread.steps) == drafts
+
+
 def test_nothing_is_drafted_after_the_end() -> None:
     for settings in (ROUNDS, STREAMED):
         bench = Bench(settings)

@@ -52,10 +52,12 @@ def test_levels_that_the_server_has_no_time_for_are_not_drafted() -> None:
         reach.append(levels(window))
     assert reach == sorted(reach, reverse=True)
     assert reach[0] > reach[1] > reach[2] > reach[3] == 0
-    assert levels(window, now_ms=RETRY_STEPS * 50.0 + 1) == 1  # to hear whether it still has none
+    assert levels(window, now_ms=RETRY_STEPS * 50.0 + 1) == 0  # each verdict says whether it still has none
+    assert window.is_priced_out
     window.forget_server()
     window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
     assert levels(window) > 0
+    assert not window.is_priced_out
 
 
 def test_a_drafter_that_failed_long_ago_is_tried_again() -> None:
