@@ -189,7 +189,7 @@ class Engine:
 
     def may_code(self, live: LiveSession) -> bool:
         """Whether there is time to encode older rows; if not, `on_spare_time` is called later."""
-        return self._coder.may_code(live, busy=self._busy)
+        return self._coder.may_code(live, busy=self._busy, has_time=self._planner.has_time)
 
     def keep_rows(self, live: LiveSession, source: MemorySource, widths: Mapping[KeptPlane, int]) -> None:
         """Keeps rows of these planes; what was read without keeping its state is read again."""

@@ -178,7 +178,7 @@ class MemoryFeed:
             start, count = taken
             self.in_flight_bytes += count * size
             return Chunk(plane, start, count, self.codec, count * size)
-        self.may_owe = waits
+        self.may_owe = waits and self.thin is None  # few rows wait until more are due, or there is spare time
         return None
 
     def _owed(self, plane: Plane) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Plans a forward: which sessions have a part in it, with which rows, and for which the server drafts first.
 
-State: none of its own; the schedule has the sessions that wait. Runs on the event loop. Invariant: a defect in one
-session loses that session, and the others are planned as if it were not there.
+State: whether there is time for drafts; the schedule has the sessions that wait. Runs on the event loop. Invariant: a
+defect in one session loses that session, and the others are planned as if it were not there.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class ForwardPlanner:
         pages: gives a session kept pages of its text, for which it then waits.
         slow_forms: what a session waits for too.
         losses: ends a session that fails.
+
+    Attributes:
+        has_time: the newest forward with answers had time for drafts.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class ForwardPlanner:
         self._pages = pages
         self._slow_forms = slow_forms
         self._losses = losses
+        self.has_time = True
 
     def plan(self) -> list[ForwardPart]:
         """The parts of the next forward; none: there is nothing to do."""
@@ -49,19 +53,19 @@ class ForwardPlanner:
 
     def _plan_answers(self, lives: Sequence[LiveSession]) -> list[ForwardPart]:
         """Plans the steps of answers, and shares out the draft nodes among them."""
-        has_time = self._schedule.has_time(len(lives))
+        self.has_time = self._schedule.has_time(len(lives))
         offers: list[tuple[LiveSession, StepPlan, StepCandidate]] = []
         for live in lives:
             live.turn.take()
             if (plan := self._plan_step(live)) is None:
                 continue
-            if (candidate := self._offer(live, plan, has_time=has_time)) is not None:
+            if (candidate := self._offer(live, plan)) is not None:
                 offers.append((live, plan, candidate))
         trees = self._schedule.choose_nodes([candidate for _, _, candidate in offers])
         parts = []
         for (live, plan, _), tree in zip(offers, trees, strict=True):
             if (chosen := plan.pick(tree)) is not None:
-                order = self._order(live, chosen) if has_time or live.drafting.verifies_all else None
+                order = self._order(live, chosen) if self.has_time or live.drafting.verifies_all else None
                 parts.append(ForwardPart.of(live, chosen, newest_coding(live, chosen), order=order))
         return parts
 
@@ -109,12 +113,12 @@ class ForwardPlanner:
             self._losses.lose(live, error)
             return None
 
-    def _offer(self, live: LiveSession, plan: StepPlan, *, has_time: bool) -> StepCandidate | None:
-        """What a session offers to a forward; `has_time`: it may be drafts."""
+    def _offer(self, live: LiveSession, plan: StepPlan) -> StepCandidate | None:
+        """What a session offers to a forward: no drafts while there is no time for any."""
         record, verifies_all = live.drafting.record, live.drafting.verifies_all
         if record is None:
             return StepCandidate(len(plan.feed), plan.tree, (), verifies_all=True)
-        if not (has_time or verifies_all):
+        if not (self.has_time or verifies_all):
             return StepCandidate(len(plan.feed), NO_DRAFT, ())
         try:
             return StepCandidate(len(plan.feed), plan.tree, record.survival(plan.tree), verifies_all)

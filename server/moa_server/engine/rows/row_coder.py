@@ -45,9 +45,16 @@ class RowCoder:
 
         return self._jobs.result_of(job, urgent=True)
 
-    def may_code(self, live: LiveSession, *, busy: bool) -> bool:
-        """Whether there is time to encode older rows; if not, the session's stream learns when there is."""
-        if not busy or live.stream.budget.allows_older:
+    def may_code(self, live: LiveSession, *, busy: bool, has_time: bool) -> bool:
+        """Whether there is time to encode older rows; if not, the session's stream learns when there is.
+
+        Args:
+            busy: a forward is under way; `has_time`: it has time for drafts. If not, rows of a thin memory wait: a
+                device writes nearly as well with its states alone.
+        """
+        stream = live.stream
+        waits = stream.feed is not None and stream.feed.thin is not None and not has_time
+        if not busy or (stream.budget.allows_older and not waits):
             return True
         self._short_of_time.add(live)
         return False
@@ -56,6 +63,8 @@ class RowCoder:
         """No forward is to be run now."""
         waiting, self._short_of_time = self._short_of_time, set()
         for live in waiting:
+            if live.stream.feed is not None:
+                live.stream.feed.may_owe = True
             if live.stream.listener is not None:
                 live.stream.listener.on_spare_time()
 

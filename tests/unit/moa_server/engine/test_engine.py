@@ -14,7 +14,7 @@ from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live.attachment import Attachment
 from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.planning.schedule import Schedule
+from moa_server.engine.planning.schedule import Rows, Schedule
 from moa_server.engine.prefixes.page_store import PagesNotKept
 from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, SessionTensors, Stepper, Work
@@ -25,6 +25,7 @@ from moa_shared.errors import InternalError, MoaError, RateLimitError, TokenRang
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
+from moa_shared.protocol.thin_memory import THIN, ThinMemory
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.messages import raises
@@ -256,11 +257,19 @@ async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: B
     assert {rows.chunk.plane for rows in ear.rows[-2:]} == {Plane.REUSED_STATE}
 
 
-async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Bench) -> None:
+@pytest.mark.parametrize("thin", [None, THIN])
+async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Bench, thin: ThinMemory | None) -> None:
+    """Where it costs too much, and few rows where there is no time for drafts either."""
+    for _ in range(60 if thin is not None else 0):
+        bench.schedule.on_forward(Rows(1, 1, 0), 1.0, 1)
+        bench.schedule.on_forward(Rows(1, 1, 1), 100.0, 1)
     bench.stepper.gate.clear()
     live, ear = bench.ask([1], memory=True)
-    live.stream.budget.on_step(1.0, 1, 1.0)
-    live.stream.budget.on_encoded(1e6)
+    if thin is None:
+        live.stream.budget.on_step(1.0, 1, 1.0)
+        live.stream.budget.on_encoded(1e6)
+    elif live.stream.feed is not None:
+        live.stream.feed.want(thin)
     assert not bench.engine.may_code(live)
     assert ear.spare_times == 0
     bench.stepper.gate.set()
