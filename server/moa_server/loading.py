@@ -251,6 +251,8 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         CheckpointError: an ablation that no server serves.
     """
     config = drafter.config
+    if not config.ca and config.reused_layers:
+        raise _for_comparison("cross-attention")
     if config.memory_width == 0:
         return None
     rows, fingerprint = target.memory_rows(drafter), bytes.fromhex(drafter.fingerprint)
@@ -262,13 +264,17 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         last = (target.layer_count,)
         return MemorySource(encode, config.memory_width, None, reads_layers=last, fingerprint=fingerprint)
     if config.reads_last_hidden:
-        raise CheckpointError(
-            "A drafter without layer self-attention cannot be served.",
-            hint="It is for comparison: moa-train evaluate measures it.",
-        )
+        raise _for_comparison("layer self-attention")
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
     return MemorySource(
         rows, config.memory_width, state_layer, reads_layers=config.state_entries, fingerprint=fingerprint
+    )
+
+
+def _for_comparison(lacking: str) -> CheckpointError:
+    return CheckpointError(
+        f"A drafter without {lacking} cannot be served.",
+        hint="It is for comparison: moa-train evaluate measures it.",
     )
 
 

@@ -52,6 +52,7 @@ def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: R
     memory = encoder(torch.from_numpy(cache.lsa_input(0, len(prompt))))
     assert_close(memory, reference.infer["prefill.memory"])
     decoder = reference.decoder(0)
+    assert decoder.cross_attention is not None
     held = decoder.new_cache(decoder.cross_attention)
     decoder.remember(held, encoder.project(memory).numpy(), np.arange(len(prompt), dtype=np.int32))
     rows = held.read(0, len(prompt)).reshape(len(prompt), held.heads[0].number, 2, -1)

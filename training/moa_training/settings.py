@@ -55,6 +55,9 @@ class DrafterSettings(TrainingSettings):
     lsa: bool = Field(
         default=True, description="false: the memory is made from state_entries, or is the last hidden state (ablation)"
     )
+    ca: bool = Field(
+        default=True, description="false: no cross-attention, of which the MLP is left, and no memory (ablation)"
+    )
     norms_near_zero: bool = Field(default=False, description="authors' mistake: norms start near 0 (cold starts)")
     unscaled_memory_rope: bool = Field(default=False, description="authors' mistake: CA and LSA lose rope scaling")
     reused_layers: int = Field(default=0, ge=0, description="N, the target's last layers that the drafter runs too")
@@ -85,8 +88,12 @@ class DrafterSettings(TrainingSettings):
             raise ValueError(f"drafter.reused_layers is for moa drafters only, not for {self.kind}")
         if self.kind in ("eagle2", "independent") and self.state_entries is not None:
             raise ValueError(f"drafter.state_entries is for eagle3, dflash and moa only, not for {self.kind}")
-        if self.kind == "moa" and self.lsa and self.state_entries is not None:
+        if self.kind == "moa" and self.lsa and self.ca and self.state_entries is not None:
             raise ValueError("drafter.state_entries is in place of layer self-attention: drafter.lsa must be false")
+        if not self.ca and (self.kind != "moa" or self.memory_of is not None or self.state_entries is not None):
+            raise ValueError(
+                "drafter.ca = false is for moa drafters only, which then read no memory_of, no state_entries"
+            )
         if self.kind != "eagle3" and self.eagle31:
             raise ValueError(f"drafter.eagle31 is for eagle3 only, not for {self.kind}")
         if self.norms_near_zero and self.warm_start:

@@ -22,6 +22,7 @@ from moa_shared.models.network.layers import Weights, offset_norm, read_layer
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM
 
 Numbers = npt.NDArray[np.int32]
+_MLP = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 
 
 class DraftDecoder:
@@ -64,19 +65,23 @@ class DraftDecoder:
         sizes = (config.hidden_size, config.target_head_dim, config.sa_mlp, config.ca_mlp, reused_inner)
         self.arithmetic = arithmetic = Arithmetic.of(weights, sizes)
         rotary = Rotary(config.target_head_dim, config.rope_parameters)
-        memory_rotary = rotary
+        self._memory_rotary = rotary
         if config.unscaled_memory_rope:
-            memory_rotary = Rotary(config.target_head_dim, config.memory_rope)
+            self._memory_rotary = Rotary(config.target_head_dim, config.memory_rope)
         self.self_attention = arithmetic.stack(
             self._shape(config.sa_kv_heads, config.sa_mlp),
             [read_layer(own, "self_attention", arithmetic.linear)],
             rotary,
         )
-        self.cross_attention = arithmetic.stack(
-            self._shape(config.ca_kv_heads, config.ca_mlp, reads_memory=True),
-            [read_layer(own, "cross_attention", arithmetic.linear, reads_memory=True)],
-            memory_rotary,
-        )
+        self.cross_attention: Stack | None = None
+        if config.ca:
+            layer = read_layer(own, "cross_attention", arithmetic.linear, reads_memory=True)
+            shape = self._shape(config.ca_kv_heads, config.ca_mlp, reads_memory=True)
+            self.cross_attention = arithmetic.stack(shape, [layer], self._memory_rotary)
+            self._bare_mlp = layer.mlp_norm, *layer.mlp
+        else:
+            norm, gate, up, down = (own.array(f"cross_attention.{each}.weight") for each in _MLP)
+            self._bare_mlp = norm, arithmetic.linear([gate, up]), arithmetic.linear([down])
         self.reused: Stack | None = None
         self.bridge: Stack | None = None  # from the layer whose states come to the first reused one
         self._norm: Rows | None = None
@@ -138,14 +143,13 @@ class DraftDecoder:
     def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
         """Appends wire rows, [rows, memory width], to those that cross-attention reads; keys are rotated here."""
         split = rows.reshape(len(rows), 2, -1, self.config.target_head_dim)
-        cache.write(0, self.cross_attention.rotary.rotate(split[:, 0], positions), split[:, 1])
+        cache.write(0, self._memory_rotary.rotate(split[:, 0], positions), split[:, 1])
         cache.length += len(rows)
 
     def without_memory(self, x: Rows) -> Rows:
-        """Cross-attention before any memory row has come: only its MLP acts."""
-        layer = self.cross_attention.layers[0]
-        normed = x if layer.mlp_norm is None else self.arithmetic.norm(x, layer.mlp_norm, self.config.rms_norm_eps)
-        gate_up, down = layer.mlp
+        """Cross-attention before any memory row has come, or where there is none: only its MLP acts."""
+        norm, gate_up, down = self._bare_mlp
+        normed = x if norm is None else self.arithmetic.norm(x, norm, self.config.rms_norm_eps)
         gate, up = np.split(gate_up(normed), 2, axis=-1)
         inner: Rows = gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up
         return x + down(inner)

@@ -28,8 +28,10 @@ class DraftState(BaseState):
         super().__init__(decoder.draft_ids)
         self.decoder = decoder
         self._self = decoder.new_cache(decoder.self_attention)
-        memory = decoder.new_cache(decoder.cross_attention)
-        self._memory = MemoryCache(memory, decoder.config.memory_width, decoder.remember)
+        self._memory: MemoryCache | None = None
+        if decoder.cross_attention is not None:
+            memory = decoder.new_cache(decoder.cross_attention)
+            self._memory = MemoryCache(memory, decoder.config.memory_width, decoder.remember)
         self._reused = decoder.new_reused()
         self._read = 0  # committed tokens in the self-attention cache
 
@@ -61,7 +63,8 @@ class DraftState(BaseState):
         self._drop_draft()
         self._self.crop(length)
         self._read = min(self._read, length)
-        self._memory.crop(length)
+        if self._memory is not None:
+            self._memory.crop(length)
         if self._reused is not None:
             self._reused.crop(length)
 
@@ -71,7 +74,8 @@ class DraftState(BaseState):
         Raises:
             ProtocolError: rows of another width.
         """
-        self._memory.append(start, rows)
+        if self._memory is not None:
+            self._memory.append(start, rows)
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Adds the state that enters the first reused layer, [rows, hidden size] float32.
@@ -87,7 +91,7 @@ class DraftState(BaseState):
 
     @property
     def memory_rows(self) -> int:
-        return len(self._memory)
+        return 0 if self._memory is None else len(self._memory)
 
     # ------------------------------------------------------------ drafting
 
@@ -141,7 +145,7 @@ class DraftState(BaseState):
         segment = place(self._self)
         x, _ = decoder.self_attention.run(decoder.embed(tokens), [segment])
         self._self.length += segment.rows
-        if len(self._memory):
+        if decoder.cross_attention is not None and self._memory:
             x, _ = decoder.cross_attention.run(x, [Segment.memory(self._memory.cache, segment.positions)])
         else:
             x = decoder.without_memory(x)

@@ -155,6 +155,7 @@ def test_a_changed_default_raises_the_version() -> None:
             "mask_token": None,
             "eagle_noise": 0.2,
             "lsa": True,
+            "ca": True,
             "norms_near_zero": False,
             "unscaled_memory_rope": False,
             "reused_layers": 0,

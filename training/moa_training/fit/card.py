@@ -76,7 +76,9 @@ def _form(config: DrafterConfig, settings: FitSettings) -> dict[str, str]:
         return {"layers": str(config.own_layers)}
     return {
         "reused target layers N": str(config.reused_layers),
-        "memory": f"layer self-attention, {config.lsa_heads} heads, MLP {config.lsa_mlp}"
+        "memory": "none: no cross-attention"
+        if not config.ca
+        else f"layer self-attention, {config.lsa_heads} heads, MLP {config.lsa_mlp}"
         if config.lsa
         else f"hidden states {states}"
         if states

@@ -317,7 +317,7 @@ class TrainingRun:
             return saved[1].get("draft_ids"), tensors
         if settings.start_from is not None:
             begun = self._same_target(settings.start_from)
-            for name in ("kind", "reused_layers", "state_entries", "block_size", "mask_token"):
+            for name in ("kind", "ca", "reused_layers", "state_entries", "block_size", "mask_token"):
                 ours, theirs = getattr(self.config, name), getattr(begun.config, name)
                 if ours != theirs:
                     raise ConfigError(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from moa_shared.drafter import DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
-from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
+from moa_shared.drafter.layers.layers import MLP, DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from moa_shared.errors import InternalError
 from torch import nn
 
@@ -60,12 +60,26 @@ class Prediction:
     Args:
         feature: what the head takes.
         state: predicted input of the first reused layer (None for N = 0).
+        memory: rows; None without cross-attention.
     """
 
     feature: torch.Tensor
     state: torch.Tensor | None
-    memory: torch.Tensor
+    memory: torch.Tensor | None
     self_out: torch.Tensor
+
+
+class BareMlp(nn.Module):
+    """A layer of which only norm and MLP are left."""
+
+    def __init__(self, width: int, inner: int, eps: float) -> None:
+        super().__init__()
+        self.post_attention_layernorm = RMSNorm(width, eps)
+        self.mlp = MLP(width, inner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
 
 
 class TrainingDrafter(nn.Module):
@@ -92,7 +106,11 @@ class TrainingDrafter(nn.Module):
         heads, head_dim, eps = config.target_heads, config.target_head_dim, config.rms_norm_eps
         hidden, width = config.hidden_size, config.kv_width
         self.self_attention = DecoderLayer(hidden, heads, config.sa_kv_heads, head_dim, config.sa_mlp, eps)
-        self.cross_attention = DecoderLayer(hidden, heads, config.ca_kv_heads, head_dim, config.ca_mlp, eps)
+        self.cross_attention = (
+            DecoderLayer(hidden, heads, config.ca_kv_heads, head_dim, config.ca_mlp, eps)
+            if config.ca
+            else BareMlp(hidden, config.ca_mlp, eps)
+        )
         if config.lsa:
             self.layer_self_attention = DecoderLayer(
                 width, config.lsa_heads, config.lsa_kv_heads, width // config.lsa_heads, config.lsa_mlp, eps
@@ -126,14 +144,18 @@ class TrainingDrafter(nn.Module):
 
     def forward(self, target: Activations, blocks: Blocks) -> Prediction:
         """Predictions at every position of every row."""
-        memory = self._memory(target)
         cos, sin = (part[:, None] for part in self._rotary(target.positions, target.embeddings.dtype))
         if target.guessed is None:
             self_out = self._attend(self.self_attention, target.embeddings, None, blocks.self_visible, cos, sin)
         else:
             self_out = self._attend_behind(target, target.guessed, blocks, cos, sin)
-        turns = (part[:, None] for part in self._memory_rotary(target.positions, target.embeddings.dtype))
-        crossed = self._attend(self.cross_attention, self_out, memory, blocks.memory_visible, *turns)
+        memory: torch.Tensor | None = None
+        if isinstance(self.cross_attention, BareMlp):
+            crossed: torch.Tensor = self.cross_attention(self_out)
+        else:
+            memory = self._memory(target)
+            turns = (part[:, None] for part in self._memory_rotary(target.positions, target.embeddings.dtype))
+            crossed = self._attend(self.cross_attention, self_out, memory, blocks.memory_visible, *turns)
         if not self.config.reused_layers:
             feature = crossed if self.output_norm is None else self.output_norm(crossed)
             return Prediction(feature, None, memory, self_out)

@@ -48,6 +48,8 @@ class DrafterConfig:
             mean nothing to them.
         lsa: False: the memory is made from `state_entries`; without these, an ablation, it is the target's last hidden
             state.
+        ca: False, an ablation of moa without lsa and state_entries: no cross-attention but its MLP, and so
+            no memory.
         input_norm, fc_bias: of eagle2, as its authors publish it: no norm before the attention, and a bias where the
             checkpoint has one.
         qkv_bias: of eagle2, eagle3 and dflash: queries, keys and values have biases; of dflash what leaves the
@@ -110,6 +112,7 @@ class DrafterConfig:
     mask_token: int = 0
     anchor_guesses: bool = False
     markov_rank: int = 0
+    ca: bool = True
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -135,6 +138,8 @@ class DrafterConfig:
             "eagle3 and dflash read the states of layers, and moa without lsa may": (self.kind in OF_STATES)
             == bool(self.state_entries)
             or (self.kind == MOA and not self.lsa),
+            "without ca there is no memory to make": self.ca
+            or (self.kind == MOA and not self.lsa and not self.state_entries),
             "state_entries must be 0 to target_layers": all(
                 0 <= each <= self.target_layers for each in self.state_entries
             ),
@@ -171,7 +176,7 @@ class DrafterConfig:
         """What tables call it."""
         names = {EAGLE2: "EAGLE-2", INDEPENDENT: "independent", EAGLE3: "EAGLE-3"}
         names[DFLASH] = "DSpark" if self.markov_rank else "DFlash"
-        return names.get(self.kind, f"MoA, N = {self.reused_layers}")
+        return names.get(self.kind, f"MoA, N = {self.reused_layers}{'' if self.ca else ', no CA'}")
 
     @property
     def heads(self) -> int:
@@ -196,17 +201,18 @@ class DrafterConfig:
     @property
     def memory_width(self) -> int:
         """Numbers of a memory row on the wire: un-rotated cross-attention keys, then values; the target's last hidden
-        state for EAGLE-2; what EAGLE-3 and DFlash project the target's states to; nothing for an independent model.
+        state for EAGLE-2; what EAGLE-3 and DFlash project the target's states to; nothing for an independent model, and
+        without cross-attention.
         """
         if self.kind != MOA:
             return 0 if self.kind == INDEPENDENT else self.hidden_size
-        return 2 * self.ca_kv_heads * self.target_head_dim
+        return 2 * self.ca_kv_heads * self.target_head_dim if self.ca else 0
 
     @property
     def token_bytes(self) -> int:
         """What a conversation's drafter holds of a token: keys and values in float16, and rows in float32."""
         if self.kind == MOA:
-            heads = self.sa_kv_heads + self.ca_kv_heads + self.reused_layers * self.target_kv_heads
+            heads = self.sa_kv_heads + self.ca * self.ca_kv_heads + self.reused_layers * self.target_kv_heads
             rows = 1 if self.reused_layers else 0
         else:
             heads, rows = self.own_layers * self.sa_kv_heads, 0 if self.kind == DFLASH else 2
@@ -215,7 +221,7 @@ class DrafterConfig:
     @property
     def reads_last_hidden(self) -> bool:
         """Memory rows are made from the target's last hidden state (after its final norm), not its keys and values."""
-        return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa and not self.state_entries)
+        return self.kind == EAGLE2 or (self.kind == MOA and self.ca and not self.lsa and not self.state_entries)
 
     @property
     def has_own_head(self) -> bool:
@@ -254,7 +260,7 @@ _MAY_BE_ZERO = ("reused_layers", "draft_vocab", "target_kv_width", *_OWN, *_BLOC
 _LATER = (
     *("target_kv_width", "state_entries", *_OWN, "own_embeddings"),
     *("head_norms", "feature_norm", "normed_residual", "normed_feedback"),
-    *(*_BLOCK, "anchor_guesses"),
+    *(*_BLOCK, "anchor_guesses", "ca"),
 )
 _LAYERS = ("target_layers", "reused_layers", "own_layers")
 

@@ -64,6 +64,9 @@ def _moa_shapes(config: DrafterConfig) -> Shapes:
         shapes = {"fc.weight": (hidden, len(config.state_entries) * hidden)}
     for name, (model, queries, keys, inner) in sizes.items():
         shapes |= _layer_shapes(name, model, queries, keys, inner)
+    if not config.ca:
+        attention = ("cross_attention.self_attn.", "cross_attention.input_layernorm.")
+        shapes = {each: shape for each, shape in shapes.items() if not each.startswith(attention)}
     return shapes
 
 

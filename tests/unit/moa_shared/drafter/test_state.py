@@ -318,6 +318,7 @@ def test_taking_memory_in_does_not_look_at_what_has_come_before() -> None:
     rows = memory_rows(decoder)
     for start in range(0, 700, 7):
         state.append_memory(start, rows)
+    assert state._memory is not None
     state._memory._positions = counted = CountedList(state._memory._positions)
     state.append_memory(699, rows)
     assert counted.read == 0

@@ -40,6 +40,7 @@ def configured(folder: Path, files: ModelFiles, shard: Path, drafter: str, token
         "lsa = false",
         "lsa = false\nreused_layers = 1",
         "lsa = false\nreused_layers = 1\nstate_entries = [1, 2, 3]",
+        "ca = false\nreused_layers = 1",
         'kind = "eagle3"\nstate_entries = [1, 2, 3]',
         'kind = "eagle3"\nstate_entries = [1, 2, 3]\neagle31 = true\nwarm_start = false',
         'kind = "dflash"\nstate_entries = [1, 3]\nblock_size = 4\nown_layers = 2',
@@ -50,8 +51,8 @@ def test_training_lowers_the_loss(tmp_path: Path, files: ModelFiles, shard: Path
     points = read_points(path.parent)
     assert points[-1]["total"] < 0.97 * points[0]["total"]
     checkpoint = load_checkpoint(path)
-    assert checkpoint.config.kind == ("moa" if "lsa" in drafter else drafter.split('"')[1])
-    assert checkpoint.config.lsa == ("lsa" not in drafter)
+    assert checkpoint.config.kind == (drafter.split('"')[1] if "kind" in drafter else "moa")
+    assert (checkpoint.config.lsa, checkpoint.config.ca) == ("kind" in drafter, "ca = " not in drafter)
 
 
 def test_a_baseline_reuses_no_layers(tmp_path: Path, files: ModelFiles, shard: Path) -> None:

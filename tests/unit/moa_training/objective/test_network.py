@@ -46,8 +46,8 @@ def activations(tokens: torch.Tensor, reused_layers: int) -> Activations:
     return Activations(EMBEDDINGS[tokens], kv, output.hidden_states[-1], state, positions)
 
 
-def make_checkpoint(reused_layers: int) -> Checkpoint:
-    config = dataclasses.replace(CONFIG, reused_layers=reused_layers, output_norm=reused_layers == 0)
+def make_checkpoint(reused_layers: int, *, ca: bool = True) -> Checkpoint:
+    config = dataclasses.replace(CONFIG, reused_layers=reused_layers, output_norm=reused_layers == 0, lsa=ca, ca=ca)
     tensors = fresh_tensors(config, seed=6)
     generator = np.random.default_rng(1)
     for name in tensors:
@@ -56,23 +56,26 @@ def make_checkpoint(reused_layers: int) -> Checkpoint:
     return Checkpoint(config, tensors, "")
 
 
-def make_drafter(reused_layers: int, *, inject: bool = False) -> TrainingDrafter:
-    checkpoint = make_checkpoint(reused_layers)
+def make_drafter(reused_layers: int, *, inject: bool = False, ca: bool = True) -> TrainingDrafter:
+    checkpoint = make_checkpoint(reused_layers, ca=ca)
     reused = list(MODEL.model.layers[4 - reused_layers :])
     drafter = TrainingDrafter(checkpoint.config, reused, MODEL.model.norm, inject_true_state=inject)
     drafter.load_state_dict(checkpoint.torch_tensors())
     return drafter
 
 
-def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activations) -> torch.Tensor:
+def draft_at(
+    tokens: list[int], start: int, reused_layers: int, target: Activations, *, ca: bool = True
+) -> torch.Tensor:
     """Logits of the newest token at start + 1 and of each token after it, with memory up to `start`."""
-    checkpoint = make_checkpoint(reused_layers)
+    checkpoint = make_checkpoint(reused_layers, ca=ca)
     arrays = {name: tensor.numpy() for name, tensor in MODEL.state_dict().items()}
     arrays |= {"model.embed_tokens.weight": EMBEDDINGS.numpy(), "lm_head.weight": EMBEDDINGS.numpy()}
     decoder = checkpoint.decoder(ArrayWeights(arrays), "float32")
     state = DraftState(decoder)
     state.extend(tokens[: start + 2])
-    state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]).numpy())
+    if ca:
+        state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]).numpy())
     if target.state is not None:
         state.append_reused_state(0, target.state[0, : start + 1].numpy())
     rows = [state.begin()]
@@ -81,22 +84,24 @@ def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activati
     return torch.from_numpy(np.concatenate(rows))
 
 
-@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+@pytest.mark.parametrize(("reused_layers", "ca"), [(0, True), (1, True), (3, True), (0, False), (1, False)])
 @settings(max_examples=examples(8))
 @given(st.integers(2, 9), st.integers(1, 6), st.integers(0, 99))
-def test_every_position_is_what_drafting_gives(reused_layers: int, every: int, prompt: int, seed: int) -> None:
+def test_every_position_is_what_drafting_gives(
+    reused_layers: int, ca: bool, every: int, prompt: int, seed: int
+) -> None:
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
     target = activations(tokens, reused_layers)
     inside = torch.arange(LENGTH)[None] >= prompt
     blocks = build_blocks(inside, torch.tensor([every]), torch.tensor([False]))
     with torch.no_grad():
-        logits = make_drafter(reused_layers)(target, blocks).feature[0] @ EMBEDDINGS.t()
+        logits = make_drafter(reused_layers, ca=ca)(target, blocks).feature[0] @ EMBEDDINGS.t()
     starts = blocks.start[0].tolist()
     compared = 0
     for start in sorted(set(starts)):
         stop = LENGTH - starts[::-1].index(start)  # the block's end
         if stop > start + 1:
-            drafted = draft_at(tokens[0, :stop].tolist(), start, reused_layers, target)
+            drafted = draft_at(tokens[0, :stop].tolist(), start, reused_layers, target, ca=ca)
             torch.testing.assert_close(logits[start + 1 : stop], drafted, rtol=0, atol=1e-4)
             compared += stop - start - 1
     assert compared > 0
@@ -133,10 +138,10 @@ def test_injecting_true_states_differs_after_a_second_block_start() -> None:
     torch.testing.assert_close(theirs[:6], target.last_hidden[0, :6], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("reused_layers", [0, 2])
-def test_what_is_trained_is_the_checkpoint_and_nothing_else(reused_layers: int) -> None:
-    drafter = make_drafter(reused_layers)
-    assert set(drafter.state_dict()) == set(make_checkpoint(reused_layers).tensors)
+@pytest.mark.parametrize(("reused_layers", "ca"), [(0, True), (2, True), (2, False)])
+def test_what_is_trained_is_the_checkpoint_and_nothing_else(reused_layers: int, ca: bool) -> None:
+    drafter = make_drafter(reused_layers, ca=ca)
+    assert set(drafter.state_dict()) == set(make_checkpoint(reused_layers, ca=ca).tensors)
     target = activations(torch.randint(VOCAB, (2, LENGTH)), reused_layers)
     inside = torch.ones(2, LENGTH, dtype=torch.bool)
     blocks = build_blocks(inside, torch.tensor([5, 7]), torch.tensor([True, False]))

@@ -77,6 +77,7 @@ def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None
     for config in (scaled, unscaled, plain):
         checkpoint = Checkpoint(config, fresh_tensors(config, seed=0), "")
         decoder = checkpoint.decoder(ArrayWeights(target_arrays(config)), "float32")
+        assert decoder.cross_attention is not None
         cache = decoder.new_cache(decoder.cross_attention)
         decoder.remember(cache, rows, np.arange(30, dtype=np.int32))
         keys.append(cache.read(0, 30).reshape(30, -1, 2, cache.heads[0].dim)[:, :, 0])
