@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from moa_shared.errors import ConfigError
+from moa_shared.programs.values import plain_words
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -133,9 +133,7 @@ def _first_problem(error: ValidationError, tags: Collection[str]) -> RequestErro
             there = more["expected_tags"].replace("'", "")
             words = f"{param}.type is {more['tag'][:64]!r}, which is not supported. What there is: {there}."
             return RequestError(400, words, param=f"{param}.type", code="unsupported_parameter")
-    words = first["msg"].removesuffix(".").replace("Input should be", "expected").replace(" after validation", "")
-    words = re.sub(r"a valid dictionary or instance of \w+", "a JSON object", words).replace("expected F", "expected f")
-    return refused(param, words[:1].lower() + words[1:])
+    return refused(param, plain_words(first["msg"]))
 
 
 def _path(loc: tuple[int | str, ...], tags: Collection[str]) -> str:

@@ -26,13 +26,13 @@ _PLAIN = (  # pydantic's words, and ours
     (r"(?s).* valid boolean.*", "expected true or false"),
     (r".* valid string", "expected text"),
     (r".* valid (list|tuple)", "expected a list"),
-    (r".* valid dictionary.*", "expected a table"),
+    (r".* valid dictionary.*", "expected a JSON object"),
     (r".*is not a valid path", "expected a path"),
     ("Input should be greater than or equal to", "expected at least"),
     ("Input should be greater than", "expected more than"),
     ("Input should be less than or equal to", "expected at most"),
     ("Input should be", "expected"),
-    (r"Value error, |\.$", ""),
+    (r"Value error, | after validation|\.$", ""),
 )
 _WHOLE = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 
@@ -60,7 +60,7 @@ def plain_words(message: str) -> str:
     """What pydantic says of a value that it refuses, in the words of this module."""
     for theirs, ours in _PLAIN:
         message = re.sub(theirs, ours, message)
-    return message[:1].lower() + message[1:]
+    return re.sub(r"^(expected )?[A-Z]", lambda found: found[0].lower(), message)
 
 
 def plain_kind(kind: Any) -> Any:

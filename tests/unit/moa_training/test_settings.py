@@ -81,7 +81,7 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
         (
             MINIMAL.replace('["a"]', "[]"),
             snapshot(
-                "shards in TMP/fit.toml is []: tuple should have at least 1 item after validation, not 0. training/configs has examples."
+                "shards in TMP/fit.toml is []: tuple should have at least 1 item, not 0. training/configs has examples."
             ),
         ),
     ],

@@ -443,7 +443,7 @@ async def test_a_slash_at_the_end_is_the_same_path() -> None:
     [
         (
             '{"messages": [{"role": "user", "content": "hi"}], "max_tokens": -5}',
-            snapshot("max_tokens: expected greater than or equal to 1."),
+            snapshot("max_tokens: expected at least 1."),
         ),
         (
             '{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1' + "0" * 30 + "}",

@@ -42,7 +42,7 @@ def test_variables_of_the_environment_are_put_in() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([], "the whole file: expected a table"),
+        ([], "the whole file: expected a JSON object"),
         ({"servers": {}}, "mcpServers: field required"),
         ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: expected a list"),
         ({"mcpServers": {"a": {"command": "${NOWHERE}"}}}, "'a' needs the variable NOWHERE, which is not set"),

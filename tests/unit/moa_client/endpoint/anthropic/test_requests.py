@@ -109,7 +109,7 @@ def test_a_prompt_is_counted_without_a_limit() -> None:
     ("given", "message"),
     [
         ({"max_tokens": None}, snapshot("max_tokens is missing.")),
-        ({"max_tokens": 0}, snapshot("max_tokens: expected greater than or equal to 1.")),
+        ({"max_tokens": 0}, snapshot("max_tokens: expected at least 1.")),
         ({"messages": []}, snapshot("messages: list should have at least 1 item, not 0.")),
         ({"temperature": -1}, snapshot("temperature is -1.0, expected 0 (greedy) or 0.001 to 100.")),
         ({"stop_sequences": [""]}, snapshot("stop_sequences: each text must have 1 to 64 characters.")),
@@ -154,7 +154,7 @@ def test_what_cannot_be_used_is_refused_by_its_name(given: dict[str, Any], messa
             snapshot("messages[0].content[0].text is missing."),
         ),
         ([{"role": "tool", "content": "?"}], snapshot("messages[0].role: expected 'user', 'assistant' or 'system'.")),
-        ([{"role": "user", "content": 3}], snapshot("messages[0].content: expected a valid list.")),
+        ([{"role": "user", "content": 3}], snapshot("messages[0].content: expected a list.")),
         ([{"role": "user", "content": []}], snapshot("messages[0].content: expected a text, or blocks.")),
         (
             [ASKED, {"role": "assistant", "content": "The answer is ("}],

@@ -84,7 +84,7 @@ def test_a_prompt_is_a_chat_of_its_own_unless_it_is_raw() -> None:
     ("given", "message"),
     [
         ({"options": {"mirostat": 2}}, snapshot("options.mirostat is not supported. There is no such sampler.")),
-        ({"options": {"top_k": "4"}}, snapshot("options.top_k: expected a valid integer.")),
+        ({"options": {"top_k": "4"}}, snapshot("options.top_k: expected a whole number.")),
         ({"options": {"top_p": 2}}, snapshot("options: top_p is 2.0, expected more than 0 and at most 1.")),
         ({"format": "xml"}, snapshot("format: expected 'json' or a JSON schema.")),
         ({"think": "much"}, snapshot("think: expected true, false, low, medium, high, max.")),

@@ -186,7 +186,7 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
                 "text.verbosity | unsupported_parameter | text.verbosity is not supported. Models answer as their chat template has it."
             ),
         ),
-        (HI | {"metadata": {"a": 1}}, snapshot("metadata.a | invalid_value | metadata.a: expected a valid string.")),
+        (HI | {"metadata": {"a": 1}}, snapshot("metadata.a | invalid_value | metadata.a: expected text.")),
         (
             HI | {"moa": {"provisional": True}, "stream": True},
             snapshot(
