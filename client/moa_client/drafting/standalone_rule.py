@@ -65,7 +65,8 @@ class StandaloneText:
         is_wanted = is_likely or asked_for or self.rule.mode == "always"
         # What may be withdrawn is not worth more than reading speed, also where nobody reads along.
         if speed := self.rule.tokens_per_s or (0.0 if is_wanted else READING_SPEED):
-            self.due_ms = max(self.due_ms, now) + 1e3 / speed
+            step_ms = 1e3 / speed
+            self.due_ms = max(self.due_ms, now - step_ms) + step_ms  # what the token has taken is not added to it
         return is_likely
 
     def _is_likely(self, chance: float) -> bool:
