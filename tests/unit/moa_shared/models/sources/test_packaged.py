@@ -120,7 +120,7 @@ def test_a_model_in_pieces_is_listed_before_they_are_joined(
     monkeypatch.setitem(packaged.PACKAGED, "tiny", in_pieces)
     [found] = [model for model in installed_models() if model.name == "tiny"]
     examined = examine(found, cache)
-    assert (examined.family, examined.stored, examined.refusal, examined.can_chat) == ("llama", "Q8_0", None, True)
+    assert (examined.family, examined.stored, examined.can_chat) == ("llama", "Q8_0", True)
     assert examined.nbytes == sum(path.stat().st_size for path in examined.files)
     assert len(examined.files) == 3
     assert not list(cache.rglob("*.gguf"))
