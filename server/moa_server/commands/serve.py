@@ -91,7 +91,10 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         if metrics is not None and settings.metrics_port is not None:
             from moa_server.observing.observing import Observing
 
-            observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
+            advertised = settings.advertise.rpartition(":")[0]
+            observing = Observing(
+                metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds, (advertised,)
+            )
         host = load_host(settings, progress, load, metrics)
         log_settings(config_file, settings.keys_file)
         target = host.services.served.identity.target_id

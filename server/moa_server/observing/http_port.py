@@ -7,11 +7,14 @@ one more takes the oldest one's place; only GET and HEAD of known paths, with a 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import structlog
 from moa_shared.errors import ConfigError
@@ -22,8 +25,16 @@ MOST_CONNECTIONS = 8  # a scraper, a few probes, a curious operator
 CONNECTION_SECONDS = 5.0  # from its begin to its end; half of Prometheus' own patience
 MOST_HEAD_BYTES = 8192
 TEXT = "text/plain; charset=utf-8"
-_PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
-_PHRASES |= {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".svc", ".home.arpa")  # reserved, or of Kubernetes
+_PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+}
+_PHRASES |= {403: "Forbidden", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +51,17 @@ class HttpPort:
 
     Args:
         pages: makes a page for each path; called on any thread.
+        names: more of this machine's, besides its own for itself; a request that names another one is refused.
 
     Raises:
         ConfigError: the address cannot be listened on.
     """
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], HttpPage]]) -> None:
+    def __init__(
+        self, host: str, port: int, pages: Mapping[str, Callable[[], HttpPage]], names: Sequence[str] = ()
+    ) -> None:
         self._pages = pages
+        self._names = {name.lower() for name in (host, socket.gethostname(), *names)}
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._lock = threading.Lock()
@@ -121,6 +136,8 @@ class HttpPort:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return "", HttpPage(400, b"This is no HTTP/1 request.\n")
+        if (name := _named_host(head)) is not None and not _is_private(name) and name not in self._names:
+            return words[0], HttpPage(403, b"The header Host is no name of this machine: use its address.\n")
         method, path = words[0], words[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return method, HttpPage(405, b"Only GET and HEAD are answered.\n")
@@ -132,6 +149,29 @@ class HttpPort:
         except Exception:
             log.exception("a page for operators failed", path=path)
             return method, HttpPage(500, b"The page failed; the server's log says why.\n")
+
+
+def _named_host(head: bytes) -> str | None:
+    """The header Host of a request without its port; None: it has none."""
+    found = re.search(rb"\r\nhost:[ \t]*([^\r]*)", head, re.IGNORECASE)
+    if found is None:
+        return None
+    try:
+        return urlsplit(f"//{found[1].decode('latin-1').strip()}").hostname or ""
+    except ValueError:
+        return "."  # no name at all
+
+
+def _is_private(name: str) -> bool:
+    """Whether a host is an address, or has a name that nobody can register.
+
+    A site in a browser reaches this port by pointing a name of its own here (DNS rebinding), which is then in Host.
+    Prometheus and probes use addresses, and the names of a container network or a cluster.
+    """
+    with contextlib.suppress(ValueError):
+        ip_address(name.partition("%")[0])
+        return True
+    return "." not in name or name.endswith(PRIVATE_ENDINGS)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -33,12 +34,13 @@ class Observing:
         metrics: that the server counts.
         host, port: where to listen; port 0: any free one.
         hang_seconds: after which the event loop or a forward hangs.
+        names: of this machine, by which it may be asked too.
 
     Raises:
         ConfigError: the address cannot be listened on.
     """
 
-    def __init__(self, metrics: Metrics, host: str, port: int, hang_seconds: float) -> None:
+    def __init__(self, metrics: Metrics, host: str, port: int, hang_seconds: float, names: Sequence[str] = ()) -> None:
         self.metrics = metrics
         self._hang_seconds = hang_seconds
         self._began = time.monotonic()
@@ -62,6 +64,7 @@ class Observing:
                 "/readyz": lambda: _page(readiness(self.signs)),
                 "/startupz": lambda: _page(startup(self.signs)),
             },
+            names,
         )
 
     @property

@@ -29,7 +29,7 @@ PAGES: dict[str, Callable[[], HttpPage]] = {
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    port = HttpPort("127.0.0.1", 0, PAGES)
+    port = HttpPort("127.0.0.1", 0, PAGES, ("gpu1.example.com",))
     yield port.port
     port.stop()
 
@@ -66,6 +66,26 @@ def test_what_is_no_request_of_ours(port: int) -> None:
         "HTTP/1.1 431 Request Header Fields Too Large"
     )
     assert get(port, "/good") == (200, "well\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", "403 Forbidden"),
+        ("evil.example:9464", "403 Forbidden"),
+        ("127.0.0.1.evil.example", "403 Forbidden"),
+        ("[bad", "403 Forbidden"),
+        ("10.1.2.3:9464", "200 OK"),
+        ("[fd00::1]:9464", "200 OK"),
+        ("localhost:9464", "200 OK"),
+        ("server:9464", "200 OK"),  # of a compose file
+        ("moa-metrics.default.svc.cluster.local", "200 OK"),
+        ("GPU1.example.com:9464", "200 OK"),
+        ("", "200 OK"),
+    ],
+)
+def test_a_site_that_points_its_name_here_reads_nothing(port: int, host: str, status: str) -> None:
+    assert send(port, f"GET /good HTTP/1.1\r\nX: y\r\nhost: {host}\r\n\r\n".encode()) == f"HTTP/1.1 {status}"
 
 
 def test_callers_that_say_nothing_keep_nobody_out(port: int) -> None:
