@@ -200,7 +200,7 @@ async def test_an_answer_that_continues_in_another_arithmetic_says_so(target: Ta
 
             await watch(engine, screen, on_event=replace_server)
             assert screen.committed == expected
-            assert screen.notices == [ExecutionChanged("float32", exact=False)]
+            assert screen.notices == [ExecutionChanged("float32", exact=False, fingerprint=engine.device.fingerprint)]
             assert engine.device.identity.execution == b"x" * 32
             assert engine.device.end_of_text == {END_OF_TEXT}
             after = Screen()

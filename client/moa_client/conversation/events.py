@@ -180,10 +180,12 @@ class ExecutionChanged:
     Args:
         level: of execution, such as int8.
         exact: whether the text does not depend on what is verified together.
+        fingerprint: of the model and of how it is computed with now, for programs.
     """
 
     level: str
     exact: bool
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Everything is checked against what the server describes before a conversation is
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -98,6 +99,13 @@ class Device:
         """
         states = {Plane.REUSED_STATE: self.state_width} if self.state_width else {}
         return {**states, Plane.MEMORY: self.memory_width}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the target's weights and of the server's execution, as programs see it."""
+        identity = self.identity
+        digest = hashlib.sha256(identity.target_fingerprint + identity.execution + self.level.encode())
+        return f"fp_{digest.hexdigest()[:12]}"
 
     @property
     def level(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
@@ -36,9 +35,7 @@ class HostModel:
     @property
     def fingerprint(self) -> str:
         """Of the target's weights and of the server's execution."""
-        identity = self._device.identity
-        digest = hashlib.sha256(identity.target_fingerprint + identity.execution + self._device.level.encode())
-        return f"fp_{digest.hexdigest()[:12]}"
+        return self._device.fingerprint
 
     @property
     def chat_template(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
@@ -18,6 +19,7 @@ from moa_client.conversation.events import (
     Committed,
     Corrected,
     Ended,
+    ExecutionChanged,
     Failed,
     LinkChanged,
     LinkState,
@@ -71,6 +73,9 @@ class AnswerProgress:
         self._decoder = decoder
         self._stops = stops
         self._split = split
+        self.level = ""  # of the server that has continued it in another execution; empty: none has
+        self._executions: list[str] = []  # their fingerprints
+        self._begins_elsewhere = False  # in the first of these: it had no text yet
         self.withdrawn = 0  # tokens in all that were provisional and were taken back
         self.link = LinkState.GOOD
         self.is_verified = False
@@ -86,6 +91,16 @@ class AnswerProgress:
     def is_over(self) -> bool:
         """Whether nothing more will come."""
         return self.reason is not None or self.failure is not None
+
+    def fingerprint(self, first: str) -> str:
+        """Of the model and of what the text was computed with.
+
+        Args:
+            first: as the answer was asked for.
+        """
+        parts = [] if self._begins_elsewhere else [first]
+        parts += self._executions
+        return parts[0] if len(parts) == 1 else f"fp_{sha256(' '.join(parts).encode()).hexdigest()[:12]}"
 
     @property
     def stop(self) -> str | None:
@@ -129,6 +144,8 @@ class AnswerProgress:
         if update.answer:
             self._apply(event)
         match event:
+            case ExecutionChanged():
+                self._on_execution(event)
             case Failed(error):
                 self.fail(error)
             case Corrected(dropped):
@@ -137,6 +154,12 @@ class AnswerProgress:
                 self._end(finish)
             case Refused(error=error):
                 self.give_up(error)
+
+    def _on_execution(self, changed: ExecutionChanged) -> None:
+        if not self.text.tokens:
+            self._executions, self._begins_elsewhere = [], True
+        self._executions.append(changed.fingerprint)
+        self.level = changed.level
 
     def give_up(self, error: MoaError | None = None) -> None:
         """Waits for the server no longer.

@@ -319,7 +319,8 @@ class SessionExchange:
         self.answers.end_rule = self.device.end_rule
         if is_news:
             execution = opened.new_execution.execution
-            self.answers.events.append(ExecutionChanged(execution.level, execution.exact))
+            changed = ExecutionChanged(execution.level, execution.exact, self.device.fingerprint)
+            self.answers.events.append(changed)
 
     def _return(self, sent: int) -> None:
         """Called when the server is available (again).

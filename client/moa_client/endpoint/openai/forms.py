@@ -44,6 +44,7 @@ class OpenAiForm:
         self, header: AnswerHeader, *, index: int = 0, with_usage: bool = False, with_provisional: bool = False
     ) -> None:
         self._header = header
+        self._fingerprint = header.fingerprint  # as was sent last
         self._index = index
         self._with_usage = with_usage
         self._with_provisional = with_provisional
@@ -57,6 +58,8 @@ class OpenAiForm:
 
     def completion(self, choices: Sequence[Fields], answers: Sequence[AnswerProgress]) -> Fields:
         """The object that whole answers are sent in."""
+        for each in answers:
+            self._follow(each)
         return {**self._fields(self.object), "choices": choices, "usage": self._usage(answers)}
 
     def choice(self, progress: AnswerProgress) -> Fields:
@@ -65,7 +68,8 @@ class OpenAiForm:
 
     def moa(self, progress: AnswerProgress) -> Fields:
         """What only this endpoint says of a whole answer."""
-        return {"seed": self._header.seed, **verification(progress, self._verified(progress))}
+        execution = {"execution": progress.level} if progress.level else {}
+        return {"seed": self._header.seed, **execution, **verification(progress, self._verified(progress))}
 
     def first(self) -> bytes:
         """Begins a stream."""
@@ -78,7 +82,7 @@ class OpenAiForm:
         choices = self._repeated(progress) + (self._deltas(piece) if piece else [])
         if piece and choices and (chances := self._chances(progress, self._sent)) is not None:
             choices[-1]["logprobs"] = chances
-        moa = self._news(progress)
+        moa = {**self._follow(progress), **self._news(progress)}
         if not choices and not moa:
             return b""
         events = [self._event([choice], {}) for choice in choices[:-1]]
@@ -90,7 +94,7 @@ class OpenAiForm:
 
     def end(self, progress: AnswerProgress) -> bytes:
         """Ends an answer in a stream."""
-        moa = verification(progress, self._verified(progress))
+        moa = {**self._follow(progress), **verification(progress, self._verified(progress))}
         rest = b"".join([self._event([choice], {}) for choice in self._rest(progress.text.provisional)])
         closing = self._end(self._reason(progress))
         closing["logprobs"] = self._chances(progress)
@@ -169,8 +173,13 @@ class OpenAiForm:
             "object": kind,
             "created": self._header.created,
             "model": self._header.model,
-            "system_fingerprint": self._header.fingerprint,
+            "system_fingerprint": self._fingerprint,
         }
+
+    def _follow(self, progress: AnswerProgress) -> Fields:
+        """Says in which execution the answer is continued, if that has changed."""
+        before, self._fingerprint = self._fingerprint, progress.fingerprint(self._header.fingerprint)
+        return {"execution": progress.level} if self._fingerprint != before else {}
 
     def _usage(self, answers: Sequence[AnswerProgress]) -> Fields:
         """How many tokens there were; those of a question count once."""

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_decoder import AnswerDecoder
@@ -10,6 +13,7 @@ from moa_client.conversation.events import (
     Committed,
     Corrected,
     Ended,
+    ExecutionChanged,
     Failed,
     HeldBack,
     LinkChanged,
@@ -21,6 +25,8 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.updates import Update
 from moa_client.endpoint.answer_parts import AnswerMarkup
+from moa_client.endpoint.asked import AnswerHeader
+from moa_client.endpoint.openai.forms import ChatForm
 from moa_client.endpoint.progress import AnswerProgress
 from moa_client.tools.offer import ToolOffer
 from moa_client.tools.reading.pieces import TextPiece
@@ -244,3 +250,26 @@ def test_the_text_is_that_of_the_decoder_if_there_is_one() -> None:
     for event in (Committed((5, 6), text="six"), Committed((7,), text="seven"), Ended(Finish.END_OF_TEXT)):
         progress.apply(Update(event, 1), 0.0)
     assert (progress.text.committed, progress.text.tokens, progress.reason) == ("<5><6><7>", 3, "stop")
+
+
+def test_a_program_learns_that_another_level_continues_its_answer() -> None:
+    def chunks(data: bytes) -> list[dict[str, Any]]:
+        return [json.loads(each.removeprefix(b"data: ")) for each in data.split(b"\n\n") if b"{" in each]
+
+    progress, form = begun(), ChatForm(AnswerHeader("1", 0, "tiny", "fp_int8", 7, 5), None)
+    [begin] = chunks(form.first())
+    tell(progress, Committed((1,), text="He"))
+    [before] = chunks(form.next(progress))
+    tell(progress, ExecutionChanged("float32", exact=False, fingerprint="fp_float32"), Committed((2,), text="y"))
+    [after] = chunks(form.next(progress))
+    tell(progress, Ended(Finish.END_OF_TEXT))
+    [end] = chunks(form.last(progress))
+    assert begin["system_fingerprint"] == before["system_fingerprint"] == "fp_int8"
+    assert after["system_fingerprint"] == end["system_fingerprint"] == progress.fingerprint("fp_int8")
+    assert progress.fingerprint("fp_int8") not in ("fp_int8", "fp_float32")
+    assert ("moa" in before, after["moa"]) == (False, {"execution": "float32"})
+    whole = ChatForm(AnswerHeader("1", 0, "tiny", "fp_int8", 7, 5), None).whole(progress)
+    assert (whole["system_fingerprint"], whole["moa"]["execution"]) == (end["system_fingerprint"], "float32")
+    other = begun()
+    tell(other, ExecutionChanged("float32", exact=False, fingerprint="fp_float32"), Committed((1,), text="Hey"))
+    assert other.fingerprint("fp_int8") == "fp_float32"  # all of it

@@ -150,7 +150,7 @@ OF_NONE = st.builds(
     Update,
     st.one_of(
         st.builds(LinkChanged, st.sampled_from(LinkState), TEXT, st.integers(0, 600).map(lambda each: each / 10)),
-        st.builds(ExecutionChanged, TEXT, st.booleans()),
+        st.builds(ExecutionChanged, TEXT, st.booleans(), TEXT),
         st.builds(ServerChanged, st.sampled_from(("drafter", "model")), TEXT),
         st.builds(DrafterChanged, NAME, TEXT, NAME),
         st.builds(Failed, ERRORS, st.booleans()),
