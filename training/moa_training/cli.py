@@ -302,6 +302,9 @@ def evaluate(
 @click.option("--answer-tokens", type=click.IntRange(2), default=128, show_default=True, help="Where answers are cut.")
 @click.option("--execution", type=click.Choice(["int8", "float32", "bf16"]), default="int8", show_default=True,
               help="The arithmetic of the target, as of moa-server.")  # fmt: skip
+@click.option("--temperature", metavar="T|own", default="own", show_default=True,
+              help="Of the target's answers, 0 for greedy ones; own: all settings that the model's files name, as of "
+              "chats.")  # fmt: skip
 @click.option("--thin", is_flag=True, help="With the few memory rows that a device gets while it drafts nothing.")
 def calibrate(
     checkpoint: str,
@@ -311,6 +314,7 @@ def calibrate(
     limit: int | None,
     answer_tokens: int,
     execution: str,
+    temperature: str,
     thin: bool,
 ) -> None:
     """Measure how far the standalone text of CHECKPOINT can be trusted, on QUESTIONS that training has not seen.
@@ -333,7 +337,10 @@ def calibrate(
     if output is None and not checkpoint.startswith(PREFIX):
         raise ConfigError("--output is missing: where to write confidence.json.", hint="Put it beside the checkpoint.")
     result = measure(
-        checkpoint, questions, CalibrationOptions(target, limit, answer_tokens, execution, thin), make_progress()
+        checkpoint,
+        questions,
+        CalibrationOptions(target, limit, answer_tokens, execution, thin, temperature),
+        make_progress(),
     )
     output = output or cache_file(result.fingerprint, result.target, cache_root())
     if isinstance(result.confidence, Confidence):

@@ -13,6 +13,7 @@ from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models.sources.generation import OWN_SETTINGS, asked_sampling
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 from moa_shared.protocol.thin_memory import THIN
@@ -59,6 +60,7 @@ class CalibrationOptions:
         answer_tokens: where the target's answers are cut off.
         execution: level of the target.
         thin: the device holds the rows that it gets while it drafts nothing and the link holds, not all.
+        temperature: as of `asked_sampling`; by default answers are sampled as chats are.
     """
 
     target: str = "default"
@@ -66,6 +68,7 @@ class CalibrationOptions:
     answer_tokens: int = 128
     execution: str = INT8
     thin: bool = False
+    temperature: str = OWN_SETTINGS
 
 
 def calibrate(name: str, questions_path: Path, options: CalibrationOptions, progress: Progress) -> Calibrated:
@@ -84,7 +87,8 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
     else:
         subject, fingerprint, fit = _companion(companion, files, options, progress)
     questions, _ = read_questions(questions_path, files, options.limit, LONGEST_PROMPT)
-    answered = answer_questions(questions, files, subject.reader, options.answer_tokens, progress)
+    sampling = asked_sampling(options.temperature, files)
+    answered = answer_questions(questions, files, subject.reader, options.answer_tokens, progress, sampling=sampling)
     runs: list[list[StandaloneRun]] = []
     with progress.task("writing after cuts", len(answered)) as bar:
         for question in answered:
@@ -116,7 +120,8 @@ def _checkpoint(
         raise ConfigError("This drafter is only for comparison: no device writes with it.")
     config = checkpoint.config
     reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
-    subject = DrafterSubject(checkpoint, reader, WeightReader(files), INT8, stop_tokens(files))
+    sampling = asked_sampling(options.temperature, files)
+    subject = DrafterSubject(checkpoint, reader, WeightReader(files), INT8, stop_tokens(files), sampling=sampling)
     return subject, checkpoint.fingerprint, fit_confidence
 
 
@@ -124,5 +129,6 @@ def _companion(
     companion: ModelFiles, files: ModelFiles, options: CalibrationOptions, progress: Progress
 ) -> tuple[DrafterSubject, str, Fit]:
     reader = load_reader(files, 0, options.execution, progress)
-    subject = CompanionSubject(load_subject(companion, files, INT8, progress), reader, stop_tokens(files))
+    loaded, sampling = load_subject(companion, files, INT8, progress), asked_sampling(options.temperature, files)
+    subject = CompanionSubject(loaded, reader, stop_tokens(files), sampling)
     return subject, companion.fingerprint, partial(fit_learned, start=kind_confidence(companion, files))
