@@ -75,7 +75,7 @@ class TerminalPage:
         self._live: AnswerBlock | None = None
         self._prompt: Prompt | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._note = ""  # below the answer that is written now
+        self._notes: list[str] = []  # below the answer that is written now
         self._has_told = self._has_told_unsure = False
 
     @property
@@ -106,10 +106,12 @@ class TerminalPage:
             return
         self._live.update(self._clock(), text.unseen, text.provisional, text.likely)
         if text.provisional.strip() and not self._has_told:
-            self._has_told, self._note = True, first_cut_words(styled=self._styled)
+            self._has_told = True
+            self._notes.append(first_cut_words(styled=self._styled))
         if text.likely < len(text.provisional) and not self._has_told_unsure:
-            self._has_told_unsure, self._note = True, unsure_words(styled=self._styled)
-        self._footer = (*([self._note] if self._note else []), status)
+            self._has_told_unsure = True
+            self._notes.append(unsure_words(styled=self._styled))
+        self._footer = (*self._notes, status)
         self._paint()
 
     def end(self, text: AnswerText, *, is_open: bool) -> None:
@@ -127,9 +129,9 @@ class TerminalPage:
         elif text.provisional:
             self._live.close(is_verified=False)
         self._live, self._footer = None, ()
-        if self._note:
-            self._screen.say(self._note)
-            self._note = ""
+        for note in self._notes:
+            self._screen.say(note)
+        self._notes.clear()
         self._paint()
 
     # ------------------------------------------------------------ everything else
