@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from moa_bench.harness.links import RunningLink
@@ -19,7 +17,6 @@ KEY = "0123456789abcdef"  # that both want
 CUT_S = 0.3
 BEGUN = 6  # packets from the server: its first verdicts have come, and most answers have not
 POLL_S = 0.005
-DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,3 @@ class Endpoints:
         assert self.link.control is not None
         packets: int = control.send(self.link.control, {"do": "status"})["packets"]["down"]["packets"]
         return packets
-
-
-def example(url: str, library: str) -> str:
-    """The program of the documentation that makes a City by a library: of an endpoint, and after what all share."""
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text("utf-8"), re.DOTALL)
-    shared = next(block for block in blocks if "class City" in block)
-    own = next(block for block in blocks if f"import {library}" in block or f"from {library}" in block)
-    return f"{shared}\n{own}".replace("http://127.0.0.1:8674", url).replace('"none"', f'"{KEY}"')

@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
 from pydantic import BaseModel, Field, SecretStr
 
-from tests.e2e.endpoints import KEY, Endpoints, example
+from tests.e2e.endpoints import KEY, Endpoints
 
 pytestmark = [
     pytest.mark.system,
@@ -213,13 +213,6 @@ def test_langchain_openai(endpoints: Endpoints) -> None:
     name, _, text = endpoints.same(call)
     assert name == "get_weather"
     assert text
-
-
-@pytest.mark.parametrize("library", ["pydantic_ai", "langchain_openai", "litellm"])
-def test_the_examples_of_the_documentation_run(endpoints: Endpoints, library: str) -> None:
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(example(endpoints.plain, library), "docs/api.md", "exec", dont_inherit=True), names)
-    assert isinstance(names["city"], names["City"])
 
 
 METHODS: tuple[Literal["json_schema"], Literal["function_calling"]] = ("json_schema", "function_calling")

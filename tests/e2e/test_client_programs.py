@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.endpoints import KEY, Endpoints, example
+from tests.e2e.endpoints import KEY, Endpoints
 from tests.support.programs import PATIENCE
 from tests.support.skipping import cannot_run
 
@@ -145,7 +145,7 @@ class Weather(BaseModel):
     reason: str = Field(min_length=60, max_length=100)
 
 
-key, question, documented = sys.argv[1:]
+key, question = sys.argv[1:]
 asked = {"model": "default", "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 120}
 for url in sys.stdin:
     openai = OpenAI(base_url=f"{url.strip()}/v1", api_key=key, max_retries=0)
@@ -155,7 +155,6 @@ for url in sys.stdin:
     ]
     answers += list(instructor.from_openai(openai).create_partial(response_model=Weather, max_retries=0, **asked))[-1:]
     print(json.dumps([answer.model_dump_json() for answer in answers]), flush=True)
-exec(documented, {"__name__": "example"})
 """
 
 
@@ -166,9 +165,8 @@ OLDER = ("instructor==1.17.0", "openai==3.3.0", "jiter==0.14.0", "rich==14.3.4",
 def test_instructor(endpoints: Endpoints, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", tmp_path]
     install([*pip, *OLDER], tmp_path)
-    documented = example(endpoints.plain, "instructor") + "\nprint(city.model_dump_json())\n"
     with subprocess.Popen(
-        [sys.executable, "-c", INSTRUCTOR, KEY, QUESTION, documented],
+        [sys.executable, "-c", INSTRUCTOR, KEY, QUESTION],
         env=os.environ | WITHOUT_PROXY | {"PYTHONPATH": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -183,11 +181,10 @@ def test_instructor(endpoints: Endpoints, tmp_path: Path) -> None:
             return list(json.loads(printed.readline()))
 
         answers = endpoints.same(ask)
-        city = json.loads(program.communicate(timeout=PATIENCE)[0])
+        program.communicate(timeout=PATIENCE)
     assert program.returncode == 0
     assert len(answers) == 3
     assert all(is_weather(answer) for answer in answers)
-    assert set(city) == {"continent", "is_capital"}
 
 
 def install(command: list[object], folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 
@@ -31,11 +30,10 @@ class Refusal:
 
 
 def refused_table() -> str:
-    """The names as a Markdown table, with their harmless values; those with the same words share a line."""
-    lines = ["| name | |", "| --- | --- |"]
-    for where, refusals in (("", REFUSED), ("of messages: ", REFUSED_IN_MESSAGES)):
-        for words, same in groupby(refusals.items(), lambda each: each[1].words):
-            lines.append(f"| {where}{', '.join(_shown(*each) for each in same)} | {words} |")
+    """The names as a Markdown table, with their harmless values; an error says why each is refused."""
+    lines = ["| in | names |", "| --- | --- |"]
+    for where, refusals in (("a request", REFUSED), ("a message", REFUSED_IN_MESSAGES)):
+        lines.append(f"| {where} | {', '.join(_shown(*each) for each in refusals.items())} |")
     return "\n".join(lines) + "\n"
 
 
