@@ -119,6 +119,9 @@ def load_host(
         for name, _, drafter in named
     ]
 
+    constraints = constraint_compiler(tokenizer, target.vocab_size, ends)
+    if constraints is not None:
+        constraints.prepare()
     served = Served(
         identity=pb.Identity(
             target_id=files.target_id,
@@ -135,7 +138,7 @@ def load_host(
         drafters=tuple(drafters),
         step_ms=execution.test.step_ms if execution.test else 0.0,
         row_shares=RowShares.of_times(execution.test.step_ms, execution.test.times) if execution.test else TORCH,
-        constraints=constraint_compiler(tokenizer, target.vocab_size, ends),
+        constraints=constraints,
         pooling=pooling,
         raw_text_only=not tokenizer.chat_template,
     )

@@ -12,13 +12,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from llguidance import LLTokenizer
 
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.constraints.vocabulary import vocabulary_of
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.sampling.constraint import Constraint
 from moa_shared.sandbox.child import ChildError, constraint_child
@@ -57,6 +58,11 @@ class ConstraintCompiler:
         self._vocabulary: LLTokenizer | None = None
         self._kept: OrderedDict[bytes, ConstrainedText] = OrderedDict()  # by hash, the oldest first
         self._refusals: OrderedDict[bytes, tuple[float, ConfigError]] = OrderedDict()  # since when, the oldest first
+
+    def prepare(self) -> None:
+        """Makes the vocabulary before there is anybody who would wait for it; one that fails is refused later."""
+        with suppress(ModelSourceError):
+            self._vocabulary_of_model()
 
     def begin(self, constraint: Constraint) -> ConstrainedText:
         """An answer under a constraint, before its first token; the first one of a model takes a second more.
@@ -107,11 +113,15 @@ class ConstraintCompiler:
                 constraint_child().try_constraint(constraint)
             except ChildError as error:
                 raise refusal(constraint.kind, str(error)) from None
-        if self._vocabulary is None:
-            self._vocabulary = vocabulary_of(self._tokenizer, self._size, self._end_of_text)
-        text = ConstrainedText(constraint.kind, compile_grammar(constraint, self._vocabulary), self._vocabulary)
+        vocabulary = self._vocabulary_of_model()
+        text = ConstrainedText(constraint.kind, compile_grammar(constraint, vocabulary), vocabulary)
         text.allowed(DraftTree((), ()))
         return text
+
+    def _vocabulary_of_model(self) -> LLTokenizer:
+        if self._vocabulary is None:
+            self._vocabulary = vocabulary_of(self._tokenizer, self._size, self._end_of_text)
+        return self._vocabulary
 
 
 def _key(constraint: Constraint) -> bytes:

@@ -11,7 +11,7 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 
 def vocabulary_of(tokenizer: Tokenizer, size: int, end_of_text: Iterable[int]) -> LLTokenizer:
-    """The vocabulary of a model: 0.3 s of processor time for 49,000 tokens, in which other threads run.
+    """The vocabulary of a model: 0.3 s for 49,000 tokens, in which all threads of Python stand still.
 
     Args:
         size: rows of the model's head, at least; those without a token are never allowed.
