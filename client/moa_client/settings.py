@@ -169,7 +169,7 @@ class ClientSettings(SettingsBase):
     alone_seconds: float = setting(
         30.0, "How long the server must have been lost before an answer ends without it.", "SECONDS", ge=0
     )
-    # packed by default: docs/adr/0014-gguf-as-it-is.md
+    # packed by default: docs/adr/0040-models-are-mapped.md
     parts: Literal["packed", "bf16"] = setting(
         "packed", "How the target's matrices are fetched: in 4 or 8 bits as its file has them, or in bf16."
     )

@@ -60,7 +60,7 @@ class _Heeding:
 
 @contextmanager
 def make_runner() -> Iterator[asyncio.Runner]:
-    """A runner on the fastest loop there is; what that brings: docs/adr/0019-uvloop.md."""
+    """A runner on the fastest loop there is; what that brings: docs/adr/0059-a-device-installs-little.md."""
     remember_terminal()
     runner = asyncio.Runner(loop_factory=_loop_class())
     try:

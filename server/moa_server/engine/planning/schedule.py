@@ -8,7 +8,7 @@ another has many sessions.
 Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
 probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
 that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Drafts pay
-DRAFT_PRICE times that. Waiting for a draft that is due does not pay: docs/adr/0025.
+DRAFT_PRICE times that. Waiting for a draft that is due does not pay: docs/adr/0011.
 
 Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
 doubles its time, and a prompt loses little: rows of the answers are read next to its own. Where several wait, a turn is
