@@ -22,6 +22,7 @@ BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the r
 # Times what usually lies between two frames of an answer, before silence is worth a beat. A server with 64 users steps
 # every 0.1 s, and a beat with each token costs it as much as the token's own frame.
 USUAL_GAPS = 1.5
+MOST_DOUBLINGS = 3  # of that silence, one for each beat that a server answers which reads a long prompt, or has a queue
 FIRST_RTT_MS = 500.0  # before anything is measured: satellites answer within that
 HELD_UP_SHARE = 0.25  # of the timer: a device that wakes up later than that may have frames that it has not read
 MOST_HOLD_UPS = 4  # in one silence: a device that is always held up must notice at some time that the link is lost
@@ -43,6 +44,7 @@ class LinkMonitor:
         self._delays = BeatDelays()
         self._gap_ms = Smoothed()  # between frames that advance an answer
         self._in_text = False  # such a frame came since one was expected
+        self._answered = 0  # beats since such a frame, or since one was expected
         self._heard_ms = 0.0
         self._beat_ms = -BEAT_EVERY_MS
         self._stamp = 0
@@ -56,7 +58,7 @@ class LinkMonitor:
     def expect(self, now_ms: float) -> None:
         """From now on, frames are expected (an answer begins or continues)."""
         if not self._waiting:
-            self._waiting, self._in_text = True, False
+            self._waiting, self._in_text, self._answered = True, False, 0
             self._heard_ms = self._progress_ms = now_ms
 
     def rest(self) -> None:
@@ -74,7 +76,7 @@ class LinkMonitor:
         self._rtt.add(took_ms)
         self._progress_ms = now_ms
         self.on_frame(now_ms)
-        self._in_text = False
+        self._in_text, self._answered = False, 0
 
     def on_frame(self, now_ms: float) -> None:
         """Any frame came."""
@@ -100,13 +102,14 @@ class LinkMonitor:
         """The frame advanced the answer."""
         if self._in_text:
             self._gap_ms.add(min(now_ms - self._progress_ms, self.timeout_ms))  # a lost link is no usual gap
-        self._progress_ms, self._in_text = now_ms, True
+        self._progress_ms, self._in_text, self._answered = now_ms, True, 0
 
     def on_beat(self, now_ms: float, stamp: int) -> float | None:
         """A beat came back: how long it took; None for one that was never sent."""
         sent_ms = self._open.pop(stamp, None)
         if sent_ms is None:
             return None
+        self._answered += 1
         took_ms = now_ms - sent_ms
         self._delays.add(took_ms - self._rtt.mean)
         self._rtt.add(took_ms)
@@ -163,7 +166,8 @@ class LinkMonitor:
     @property
     def _beat_after_ms(self) -> float:
         """Silence before a sign of life is asked for."""
-        return max(self._half_timer_ms, min(BEAT_EVERY_MS / 2, USUAL_GAPS * self._gap_ms.mean))
+        thinks_ms = self._half_timer_ms * (1 << min(self._answered, MOST_DOUBLINGS))
+        return max(self._half_timer_ms, min(BEAT_EVERY_MS / 2, max(thinks_ms, USUAL_GAPS * self._gap_ms.mean)))
 
     @property
     def _half_timer_ms(self) -> float:
