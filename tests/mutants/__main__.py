@@ -1,0 +1,130 @@
+"""Which planted errors the tests catch: `python -m tests.mutants check`, and `plant` for another list.
+
+The list is tests/mutants/list.json. A test may go only while every error that was caught stays caught.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from tests.mutants.errors import ROOT, PlantedError, possible
+
+LIST = Path(__file__).with_name("list.json")
+EACH = 10  # errors of a room
+LONGEST_S = 240.0
+SCHEDULES = ("tests/unit/test_schedules.py", "tests/unit/moa_server/test_session_schedules.py")
+# Room: its files, and the tests that are asked, the fastest first.
+ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "session": (("server/moa_server/session/session.py",), ("tests/unit/moa_server/session", *SCHEDULES)),
+    "verification": (
+        ("server/moa_server/session/verification.py", "server/moa_server/session/pending_draft.py"),
+        ("tests/unit/moa_server/session", *SCHEDULES),
+    ),
+    "conversation": (
+        ("client/moa_client/conversation/conversation.py",),
+        ("tests/unit/moa_client/conversation", SCHEDULES[0]),
+    ),
+    "availability": (("client/moa_client/link/availability.py",), ("tests/unit/moa_client/link", SCHEDULES[0])),
+    "codecs": (
+        ("shared/moa_shared/protocol/memory_codec.py", "shared/moa_shared/protocol/thin_memory.py"),
+        ("tests/unit/moa_shared/protocol", "tests/wire"),
+    ),
+    "coupling": (
+        ("shared/moa_shared/sampling/coupling.py", "shared/moa_shared/sampling/penalties.py"),
+        ("tests/unit/moa_shared/sampling",),
+    ),
+    "KV pool": (("server/moa_server/engine/sessions/kv_pool.py",), ("tests/unit/moa_server/engine/sessions",)),
+    "frames": (
+        ("shared/moa_shared/protocol/continued_frames.py", "shared/moa_shared/protocol/protobuf_messages.py"),
+        ("tests/unit/moa_shared/protocol", "tests/wire", SCHEDULES[0]),
+    ),
+    "keys": (
+        ("server/moa_server/access/rates.py", "server/moa_server/access/api_key.py"),
+        ("tests/unit/moa_server/access", "tests/net/test_server_keys.py", "tests/net/test_server_limits.py"),
+    ),
+    "forms": (
+        ("shared/moa_shared/constraints/constrained_text.py", "shared/moa_shared/constraints/draft_form.py"),
+        ("tests/unit/moa_shared/constraints", "tests/unit/moa_server/session/test_constrained_answers.py"),
+    ),
+    "tools": (
+        ("client/moa_client/tools/tool.py", "client/moa_client/tools/turns.py", "client/moa_client/tools/thinking.py"),
+        ("tests/unit/moa_client/tools",),
+    ),
+    "trees": (
+        ("shared/moa_shared/tree/streamed_tree.py", "shared/moa_shared/tree/draft_tree.py"),
+        ("tests/unit/moa_shared/tree", "tests/unit/moa_shared/drafting"),
+    ),
+}
+
+
+def plant() -> int:
+    """Chooses errors spread over each room, and says which test catches each."""
+    chosen = []
+    for files, _ in ROOMS.values():
+        there_are = list(dict.fromkeys(error for file in files for error in possible(ROOT, file)))
+        chosen += sorted(random.Random(1).sample(there_are, min(EACH, len(there_are))), key=there_are.index)
+    _write([replace(error, caught_by=catch(error)) for error in chosen])
+    return 0
+
+
+def check() -> int:
+    """Plants every error of the list again; the status is 1 if one is caught no more, or has no place any more."""
+    found, worse = [], 0
+    for error in _read():
+        try:
+            caught_by = catch(error)
+        except LookupError as lost:
+            print(f"LOST    {lost}", flush=True)
+            caught_by = error.caught_by
+            worse += 1
+        else:
+            if error.caught_by and not caught_by:
+                print(f"ESCAPES {error.file}, {error.function}: {error.after}", flush=True)
+                worse += 1
+        found.append(replace(error, caught_by=caught_by))
+    _write(found)
+    return 1 if worse else 0
+
+
+def catch(error: PlantedError) -> str:
+    """The test that fails with the error planted, or "a hang"; empty: none does."""
+    error.plant(ROOT)  # that there is a place for it
+    tests = next(tests for files, tests in ROOMS.values() if error.file in files)
+    words = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "tests.mutants.plugin", "--hypothesis-seed=0"]
+    environment = {**os.environ, "MOA_MUTANT": json.dumps(asdict(error)), "MOA_SCHEDULES": "100"}
+    try:
+        done = subprocess.run(
+            [*words, *tests], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "a hang"
+    if done.returncode == 0:
+        return ""
+    named = re.search(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*)?(?: - .*)?$", done.stdout, re.MULTILINE)
+    if named is None:
+        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+    return named[1]
+
+
+def _read() -> list[PlantedError]:
+    return [PlantedError(**each) for each in json.loads(LIST.read_text("utf-8"))]
+
+
+def _write(errors: Sequence[PlantedError]) -> None:
+    LIST.write_text("[\n" + ",\n".join(json.dumps(asdict(each)) for each in errors) + "\n]\n", "utf-8")
+    caught = sum(bool(each.caught_by) for each in errors)
+    print(f"{caught} of {len(errors)} planted errors are caught")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] not in (["plant"], ["check"]):
+        sys.exit(__doc__)
+    sys.exit(check() if sys.argv[1] == "check" else plant())
