@@ -1,4 +1,4 @@
-"""Writes docs/img/floors.svg and the rooms in docs/architecture.md from the imports; --check fails where one is stale.
+"""Writes docs/img/floors.svg and the packages in docs/architecture.md from the imports; --check: fails where stale.
 
 A *room* is a folder or a module directly in a package. Its floor is that of the package's contract of layers in
 pyproject.toml; packages without one, and the packages themselves, are put above all that they import.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -99,31 +99,15 @@ def about(path: Path) -> str:
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 
-def rooms_table(package: Package) -> str:
-    rows = []
-    for room in (room for floor in package.floors for room in floor):
-        path = package.folder / room
-        named = path.relative_to(ROOT)
-        is_folder = path.is_dir()
-        shown = f"{named}/" if is_folder else f"{named}.py"
-        source = path / "__init__.py" if is_folder else path.with_suffix(".py")
-        rows.append((f"`{shown}`", about(source)))
-    return markdown("room", "what it is", rows)
-
-
-def markdown(first: str, second: str, rows: Iterable[tuple[str, str]]) -> str:
-    return f"| {first} | {second} |\n| --- | --- |\n" + "".join(f"| {one} | {other} |\n" for one, other in rows)
-
-
 def written(packages: list[Package]) -> str:
     """What is between the page's markers."""
-    rows = [(f"`{each.folder.relative_to(ROOT)}/`", ", ".join(each.imports) or "nothing of ours") for each in packages]
-    parts = [f"![Packages above those that they import, with their rooms]({PICTURE.relative_to(PAGE.parent)})\n"]
-    parts.append(markdown("package", "imports", rows))
+    rows = [f"![Packages above those that they import, with their rooms]({PICTURE.relative_to(PAGE.parent)})\n"]
+    rows += ["| package | what it is | imports |", "| --- | --- | --- |"]
     for each in packages:
-        if each.floors:
-            parts += [f"**{each.name}.**\n{about(each.folder / '__init__.py')}\n", rooms_table(each)]
-    return "\n".join(parts)
+        named = each.folder.relative_to(ROOT)
+        what = about(each.folder / "__init__.py") or "The wire, generated from moa.proto."
+        rows.append(f"| `{named}/` | {what} | {', '.join(each.imports) or 'nothing of ours'} |")
+    return "\n".join(rows) + "\n"
 
 
 def block(package: Package, left: float, bottom: float, width: float) -> list[str]:
