@@ -93,10 +93,9 @@ class LinkMonitor:
             if self._hold_ups < MOST_HOLD_UPS:
                 self._hold_ups += 1
                 self._heard_ms = max(self._heard_ms, now_ms - self.timeout_ms / 2)
-        elif late_ms > 0.0:
-            given_ms = min(LATE_SHARE * late_ms, self.timeout_ms - self._late_ms)
-            self._late_ms += given_ms
-            self._heard_ms = min(now_ms, self._heard_ms + given_ms)
+        elif LATE_SHARE * late_ms > self._late_ms:  # not their sum: each wake is late, the one that was put off too
+            before_ms, self._late_ms = self._late_ms, LATE_SHARE * late_ms
+            self._heard_ms = min(now_ms, self._heard_ms + self._late_ms - before_ms)
 
     def on_progress(self, now_ms: float) -> None:
         """The frame advanced the answer."""
