@@ -258,7 +258,11 @@ async def test_without_progress_the_device_continues_standalone_though_beats_are
 @pytest.mark.parametrize(
     ("rule", "frames", "message"),
     [
-        (StandaloneRule("auto", end_ms=100.0), [], snapshot("The server has sent nothing for 0.1 s.")),
+        (
+            StandaloneRule("auto", tokens_per_s=12.0, end_ms=100.0),
+            [],
+            snapshot("The server has sent nothing for 0.1 s."),
+        ),
         (StandaloneRule("auto", leave_ms=200.0), [verdict([7])], snapshot("The server has sent nothing for 0.2 s.")),
         (StandaloneRule("always", leave_ms=200.0), [], snapshot("The server has sent nothing for 0.2 s.")),
     ],
@@ -389,8 +393,9 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
     target: Target,
 ) -> None:
     began = time.monotonic()
+    settings = DraftingSettings(standalone=StandaloneRule(leave_ms=1000.0))
     async with saying([OPENED_BARE], closes=True) as (address, heard), connect([Server(address, 5.0, 1.0)]) as link:
-        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
+        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4, settings)
         with raises(UnavailableError, snapshot("The server ended the conversation. Ask again to open a new one.")):
             async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                 pass

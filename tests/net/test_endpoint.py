@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 from inline_snapshot import snapshot
+from moa_client.drafting.drafters import LookupDrafter
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.host_source import HostSource
 from moa_client.endpoint.routes import endpoint_routes
@@ -26,6 +27,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
+from moa_shared.tree.draft_tree import DraftTree
 from structlog.testing import capture_logs
 
 from tests.net.client_device import stepper
@@ -152,11 +154,22 @@ async def test_a_cut_delays_a_stream_and_changes_nothing(target: Target) -> None
         assert moa == {"verified": True}
 
 
+class NothingToSay(LookupDrafter):
+    def write(self, draft: DraftTree, sampling: Sampling) -> None:
+        return None
+
+
+@pytest.mark.parametrize("writes", [True, False])
 @pytest.mark.parametrize("unverified", ["end", "fail"])
-async def test_a_server_that_stays_away_ends_the_wait(target: Target, unverified: str) -> None:
+async def test_a_server_that_stays_away_ends_the_wait(
+    target: Target, unverified: str, writes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = EndpointSettings(settle_seconds=0.5)
+    times = {"alone_seconds": 0.0, "settle_seconds": 0.0}  # of a chat's single answer
+    if not writes:
+        monkeypatch.setattr(Drafters, "make", lambda _: NothingToSay(4))
     async with (
-        hosting_over_a_link(target, Drafters(target), alone="always") as hosted,
+        hosting_over_a_link(target, Drafters(target), alone="always", **times) as hosted,
         endpoint_of(hosted.host, settings) as client,
     ):
         events = (await stream_of(client, extra_body={"moa": {"unverified": unverified}})).__aiter__()
@@ -171,7 +184,8 @@ async def test_a_server_that_stays_away_ends_the_wait(target: Target, unverified
             more, moa = await rest_of(events)
             verified = moa["verified_characters"]
             assert moa["verified"] is False
-            assert len(text + more) > verified > 0
+            assert verified > 0
+            assert (len(text + more) > verified) == writes
             assert (text + more)[:verified] == plain(target)[:verified]
         assert not hosted.host.conversations
 

@@ -98,13 +98,13 @@ class DeviceDrafting:
     def patience_ms(self) -> float | None:
         """How long the user waits for an answer that this device cannot continue; None: there is no such answer.
 
-        As long as with a device that could continue it, and holds its text back.
+        As long as with a device that could continue it, and holds its text back; a person less for one not begun.
         """
         job, rule = self._answers.current, self._rule
         if job is None or self.standalone.can_write:
             return None
         may_begin = rule.mode == "always" or self._answers.is_read(job)
-        return min(rule.leave_ms if may_begin else rule.end_ms, self._availability.silence_ms)
+        return rule.end_ms if rule.tokens_per_s and not may_begin else rule.leave_ms
 
     def wake_ms(self, now: float) -> float | None:
         """When the drafter should continue if nothing happens; None: no need."""

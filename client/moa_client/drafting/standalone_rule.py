@@ -24,7 +24,8 @@ class StandaloneRule:
         least_chance: from which all text since the newest decided token is likely to be right.
         tokens_per_s: 0: as fast as it can.
         end_ms: how long the link must have been lost before an answer may end without the server.
-        leave_ms: how long before an answer that the device does not continue is left to the server.
+        leave_ms: how long before an answer that the device does not continue is left to the server; inf: whoever asks
+            decides how long to wait.
     """
 
     mode: Literal["auto", "always", "never"] = "always"

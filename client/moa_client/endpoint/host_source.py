@@ -95,7 +95,7 @@ class HostModel:
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         """Asks for an answer."""
         options.settings()  # refuses now what the conversation would refuse
-        conversation = self._host.converse(is_read=False, lasts=False, spells_marks=False)
+        conversation = self._host.converse(is_read=False, lasts=False, is_timed=True, spells_marks=False)
         local = LocalConversation(conversation, self._host.leave)
         conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
         return local

@@ -7,6 +7,7 @@ the drafter: frames are queued on the connection, the drafter works on its threa
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import replace
 
@@ -133,7 +134,7 @@ class SessionExchange:
         """When something is due if nothing happens; None: nothing will be."""
         is_up, patience_ms = self.connection.is_up, self.drafting.patience_ms
         times = (self.availability.wake_ms(is_up=is_up, patience_ms=patience_ms), self.drafting.wake_ms(now))
-        return min((time for time in times if time is not None), default=None)
+        return min((time for time in times if time is not None and time < math.inf), default=None)
 
     # ------------------------------------------------------------ the device
 

@@ -7,6 +7,7 @@ conversations take turns on one thread, one step each.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -65,6 +66,7 @@ class Host:
         *,
         is_read: bool,
         lasts: bool = True,
+        is_timed: bool = False,
         facts: ConversationFacts | None = None,
         system: str | None = None,
         spells_marks: bool = True,
@@ -76,6 +78,7 @@ class Host:
         Args:
             is_read: by a person, as it comes.
             lasts: for more than one question.
+            is_timed: whoever asks ends an answer that has waited for the server for too long.
             facts: its names; None: it is not kept.
             system: the system prompt; None: the model's own.
             spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
@@ -90,7 +93,7 @@ class Host:
             device.for_another_conversation(),
             int(device.files.config["vocab_size"]),
             Codec[settings.codec.upper()],
-            drafting_settings(settings, is_read=is_read),
+            drafting_settings(settings, is_read=is_read, is_timed=is_timed),
             offline=self.is_offline or reached.served is None,
             refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
             adopt=self._adopt,
@@ -197,17 +200,14 @@ class Host:
         return loading
 
 
-def drafting_settings(settings: ClientSettings, *, is_read: bool) -> DraftingSettings:
-    """How to draft, and how to write without a server.
-
-    Args:
-        is_read: by a person, as it comes.
-    """
+def drafting_settings(settings: ClientSettings, *, is_read: bool, is_timed: bool) -> DraftingSettings:
+    """How to draft, and how to write without a server; the arguments are those of `Host.converse`."""
+    leave_seconds = settings.silence_seconds if is_read else max(settings.alone_seconds, settings.settle_seconds)
     standalone = StandaloneRule(
         settings.alone,
         tokens_per_s=READING_SPEED if is_read else 0.0,
         end_ms=1e3 * settings.alone_seconds,
-        leave_ms=1e3 * (settings.silence_seconds if is_read else settings.alone_seconds),
+        leave_ms=math.inf if is_timed else 1e3 * leave_seconds,
     )
     return DraftingSettings(
         settings.drafting,

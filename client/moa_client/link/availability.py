@@ -213,8 +213,8 @@ class Availability:
         Args:
             is_up, is_trying: a stream is open; one is being opened.
             is_expected: something is expected of the server.
-            patience_ms: how long the user waits for an answer that this device cannot continue on its own; None: there
-                is no such answer.
+            patience_ms: how long the user waits for an answer that this device cannot continue on its own; inf: until
+                whoever asks ends it; None: there is no such answer.
             has_other: another server may continue in place of one that makes no progress.
         """
         self.outages.is_trying = is_trying
@@ -305,6 +305,8 @@ class Availability:
         if self.wants_offline:
             without = "Without a server this device cannot answer."
             return _giving_up(self.error or UnavailableError(without, hint="/online connects again."))
+        if patience_ms == math.inf:
+            return NOTHING
         if stalled or self.outages.known_ms(now) >= max(self._waiting_since, self._told_until) + patience_ms:
             silent = f"The server has sent nothing for {(self.silence_ms if stalled else patience_ms) / 1e3:g} s."
             return _giving_up(self.error or UnavailableError(silent, hint="Ask again, or try another server."))

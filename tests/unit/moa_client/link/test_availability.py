@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from moa_client.conversation.events import LinkChanged, LinkState
 from moa_client.link.availability import (
@@ -271,9 +273,15 @@ class TestADeviceThatCannotWriteOn:
         late = tick(availability, 2000.0 + PATIENCE_MS, is_up=False, patience_ms=PATIENCE_MS)
         assert given_up(late) == [GONE.message]
 
-    def test_does_not_wait_when_the_user_wants_no_server(self) -> None:
+    def test_waits_until_whoever_asks_ends_it(self) -> None:
+        availability = availability_in(Mode.STALLED)
+        for now in (2000.0, 1e9):
+            assert given_up(tick(availability, now, patience_ms=math.inf)) == []
+
+    @pytest.mark.parametrize("patience_ms", [PATIENCE_MS, math.inf])
+    def test_does_not_wait_when_the_user_wants_no_server(self, patience_ms: float) -> None:
         availability = availability_in(Mode.OFFLINE_BY_WISH)
-        assert given_up(tick(availability, 2000.0, is_up=False, patience_ms=PATIENCE_MS)) == [
+        assert given_up(tick(availability, 2000.0, is_up=False, patience_ms=patience_ms)) == [
             "Without a server this device cannot answer."
         ]
 
