@@ -227,8 +227,8 @@ class ServerSettings(SettingsBase):
     # a hundred times a slice of a prompt on one core
     hang_seconds: float = setting(
         30.0,
-        "A forward that takes longer turns the server's health to NOT_SERVING; a process that shares the target and "
-        "says nothing for so long ends the server.",
+        "A forward that has had no processor for longer, or has used one for longer, turns the server's health to "
+        "NOT_SERVING; a process that shares the target and says nothing for so long ends the server.",
         "SECONDS",
         gt=0,
     )

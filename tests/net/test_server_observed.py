@@ -215,7 +215,7 @@ async def test_a_hanging_forward_is_told(target: Target) -> None:
             assert await status(channel, "startup") == SERVING
             code, reason = await page(observing, "/livez")
             assert code == 503
-            assert reason.startswith("a forward has been running for")
+            assert reason.startswith("a forward has been stuck for")
             assert (await values(observing))["moa_hanging"] == 1
         finally:
             release.set()

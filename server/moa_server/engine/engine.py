@@ -31,7 +31,7 @@ from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.rows.row_coder import RowCoder
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
-from moa_server.engine.thread.inference_thread import InferenceThread
+from moa_server.engine.thread.inference_thread import InferenceThread, RunningJob
 from moa_server.engine.thread.session_jobs import SessionJobs
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import KeptPlane
@@ -89,9 +89,9 @@ class Engine:
     # ------------------------------------------------------------ what it takes
 
     @property
-    def busy_seconds(self) -> float:
-        """How long the inference thread's current job has been running."""
-        return self._thread.busy_seconds
+    def running(self) -> RunningJob | None:
+        """The inference thread's current job; None: it waits for one."""
+        return self._thread.running
 
     @property
     def told_cost(self) -> RunningCost:

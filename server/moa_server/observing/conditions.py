@@ -20,14 +20,14 @@ class Signs:
     Args:
         started: the model is loaded and the port open.
         draining: the server is going away.
-        silent_seconds: since the event loop last turned; `forward_seconds`: that the running forward has taken.
+        silent_seconds: since the event loop last turned; `stuck_seconds`: as of `Lifecycle`.
         hang_seconds: longer than this, either hangs.
     """
 
     started: bool
     draining: bool
     silent_seconds: float
-    forward_seconds: float
+    stuck_seconds: float
     hang_seconds: float
 
 
@@ -40,8 +40,8 @@ def liveness(signs: Signs) -> Condition:
     """Whether a restart would help."""
     if signs.silent_seconds > signs.hang_seconds:
         return Condition(False, f"the event loop has not turned for {signs.silent_seconds:.0f} s")
-    if signs.forward_seconds > signs.hang_seconds:
-        return Condition(False, f"a forward has been running for {signs.forward_seconds:.0f} s")
+    if signs.stuck_seconds > signs.hang_seconds:
+        return Condition(False, f"a forward has been stuck for {signs.stuck_seconds:.0f} s")
     return Condition(True, "alive")
 
 

@@ -116,7 +116,7 @@ def _state(readings: Readings) -> Iterator[Metric]:
     yield _gauge("moa_draining", "1 while the server is going away.", readings.draining)
     help_text = "1 once a drafter has guessed worse than look-up: it is not asked any more."
     yield _gauges("moa_drafter_dropped", help_text, "drafter", dict(readings.dropped))
-    yield _gauge("moa_hanging", "1 while a forward takes longer than --hang-seconds.", readings.hangs)
+    yield _gauge("moa_hanging", "1 while a forward is stuck for longer than --hang-seconds.", readings.hangs)
     if readings.expires_at is not None:
         help_text = "When the certificate ends."
         yield _gauge("moa_tls_certificate_expiry_timestamp_seconds", help_text, readings.expires_at)

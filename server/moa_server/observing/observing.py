@@ -92,7 +92,7 @@ class Observing:
             started=host is not None,
             draining=host is not None and host.lifecycle.draining,
             silent_seconds=self._pulse.silent_seconds,
-            forward_seconds=host.services.engine.busy_seconds if host is not None else 0.0,
+            stuck_seconds=host.lifecycle.stuck_seconds if host is not None else 0.0,
             hang_seconds=self._hang_seconds,
         )
 

@@ -103,7 +103,7 @@ async def _sweep(host: Host, status: Health, manager: ServiceManager, tls: TlsLi
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
-            if lifecycle.watch(services.engine.busy_seconds):
+            if lifecycle.watch(services.engine.running):
                 log.error("inference hangs") if lifecycle.hangs else log.warning("inference continues")
                 await status.tell(hangs=lifecycle.hangs)
             if not lifecycle.hangs:

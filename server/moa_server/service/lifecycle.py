@@ -1,7 +1,8 @@
 """The life of a server: which calls are open, and how they end when it goes away.
 
-State: the open calls and the streams whose Open has not come; whether the server drains or its inference hangs.
-Invariant: a server that drains takes nothing new, and its calls are those that still answer.
+State: the open calls and the streams whose Open has not come; whether the server drains or its inference hangs, and the
+job that was running at the last look. Invariant: a server that drains takes nothing new, and its calls are those that
+still answer.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from moa_shared.errors import AuthenticationError, UnavailableError
 
 from moa_server.access.authentication import Gate
 from moa_server.access.caller import Caller
+from moa_server.engine.thread.inference_thread import RunningJob
 from moa_server.fleet.membership import Membership
 
 LAST_WORD_SECONDS = 5.0  # for a client to read a GoAway and end its stream: a few round trips, or a busy device's pause
 MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
+SIGN_SECONDS = 0.001  # of a processor between two looks: a sign of life
+LOOK_SECONDS = 2.0  # of a pause between two looks count: in a longer one this process did not run either
 
 
 class OpenCall(Protocol):
@@ -52,21 +56,26 @@ class Lifecycle:
     """The open calls of a server, and whether it takes new ones.
 
     Args:
-        hang_seconds: a forward that takes longer hangs.
+        hang_seconds: a forward hangs that is stuck for longer.
         idle_seconds: a call on which nothing is asked for so long is ended; 0: never.
         clock: seconds, monotonic.
 
     Attributes:
         fleet: the servers that clients may go to instead.
+        stuck_seconds: for how long the running job has had no processor, or, if that is more, how much of one it has
+            used: neither is much on a machine that is only busy, whose time goes to other programs.
     """
 
     def __init__(self, hang_seconds: float, idle_seconds: float, clock: Callable[[], float]) -> None:
         self.fleet = Membership()
         self.draining = False
         self.hangs = False
+        self.stuck_seconds = 0.0
         self._hang_seconds = hang_seconds
         self._idle_seconds = idle_seconds
         self._clock = clock
+        self._job: RunningJob | None = None  # as it was first looked at
+        self._worked = self._still_seconds = self._looked_at = 0.0
         self._calls: set[OpenCall] = set()
         self._empty = asyncio.Event()
         self._unopened: dict[Unopened, None] = {}  # oldest first
@@ -116,9 +125,17 @@ class Lifecycle:
 
     # ------------------------------------------------------------ their end
 
-    def watch(self, busy_seconds: float) -> bool:
-        """Checks whether the inference thread hangs in its job; returns whether that has changed."""
-        before, self.hangs = self.hangs, busy_seconds > self._hang_seconds
+    def watch(self, job: RunningJob | None) -> bool:
+        """Looks at the job of the inference thread; returns whether it is news that it hangs, or hangs no more."""
+        passed, self._looked_at = self._clock() - self._looked_at, self._clock()
+        if job is None or self._job is None or job.began != self._job.began:
+            self._job, self._still_seconds, self.stuck_seconds = job, 0.0, 0.0
+        else:
+            has_worked = job.worked - self._worked >= SIGN_SECONDS
+            self._still_seconds = 0.0 if has_worked else self._still_seconds + min(passed, LOOK_SECONDS)
+            self.stuck_seconds = max(self._still_seconds, job.worked - self._job.worked)
+        self._worked = job.worked if job is not None else 0.0
+        before, self.hangs = self.hangs, self.stuck_seconds > self._hang_seconds
         return self.hangs is not before
 
     def end_idle(self) -> None:

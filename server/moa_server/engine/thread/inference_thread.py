@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 
 import structlog
@@ -19,6 +20,18 @@ import structlog
 log = structlog.get_logger()
 
 STOP_SECONDS = 5.0  # for the running job; one that hangs is abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job under way.
+
+    Args:
+        began: when, on the thread's clock; `worked`: seconds of a processor that the thread has had in all.
+    """
+
+    began: float
+    worked: float
 
 
 class InferenceThread:
@@ -41,10 +54,12 @@ class InferenceThread:
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
 
     @property
-    def busy_seconds(self) -> float:
-        """How long the running job has taken so far; 0 if none runs."""
-        began = self._began
-        return 0.0 if began is None else self._clock() - began
+    def running(self) -> RunningJob | None:
+        """The running job; None: none runs."""
+        began, thread = self._began, self._thread.ident
+        if began is None or thread is None:
+            return None
+        return RunningJob(began, time.clock_gettime(time.pthread_getcpuclockid(thread)))
 
     def start(self) -> None:
         self._thread.start()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from inline_snapshot import snapshot
 from moa_server.observing.conditions import Signs, liveness, readiness, startup
 
-WELL = Signs(started=True, draining=False, silent_seconds=0.1, forward_seconds=0.2, hang_seconds=30.0)
+WELL = Signs(started=True, draining=False, silent_seconds=0.1, stuck_seconds=0.2, hang_seconds=30.0)
 
 
 def told(signs: Signs) -> list[tuple[bool, str]]:
@@ -39,10 +39,10 @@ def test_what_hangs_is_named() -> None:
             (False, "the event loop has not turned for 31 s"),
         ]
     )
-    assert told(replace(WELL, forward_seconds=40.0)) == snapshot(
+    assert told(replace(WELL, stuck_seconds=40.0)) == snapshot(
         [
             (True, "started"),
-            (False, "a forward has been running for 40 s"),
-            (False, "a forward has been running for 40 s"),
+            (False, "a forward has been stuck for 40 s"),
+            (False, "a forward has been stuck for 40 s"),
         ]
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -98,22 +99,28 @@ def test_a_job_that_is_withdrawn_does_not_run(thread: InferenceThread) -> None:
     assert ran == ["kept"]
 
 
-def test_how_long_a_job_takes_is_known_and_one_that_hangs_is_abandoned() -> None:
+def test_what_a_job_has_worked_is_known_and_one_that_hangs_is_abandoned() -> None:
     now = [5.0]
     thread = InferenceThread(clock=lambda: now[0])
     started, release = threading.Event(), threading.Event()
 
     def hang() -> None:
+        began = time.thread_time()
+        while time.thread_time() < began + 0.05:
+            pass
         started.set()
         release.wait(10)
 
-    assert thread.busy_seconds == 0
+    assert thread.running is None
     thread.submit(hang)
     thread.start()
     assert started.wait(10)
     now[0] = 12.0
-    assert thread.busy_seconds == 7.0
+    running = thread.running
+    assert running is not None
+    assert running.began == 5.0
+    assert running.worked >= 0.05
     thread.stop(seconds=0.01)
     release.set()
     thread.stop()
-    assert thread.busy_seconds == 0
+    assert thread.running is None
