@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Tokens; eight take little more time than one: 11.7 and 8.4 ms with weights of 135M (AMD EPYC with AVX-512 VNNI).
 LEAST_PIECE, MOST_PIECE = 8, 512
-MOST_DECIDED = 16  # tokens of a verdict; more at once are a question, or what a server has checked afterwards
+MOST_DECIDED = 16  # tokens of a verdict; more at once are a question, where the device has written nothing before
 ASKED_EVERY = 4  # tokens of a piece: of the head a quarter of the work
 PIECE_MS = 15.0  # of a piece: a draft for the server comes no later than by this
 
@@ -71,23 +71,25 @@ class CompanionDrafter(MoaDrafter):
         self._agreement = companion.agreement
         self._trust = confidence or LearnedConfidence(0.0, PRIOR_EVIDENCE)
         self._decided: set[int] = set()  # positions of answers' tokens for which no choice was known
+        self._has_written = False  # what is committed next is the target's word on that
         self._context_tokens = companion.context_tokens
         self._drafts = drafts
         self._piece = LEAST_PIECE
 
     def restart(self, tokens: Sequence[int]) -> None:
         self._decided.clear()
+        self._has_written = False
         super().restart(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        expected, first = self._draft.growing.expected, len(self._state.tokens)
+        choices, first = self._draft.growing.choices_along(tokens), len(self._state.tokens)
         super().commit(tokens)
-        if not 0 < len(tokens) <= MOST_DECIDED:
-            return
-        if expected is None:
-            self._decided.update(range(first, first + len(tokens)))
-        else:
-            self._learn(math.exp(min(0.0, expected[1])), right=expected[0] == tokens[0])
+        is_answer, self._has_written = self._has_written or len(tokens) <= MOST_DECIDED, False
+        for position, (token, choice) in enumerate(zip(tokens, choices, strict=True), first) if is_answer else ():
+            if choice is None:
+                self._decided.add(position)
+            else:
+                self._learn(math.exp(choice[1]), right=choice[0] == token)
 
     def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
         """As of `ReadingDrafter`."""
@@ -120,6 +122,7 @@ class CompanionDrafter(MoaDrafter):
         if not self._has_room(len(self._state.tokens) + len(draft)):
             return None
         self._follow_form(sampling)
+        self._has_written = True
         written = self._draft.write(draft, sampling, guarded=False, copies=False)
         return written.token, self._trust.chance(written)
 

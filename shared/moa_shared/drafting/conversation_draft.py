@@ -106,4 +106,4 @@ class ConversationDraft:
     def _judge(self, tokens: Sequence[int], guesser: TextGuesser, trial: DrafterTrial) -> None:
         for index, choice in enumerate(self.growing.choices_along(tokens)):
             if choice is not None:
-                trial.add(tokens[index], choice, guesser.looked_up(tokens[:index]))
+                trial.add(tokens[index], choice[0], guesser.looked_up(tokens[:index]))

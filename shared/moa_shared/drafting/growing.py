@@ -19,7 +19,7 @@ import numpy.typing as npt
 from moa_shared.drafting.base import GrowingDrafter, Rows, TextForm, TokenIds
 from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST, SHORTEST_STANDALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
-from moa_shared.drafting.written import WrittenToken, likelier
+from moa_shared.drafting.written import Guess, WrittenToken, likelier
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -164,11 +164,6 @@ class GrowingDraft:
                 child.state_number = number[child.state_number]
                 below += child.children.values()
 
-    @property
-    def expected(self) -> tuple[int, float] | None:
-        """The drafter's own choice after the newest committed token, and its log-chance; None: it was not asked."""
-        return self._own_choice(self._root, ()) if self._root.expanded and self._root.children else None
-
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
 
@@ -205,16 +200,17 @@ class GrowingDraft:
         """The chance of each node that the text goes through it, as it is seen now; never more than its parent's."""
         return tuple(math.exp(node.score - self._root.score) for node in self._place(draft, sampling)[1:])
 
-    def choices_along(self, tokens: Sequence[int]) -> list[int | None]:
+    def choices_along(self, tokens: Sequence[int]) -> list[Guess | None]:
         """The drafter's own first choice at each place that these tokens, about to be committed, go through.
 
         None where it was not asked, or had nothing to say.
         """
-        choices: list[int | None] = []
+        choices: list[Guess | None] = []
         node: _Node | None = self._root if self._root.expanded else self._said
         for token in tokens:
             said = [child for child in node.children.values() if child.said > -math.inf] if node is not None else []
-            choices.append(max(said, key=lambda child: child.said).token if said else None)
+            best = max(said, key=lambda child: child.said, default=None)
+            choices.append((best.token, best.said) if best is not None else None)
             node = node.children.get(token) if node is not None else None
         return choices
 

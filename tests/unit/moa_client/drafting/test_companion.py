@@ -39,6 +39,15 @@ def text(length: int) -> list[int]:
     return [7 * place % 90 for place in range(length)]
 
 
+def write(alone: CompanionDrafter, tokens: int, sampling: Sampling) -> list[int]:
+    written: list[int] = []
+    while len(written) < tokens:
+        token = alone.write(DraftTree.chain(written), sampling)
+        assert token is not None
+        written.append(token[0])
+    return written
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each piece takes, in seconds."""
@@ -114,8 +123,8 @@ def test_beside_another_drafter_it_writes_and_no_draft_waits_for_it() -> None:
 
 
 def test_it_learns_from_what_the_target_says_while_it_drafts_and_while_it_only_reads() -> None:
-    drafting, reading, question = (drafter(confidence=LearnedConfidence(0.0, 0.5)) for _ in range(3))
-    for each in (drafting, reading, question):
+    drafting, reading, alone, question = (drafter(confidence=LearnedConfidence(0.0, 0.5)) for _ in range(4))
+    for each in (drafting, reading, alone, question):
         each.restart(text(20))
     for _ in range(40):  # what it says itself
         token = drafting.write(EMPTY, GREEDY)
@@ -127,6 +136,12 @@ def test_it_learns_from_what_the_target_says_while_it_drafts_and_while_it_only_r
     while reading.read_on(GREEDY, writes=True):
         pass
     assert reading._trust.shift > 0.5
+    alone.commit(write(alone, 40, GREEDY))  # a server has checked all that was written meanwhile
+    assert alone._agreement.tokens == alone._agreement.right == 40
+    alone.restart(text(20))
+    written = write(alone, 30, GREEDY)
+    alone.commit([*written[:20], (written[20] + 1) % 90, *written[21:]])
+    assert (alone._agreement.tokens, alone._agreement.right) == (61, 60)
     question.commit(drafting._state.tokens[20:])  # of nobody knows whom
     while question.read_on(GREEDY, writes=True):
         pass
