@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.text_runs import Provenance
 from moa_client.history.records import ConversationOrigin
 from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
+from moa_shared.sampling.defaults import CHAT_DEFAULTS
 
 from tests.cli.client_program import Run
 

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, apply_update
 from moa_client.conversation.events import (
     Asked,
@@ -25,6 +25,7 @@ from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.subscription import Subscription
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.defaults import CHAT_DEFAULTS
 
 Play = Callable[["FakeConversation", int, str, AnswerOptions], Awaitable[None]]
 Cross = Callable[[str, str, int, int, int, int, str], None]

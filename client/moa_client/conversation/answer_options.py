@@ -16,8 +16,6 @@ from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling, TokenBias
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
-# Where neither the user nor the model says anything. Greedy answers of small models repeat themselves for ever.
-CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
 _OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, REPEAT_LAST_N)
 _OF_REASONING = ("reasoning_effort", "thinking_budget")  # what the prompt and a constraint are made of

@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from moa_shared.errors import ConfigError, ConflictError, MoaError, OverloadedError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.defaults import CHAT_DEFAULTS
 from moa_shared.tracing.spans import Span, begin_span
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions, draw_seed
+from moa_client.conversation.answer_options import AnswerOptions, draw_seed
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Permission, Settled
 from moa_client.conversation.jobs import Turn

@@ -38,6 +38,8 @@ class SamplingDefaults:
 
 
 NOTHING_SAID = SamplingDefaults()
+# Of chats, where neither user nor model says anything. Greedy answers of small models repeat themselves for ever.
+CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
 
 
 def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:

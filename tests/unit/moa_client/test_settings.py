@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.answer_options import CHAT_DEFAULTS
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import load_settings
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.defaults import SamplingDefaults
+from moa_shared.sampling.defaults import CHAT_DEFAULTS, SamplingDefaults
 from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises

@@ -27,7 +27,7 @@ from moa_training.teacher.answers import answer_questions
 from moa_training.teacher.target_reader import load_reader
 
 EVERY = 8  # tokens of an answer from one cut to the next
-LENGTH = 24  # tokens of a run
+LENGTH = 48  # tokens of a run: three times what is mostly shown of a companion that is the target in another format
 LONGEST_PROMPT = 512
 
 Fit = Callable[[Iterable[StandaloneRun]], Confidence | LearnedConfidence]

@@ -11,6 +11,7 @@ from itertools import accumulate
 from operator import mul
 from statistics import median
 
+from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafting.confidence import Confidence, TokenConfidence, chance_of
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.drafting.reliability import ReliabilityCounts
@@ -18,7 +19,7 @@ from moa_shared.drafting.written import TokenOrigin
 
 from moa_training.evaluation.subjects import StandaloneRun
 
-THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+THRESHOLDS = (0.0, 0.05, 0.1, 0.2, LEAST_CHANCE, 0.5, 0.6, 0.7, 0.8)
 
 
 @dataclass(frozen=True, slots=True)

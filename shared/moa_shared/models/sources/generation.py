@@ -7,7 +7,7 @@ from typing import Any
 
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.sources.files import ModelFiles
-from moa_shared.sampling.defaults import SamplingDefaults, sampling_defaults
+from moa_shared.sampling.defaults import CHAT_DEFAULTS, SamplingDefaults, sampling_defaults
 from moa_shared.sampling.settings import Sampling
 from moa_shared.text.json_text import parse_json
 
@@ -51,14 +51,14 @@ def asked_sampling(temperature: str, files: ModelFiles) -> Sampling:
     """How a measurement's answers are sampled.
 
     Args:
-        temperature: a number, 0 for greedy answers; "own": all that the model's files say.
+        temperature: a number, 0 for greedy answers; "own": as a chat's, by what the model's files say.
 
     Raises:
         ConfigError: it is neither, or outside its range.
         ModelSourceError: as of `read_sampling_defaults`.
     """
     if temperature == OWN_SETTINGS:
-        return Sampling(**read_sampling_defaults(files).said())
+        return Sampling(**CHAT_DEFAULTS.said() | read_sampling_defaults(files).said())
     try:
         return Sampling(temperature=float(temperature))
     except ValueError:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     AnswerEvent,
@@ -50,7 +50,7 @@ from moa_shared.errors import (
     UnavailableError,
 )
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.defaults import SamplingDefaults
+from moa_shared.sampling.defaults import CHAT_DEFAULTS, SamplingDefaults
 
 from tests.support.messages import raises
 from tests.support.programs import PATIENCE

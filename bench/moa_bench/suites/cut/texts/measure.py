@@ -13,9 +13,10 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from moa_client.conversation.answer_options import CHAT_DEFAULTS, AnswerOptions
+from moa_client.conversation.answer_options import AnswerOptions
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.defaults import CHAT_DEFAULTS
 
 from moa_bench.harness.answers import PlainClient, common_tokens
 from moa_bench.harness.links import RunningLink, find_links, linked
