@@ -88,6 +88,7 @@ def test_show_says_what_a_profile_comes_to(tmp_path: Path) -> None:
     copy.write_text(result.output)
     assert profiles.load(str(copy)) == profiles.load("4g")
     assert '"basis": "one_way"' in netsim("show", "4g", "--json").output
+    assert "| `truncation` | `reject` |" in netsim("show", "--fields").output
 
 
 def test_netem_prints_tc_commands() -> None:

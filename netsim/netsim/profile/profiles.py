@@ -1,7 +1,7 @@
 """Profiles: the description of a link that a user writes in YAML or TOML.
 
 Validated with pydantic; `conditions()` turns a profile into the values that the core works with. The
-field descriptions below are the reference that docs/netsim.md shows.
+field descriptions below are the reference that `netsim show --fields` prints.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def parse(text: str, source: str) -> Profile:
             f"{'.'.join(map(str, item['loc'])) or 'profile'}: {item['msg']}" for item in error.errors()
         )
         raise ProfileError(
-            f"Profile {source} is not valid: {problems}.", hint="docs/netsim.md describes every field."
+            f"Profile {source} is not valid: {problems}.", hint="`netsim show --fields` describes every field."
         ) from error
 
 

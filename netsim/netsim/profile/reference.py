@@ -1,4 +1,4 @@
-"""The reference of the profile format, made from the models themselves: `netsim show --fields` and docs/netsim.md."""
+"""The reference of the profile format, made from the models themselves: `netsim show --fields`."""
 
 from __future__ import annotations
 

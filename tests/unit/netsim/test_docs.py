@@ -7,15 +7,9 @@ from pathlib import Path
 
 from netsim.cli import COMMANDS
 from netsim.core.timeline import EventKind
-from netsim.profile.reference import fields_markdown
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "netsim.md").read_text()
-
-
-def test_the_profile_format_is_the_models() -> None:
-    section = PAGE.split("<!-- netsim show --fields -->\n")[1].split("<!-- end -->")[0]
-    assert section == fields_markdown()
 
 
 def test_every_command_is_described_and_no_other_is_named() -> None:
