@@ -66,10 +66,10 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_names_every_setting() -> None:
     text = CliRunner().invoke(cli, ["chat", "--help"]).output
     names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation", "files"}
-    assert names == set(settings_of(ClientSettings)) - set(OF_ENDPOINT)
+    assert names == set(settings_of(ClientSettings)) - set(OF_ENDPOINT) | set(ClientSettings.RETIRED)
     for parameter in chat.params:
         if parameter.name != "prompt":
-            assert parameter.opts[-1] in text
+            assert (parameter.opts[-1] in text) is (parameter.name not in ClientSettings.RETIRED)
 
 
 def test_config_needs_no_server_and_refuses_what_chat_refuses(run: Run) -> None:

@@ -135,7 +135,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
     )
 
 
-@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"\xff", b'"a"', b"[]", rb'{"a": "\ud800"}'])
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"\xff", b'"a"', b"[]"])
 async def test_a_body_that_is_no_object_is_refused(content: bytes) -> None:
     async with served() as server:
         head, answer = await ask(

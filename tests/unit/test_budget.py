@@ -1,0 +1,55 @@
+"""Lines of Python are a budget, by room: who needs more says what goes for it, and changes the table in that commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = ("_pb2.py", "_pb2_grpc.py")
+
+# Room: its folders and files, the most lines, the most files. They fall with what is taken out.
+BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
+    "client": (("client",), 35494, 314),
+    "client: endpoint": (("client/moa_client/endpoint",), 5452, 47),
+    "client: tools": (("client/moa_client/tools",), 3171, 40),
+    "client: link": (("client/moa_client/link",), 3685, 31),
+    "client: chat": (("client/moa_client/chat",), 4174, 29),
+    "client: conversation, engine, host, surface, daemon": (
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 7653, 50,
+    ),
+    "client: device, drafting, memory": (
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 4310, 36,
+    ),
+    "client: history, web, page, servers, doctor, mcp": (
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 5088, 55,
+    ),
+    "server": (("server",), 19806, 198),
+    "shared": (("shared",), 22101, 237),
+    "training": (("training",), 7226, 68),
+    "bench": (("bench",), 9252, 111),
+    "netsim": (("netsim",), 5358, 44),
+    "kernels": (("kernels",), 3489, 28),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
+    "tests": (("tests",), 99055, 794),
+}  # fmt: skip
+LARGEST = 5  # files that are named
+
+
+def lines_of(places: tuple[str, ...]) -> dict[str, int]:
+    """The lines of each file of a room."""
+    found = [
+        path for place in places for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
+    ]
+    mine = [path for path in found if not path.name.endswith(GENERATED) and "build" not in path.parts]
+    return {str(path.relative_to(ROOT)): len(path.read_bytes().splitlines()) for path in mine}
+
+
+@pytest.mark.parametrize("room", BUDGET)
+def test_rooms_stay_within_their_budgets(room: str) -> None:
+    places, most_lines, most_files = BUDGET[room]
+    lines = lines_of(places)
+    largest = sorted(lines.items(), key=lambda each: -each[1])[:LARGEST]
+    assert sum(lines.values()) <= most_lines, f"{room}: its largest files are {largest}"
+    assert len(lines) <= most_files, f"{room}: its largest files are {largest}"
