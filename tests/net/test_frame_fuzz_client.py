@@ -19,6 +19,8 @@ from hypothesis import given
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Ended
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import ServerChannel
 from moa_client.link.fleet import Fleet
@@ -41,6 +43,7 @@ ANSWER_TOKENS = 6
 WIDTH = 32  # of a memory row of the tiny drafter
 KINDS = ("verdict", "verdict", "verdict", "memory", "memory", "beat", "go_away", "opened", "end")
 NAMES = ("none", "lookup", "chain")
+IMPATIENT = DraftingSettings(standalone=StandaloneRule(leave_ms=500.0))  # with a server that says nothing more
 TALK_SECONDS = 20.0  # far beyond what a conversation of twenty frames takes, so that only a hang ends there
 
 
@@ -212,7 +215,7 @@ async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int
     """How one question ended, and how many frames came."""
     rng = random.Random(plan[0][1])
     server = FuzzedServer(plan, rng)
-    engine = ClientEngine(fuzzed(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4)
+    engine = ClientEngine(fuzzed(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4, IMPATIENT)
     end = "nothing"
     try:
         async with asyncio.timeout(TALK_SECONDS):

@@ -306,7 +306,8 @@ async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_
 async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(target: Target, place: Place) -> None:
     screen = Screen()
     held = device(target, "none")
-    async with counted(place, held, PATIENT) as (server, engine):
+    rule = StandaloneRule(end_ms=2_000.0, leave_ms=2_000.0)
+    async with counted(place, held, DraftingSettings(standalone=rule)) as (server, engine):
         with raises(MismatchError, OTHER_MODEL):
             async for event in engine.ask(PROMPT, SETTINGS):
                 screen.take(event)

@@ -28,14 +28,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 5088, 55,
     ),
-    "server": (("server",), 19806, 198),
+    "server": (("server",), 19811, 198),
     "shared": (("shared",), 22101, 237),
     "training": (("training",), 7226, 68),
     "bench": (("bench",), 9252, 111),
     "netsim": (("netsim",), 5358, 44),
     "kernels": (("kernels",), 3489, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 99061, 794),
+    "tests": (("tests",), 99065, 794),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
