@@ -166,8 +166,6 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
         code, rest, err = client.end()
     assert begun + rest == expected + "\n"
     assert code == 0, err
-    assert "(offline: " in err
-    assert "(the server is back)" in err
     logged = [line.split(": ", 1)[1] for line in log.read_text().splitlines()]
     [lost, opened] = [line for line in logged if line.startswith("stream")]
     address = f"127.0.0.1:{port}"

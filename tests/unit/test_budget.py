@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "netsim": (("netsim",), 5358, 44),
     "kernels": (("kernels",), 3489, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 99065, 794),
+    "tests": (("tests",), 99063, 794),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
