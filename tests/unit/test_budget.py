@@ -30,12 +30,12 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     ),
     "server": (("server",), 19811, 198),
     "shared": (("shared",), 22101, 237),
-    "training": (("training",), 7226, 68),
+    "training": (("training",), 7227, 68),
     "bench": (("bench",), 9252, 111),
     "netsim": (("netsim",), 5358, 44),
     "kernels": (("kernels",), 3489, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 99063, 794),
+    "tests": (("tests",), 99064, 794),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

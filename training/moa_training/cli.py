@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,13 +133,13 @@ def fit(config: Path) -> None:
     from moa_training.settings import load_fit_settings
 
     settings = load_fit_settings(config)
-    from accelerate import PartialState
     from moa_shared.programs.progress import make_progress
 
     from moa_training.fit.fit import TrainingRun
     from moa_training.fit.run_state import only_run_in
 
-    with only_run_in(settings.output) if PartialState().is_main_process else nullcontext():
+    is_main = os.environ.get("RANK", "0") == "0"  # as torchrun numbers the processes of a run
+    with only_run_in(settings.output) if is_main else nullcontext():
         run = TrainingRun(settings, make_progress())
         path = run.train()
     if run.is_main:

@@ -59,7 +59,7 @@ def test_a_baseline_reuses_no_layers(tmp_path: Path, files: ModelFiles, shard: P
     with raises(
         ConfigError,
         snapshot(
-            "drafter in TMP/fit.toml is {'draft_vocab': 48, 'lsa_mlp': 32, 'kind': 'eagle2', 'reused_layers': 1}: value error, drafter.reused_layers is for moa drafters only, not for eagle2. training/configs has examples."
+            "drafter in TMP/fit.toml is {'draft_vocab': 48, 'lsa_mlp': 32, 'kind': 'eagle2', 'reused_layers': 1}: drafter.reused_layers is for moa drafters only, not for eagle2. training/configs has examples."
         ),
     ):
         load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"\nreused_layers = 1'))
