@@ -43,7 +43,7 @@ from moa_client.chat.messages import (
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, nothing_withdrawn
 from moa_client.conversation.events import (
     CallEvent,
     CallWanted,
@@ -334,10 +334,7 @@ class Chat:
             MoaError: there is none.
         """
         if (last := self.last_answer) is None or not last.withdrawn:
-            raise ConflictError(
-                "The server has replaced no text of this device in the newest answer.",
-                hint="/keep is for an answer that it has.",
-            )
+            raise nothing_withdrawn()
         await self._follower.keep(last, self._view())
 
     def _say_left(self, answer: AnswerText) -> None:

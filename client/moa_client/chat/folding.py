@@ -98,18 +98,7 @@ class FoldedAnswer:
         shown.likely = min(len(likely), len(shown.provisional))
         whole = self._marks.split(text.options.reasoning_effort)
         shown.ended = self._joined(whole, *whole.ahead(text.ended))
-        same = (
-            "number",
-            "finish",
-            "tokens",
-            "decided",
-            "waiting",
-            "withdrawn",
-            "is_running",
-            "is_unsettled",
-            "options",
-        )
-        for name in same:
+        for name in _SAME:
             setattr(shown, name, getattr(text, name))
         return shown
 

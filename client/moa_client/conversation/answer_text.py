@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
+from moa_shared.errors import ConflictError
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_options import OPEN, AnswerOptions
@@ -30,8 +31,13 @@ from moa_client.conversation.updates import Update
 
 AGREED = 12  # characters in a row that two texts have in common where they go on alike: about two words
 MOST_APART = 400  # characters within which that is looked for
-
 WORTH_KEEPING = 12  # tokens of this device's, a second of reading: nobody wants the three words of a drafter back
+
+
+def nothing_withdrawn() -> ConflictError:
+    """Why there is nothing to have back."""
+    said = "The server has replaced no text of this device in the newest answer."
+    return ConflictError(said, hint="/keep is for an answer that it has.")
 
 
 @dataclass(eq=False, slots=True)
@@ -200,16 +206,12 @@ class Corrections:
             self._ahead = self._ahead[same:]
         self.length += len(piece)
         self._word = last_word(self._word + piece)
-        if not self._ahead.startswith(
-            provisional
-        ):  # otherwise it is withdrawn, or held back: what comes may be the same
+        if not self._ahead.startswith(provisional):  # else some is withdrawn or held back: what comes may be the same
             self._ahead = provisional
         if not self._shown:
             return False
-        before = self.stretches
-        self.stretches = tuple(
-            (self._begin + begin, self._begin + end) for begin, end in differing(self._shown, self._text)
-        )
+        before, start = self.stretches, self._begin
+        self.stretches = tuple((start + begin, start + end) for begin, end in differing(self._shown, self._text))
         if len(self._text) > len(self._shown) + MOST_APART:
             self._shown = self._text = ""
         return self.stretches != before

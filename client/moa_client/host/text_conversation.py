@@ -20,7 +20,7 @@ from moa_shared.tracing.spans import Span, begin_span
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, nothing_withdrawn
 from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Permission, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.conversation.updates import Update
@@ -39,9 +39,6 @@ from moa_client.tools.tool_box import ToolBox
 from moa_client.tools.turns import ConversationTurns
 
 MOST_WAITING = 16  # questions behind the one that is answered
-NOTHING_WITHDRAWN = ConflictError(
-    "The server has replaced no text of this device in the newest answer.", hint="/keep is for an answer that it has."
-)
 MOST_ROUNDS = 16  # of calls after one question: a small model may call for ever
 
 
@@ -256,7 +253,7 @@ class TextConversation:
             ConflictError: it was not corrected.
         """
         if self.engine.answers.withdrawn is None:
-            raise NOTHING_WITHDRAWN
+            raise nothing_withdrawn()
         if self._answering is not None:
             self.stop()
         self._do(self._keep)
@@ -473,7 +470,7 @@ class TextConversation:
     async def _keep(self) -> None:
         text = self.answers[-1]
         if self.engine.answers.withdrawn is None or not self._publisher.is_part(text):
-            self._publisher.publish(Failed(NOTHING_WITHDRAWN, taken_back=True))
+            self._publisher.publish(Failed(nothing_withdrawn(), taken_back=True))
             return
         turn, options = self._turn_of(text.question, text.options), text.options
         events = self.engine.keep(turn, options.settings())

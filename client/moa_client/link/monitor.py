@@ -1,11 +1,10 @@
 """Whether the server is alive and makes progress: the round-trip time, and the timers that decide that it is not.
 
-Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, how late beats come
-back, how far apart the frames of an answer come, when the last frame came, when the last one other than a beat, and the
-beat under way. Invariant: while something
-is expected, a beat is requested early enough that its answer can arrive before the timer runs out, so a server that
-merely computes for long is not taken for lost. Nor is one on a busy machine, whose answers come now and then late, or
-one whose frames a busy device has not had the time to read.
+Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, how late beats come back, how
+far apart the frames of an answer come, when the last frame came, when the last one other than a beat, and the beat
+under way. Invariant: while something is expected, a beat is requested early enough that its answer can arrive before
+the timer runs out, so a server that merely computes for long is not taken for lost. Nor is one on a busy machine, whose
+answers come now and then late, or one whose frames a busy device has not had the time to read.
 """
 
 from __future__ import annotations

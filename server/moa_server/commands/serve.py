@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import MoaError
+from moa_shared.programs.addresses import host_of
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.output import write_output
@@ -91,10 +92,8 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
         if metrics is not None and settings.metrics_port is not None:
             from moa_server.observing.observing import Observing
 
-            advertised = settings.advertise.rpartition(":")[0]
-            observing = Observing(
-                metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds, (advertised,)
-            )
+            names = (host_of(settings.advertise),)
+            observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds, names)
         host = load_host(settings, progress, load, metrics)
         log_settings(config_file, settings.keys_file)
         target = host.services.served.identity.target_id

@@ -32,9 +32,10 @@ _PHRASES = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
-_PHRASES |= {403: "Forbidden", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 @dataclass(frozen=True, slots=True)

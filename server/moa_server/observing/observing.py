@@ -10,7 +10,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -21,6 +20,7 @@ from moa_server.observing.metrics import Metrics
 from moa_server.observing.pulse import Pulse
 from moa_server.observing.readings import Readings, read_host
 from moa_server.service.host import Host
+from moa_server.service.service import own_version
 from moa_server.tls.listener import TlsListener
 
 LOOK_SECONDS = 0.5  # to wait for the event loop, before the look before is taken again
@@ -129,14 +129,10 @@ def _page(condition: Condition) -> HttpPage:
 
 
 def _build(host: Host) -> dict[str, str]:
-    try:
-        own = version("moa-split")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        own = "0"
     served = host.services.served
     drafters = ",".join(each.name for each in served.drafters)
     return {
-        "version": own,
+        "version": own_version(),
         "model": served.identity.target_id,
         "level": served.execution.level,
         "drafters": drafters,

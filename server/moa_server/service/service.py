@@ -70,7 +70,7 @@ class MoaService:
             served, engine = services.served, services.engine
             return pb.DescribeResponse(
                 protocol_version=PROTOCOL_VERSION,
-                server_version=_version(),
+                server_version=own_version(),
                 identity=served.identity,
                 limits=services.limits,
                 codecs=[pb.Codec.Name(codec) for codec in Codec] if served.drafters else [],
@@ -168,7 +168,8 @@ def _writing(context: Context) -> Callable[[Message], Awaitable[None]]:
     return write
 
 
-def _version() -> str:
+def own_version() -> str:
+    """The version of the installed package."""
     try:
         return version("moa-split")
     except PackageNotFoundError:  # run from a checkout that is not installed

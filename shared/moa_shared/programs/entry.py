@@ -22,8 +22,8 @@ def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
     """To be called first by each program: opens its standard streams, and corrects its environment.
 
     A relative folder is to be ignored, as the XDG Base Directory Specification has it. No proxy is between programs of
-    one machine. At the program's end its memory
-    is not searched for garbage, which takes 0.05 s, and 1 s with torch and transformers.
+    one machine. At the program's end its memory is not searched for garbage, which takes 0.05 s, and 1 s with torch and
+    transformers.
     """
     atexit.register(gc.freeze)
     open_standard_streams()

@@ -17,6 +17,7 @@ from moa_shared.models.sources.generation import OWN_SETTINGS, asked_sampling
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 from moa_shared.protocol.thin_memory import THIN
+from moa_shared.sampling.settings import Sampling
 
 from moa_training.data.questions import read_questions, stop_tokens
 from moa_training.evaluation.checkpoints import load_fitting_checkpoint
@@ -81,13 +82,12 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
     """
     set_threads(1)
     files = resolve(options.target, progress=progress)
-    companion = companion_named(name, progress)
+    companion, sampling = companion_named(name, progress), asked_sampling(options.temperature, files)
     if companion is None:
-        subject, fingerprint, fit = _checkpoint(name, files, options, progress)
+        subject, fingerprint, fit = _checkpoint(name, files, options, sampling, progress)
     else:
-        subject, fingerprint, fit = _companion(companion, files, options, progress)
+        subject, fingerprint, fit = _companion(companion, files, options, sampling, progress)
     questions, _ = read_questions(questions_path, files, options.limit, LONGEST_PROMPT)
-    sampling = asked_sampling(options.temperature, files)
     answered = answer_questions(questions, files, subject.reader, options.answer_tokens, progress, sampling=sampling)
     runs: list[list[StandaloneRun]] = []
     with progress.task("writing after cuts", len(answered)) as bar:
@@ -112,7 +112,7 @@ def calibrate(name: str, questions_path: Path, options: CalibrationOptions, prog
 
 
 def _checkpoint(
-    name: str, files: ModelFiles, options: CalibrationOptions, progress: Progress
+    name: str, files: ModelFiles, options: CalibrationOptions, sampling: Sampling, progress: Progress
 ) -> tuple[DrafterSubject, str, Fit]:
     """What is under test, its fingerprint, and how its confidence is fitted."""
     checkpoint = load_fitting_checkpoint(name, files)
@@ -120,15 +120,14 @@ def _checkpoint(
         raise ConfigError("This drafter is only for comparison: no device writes with it.")
     config = checkpoint.config
     reader = load_reader(files, config.reused_layers, options.execution, progress, config.state_entries)
-    sampling = asked_sampling(options.temperature, files)
     subject = DrafterSubject(checkpoint, reader, WeightReader(files), INT8, stop_tokens(files), sampling=sampling)
     return subject, checkpoint.fingerprint, fit_confidence
 
 
 def _companion(
-    companion: ModelFiles, files: ModelFiles, options: CalibrationOptions, progress: Progress
+    companion: ModelFiles, files: ModelFiles, options: CalibrationOptions, sampling: Sampling, progress: Progress
 ) -> tuple[DrafterSubject, str, Fit]:
     reader = load_reader(files, 0, options.execution, progress)
-    loaded, sampling = load_subject(companion, files, INT8, progress), asked_sampling(options.temperature, files)
+    loaded = load_subject(companion, files, INT8, progress)
     subject = CompanionSubject(loaded, reader, stop_tokens(files), sampling)
     return subject, companion.fingerprint, partial(fit_learned, start=kind_confidence(companion, files))

@@ -1,4 +1,4 @@
-"""What `moa-bench alone` found, as Markdown and as a picture."""
+"""What `moa-bench alone` found, as Markdown."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What users met, as Markdown and as a picture."""
+"""What users met, as Markdown."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `moa-bench payoff` found, as Markdown and as a picture."""
+"""What `moa-bench payoff` found, as Markdown."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median

@@ -1,4 +1,4 @@
-"""What was simulated, as Markdown and as a picture: cases, and assumptions."""
+"""What was simulated, as Markdown: cases, and assumptions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `moa-bench single` found, as Markdown and as a picture."""
+"""What `moa-bench single` found, as Markdown."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

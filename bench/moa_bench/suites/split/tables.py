@@ -1,4 +1,4 @@
-"""What `moa-bench split` found, as Markdown and as a picture."""
+"""What `moa-bench split` found, as Markdown."""
 
 import re
 from collections.abc import Mapping, Sequence
