@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from moa_shared.errors import ConfigError
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.run_loop import loop_name
 
 from moa_server.running.addresses import cannot_listen, connect_command, host_port
-from moa_server.running.channel_options import channel_options
-from moa_server.running.running_server import RunningServer
-from moa_server.running.service_manager import ServiceManager
-from moa_server.service.health import Health
+from moa_server.running.running_server import RunningServer, ServiceManager, channel_options
 from moa_server.service.host import Host
-from moa_server.service.service import SERVICE, MoaService
+from moa_server.service.service import Health, MoaService
 from moa_server.service.services import Services
 from moa_server.settings import ServerSettings
 from moa_server.tls.files import files_of
@@ -34,7 +31,7 @@ from moa_server.tls.files import files_of
 if TYPE_CHECKING:
     from moa_server.observing.observing import Observing
     from moa_server.tls.listener import TlsListener
-    from moa_server.verifier.parallel.watch import Watch
+    from moa_server.verifier.parallel.group import Watch
 
 log = structlog.get_logger()
 
@@ -49,10 +46,6 @@ async def start(host: Host, port: int | None = None) -> RunningServer:
 
     Args:
         port: None: the one of the settings.
-
-    Raises:
-        ConfigError: the address cannot be listened on.
-        MoaError: the certificate cannot be used.
     """
     services = host.services
     settings, port = services.settings, services.settings.port if port is None else port
@@ -61,11 +54,6 @@ async def start(host: Host, port: int | None = None) -> RunningServer:
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
     status = Health(host.admission.allowances)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    if settings.reflection:
-        from grpc_reflection.v1alpha import reflection
-
-        names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
     try:
         address = host_port(settings.host, port)
         bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls.credentials())
@@ -80,11 +68,7 @@ async def start(host: Host, port: int | None = None) -> RunningServer:
 
 
 def make_tls(settings: ServerSettings) -> TlsListener | None:
-    """The server's certificate; None: it does not encrypt.
-
-    Raises:
-        MoaError: it cannot be used, or the server would be exposed without encryption.
-    """
+    """The server's certificate; None: it does not encrypt."""
     files = files_of(settings)
     if files is None:
         return None
@@ -105,9 +89,6 @@ async def serve(
         announce: called with the address and the command that connects to it.
         observing: shows the server to operators.
         ranks: watches the processes that share the target; None: there are no others.
-
-    Raises:
-        LostRankError: one of those processes is gone; all sessions were told to go elsewhere.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()

@@ -15,30 +15,30 @@ from moa_shared.programs.output import output_errors, tolerate_encoding
 COMMANDS = {
     "serve": ("moa_server.commands.serve:serve", "Serve a model."),
     "fetch": (
-        "moa_server.commands.fetch:fetch",
+        "moa_server.commands.models:fetch",
         "Fetch and convert a model now, so that serving starts from the cache.",
     ),
-    "cache": ("moa_server.commands.cache:cache", "List and remove what moa keeps of models on this disk."),
+    "cache": ("moa_server.commands.models:cache", "List and remove what moa keeps of models on this disk."),
     "models": (
         "moa_server.commands.models:models",
         "List the models on this machine, with size, format, family and whether they are served.",
     ),
     "drafters": (
-        "moa_server.commands.drafters:drafters",
+        "moa_server.commands.models:drafters",
         "List the drafters for a model: on this machine, and published ones that are known.",
     ),
-    "pull": ("moa_server.commands.pull:pull", "Fetch a model from the hub, a GGUF file of it if there are several."),
+    "pull": ("moa_server.commands.models:pull", "Fetch a model from the hub, a GGUF file of it if there are several."),
     "cluster": ("moa_server.commands.cluster:cluster", "Run replicas of the server on a Ray cluster."),
-    "keys": ("moa_server.commands.keys:keys", "Make, list and revoke the API keys of a server's users."),
+    "keys": ("moa_server.commands.setup:keys", "Make, list and revoke the API keys of a server's users."),
     "setup": ("moa_server.commands.setup:setup", "Make certificate, key and settings for a server that others reach."),
-    "invite": ("moa_server.commands.invite:invite", "Invite another device."),
+    "invite": ("moa_server.commands.setup:invite", "Invite another device."),
     "doctor": ("moa_server.commands.doctor:doctor", "Examine what a server would meet on this machine."),
     "capacity": (
-        "moa_server.commands.capacity:capacity",
+        "moa_server.commands.doctor:capacity",
         "Say how many sessions of which length fit into a budget of memory.",
     ),
     "config": ("moa_server.commands.config:config", "Print each setting that is in force, and where it comes from."),
-    "completion": ("moa_server.commands.completion:completion", "Print a script that completes commands by Tab."),
+    "completion": ("moa_server.commands.config:completion", "Print a script that completes commands by Tab."),
 }
 
 

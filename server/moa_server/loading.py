@@ -45,9 +45,9 @@ from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
-from moa_server.service.fetching.companion_files import offered_companion
-from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
+from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host
+from moa_server.service.offer import offered_companion
 from moa_server.service.served import Served
 from moa_server.service.services import Services
 from moa_server.settings import ServerSettings
@@ -76,10 +76,6 @@ def load_host(
     Args:
         load: makes the target; None: `load_execution`.
         observer: learns what the server does; None: a no-op.
-
-    Raises:
-        ModelSourceError, NotFoundError, ChecksumError, CheckpointError, DiskFullError: what is named cannot be used.
-        ConfigError: a context longer than the target's, or a level of execution that this machine does not have.
     """
     gate = Gate.of(settings.keys_file)
     files = resolve(settings.model, settings.cache_dir, progress)
@@ -181,10 +177,6 @@ def drafter_paths(
         spec: "none"; "auto": all that come with moa for this target, else the best on this machine; "default":
             the former only; "deep": that one; or as of `find_drafter`.
         cache_dir, progress: as of `resolve`.
-
-    Raises:
-        NotFoundError, ModelSourceError, CheckpointError: there is no such drafter for this target.
-        ConfigError: what comes with moa is not installed.
     """
     if spec == "none":
         return []
@@ -213,11 +205,7 @@ def check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
 
 
 def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
-    """A checkpoint, if it is one for this target.
-
-    Raises:
-        NotFoundError, CheckpointError: the path does not exist, or is no drafter for this target.
-    """
+    """A checkpoint, if it is one for this target."""
     checkpoint = load_checkpoint(path)
     config, target = checkpoint.config, files.config
     shapes: dict[str, tuple[object, object]] = {
@@ -248,11 +236,7 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
 
 
 def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
-    """What makes the drafter's rows, in the target's precision; None for a drafter that reads nothing of the target.
-
-    Raises:
-        CheckpointError: an ablation that no server serves.
-    """
+    """What makes the drafter's rows, in the target's precision; None for a drafter that reads nothing of the target."""
     config = drafter.config
     if not config.ca and config.reused_layers:
         raise _for_comparison("cross-attention")

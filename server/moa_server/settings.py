@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -30,11 +31,6 @@ def usual_folder() -> Path:
     return platformdirs.user_config_path("moa", appauthor=False) / "server"
 
 
-def _holds_a_question(value: int) -> None:
-    if 0 < value < 4096:
-        raise ValueError("a message of less than 4096 bytes holds no question")
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(SettingsBase):
     """What a server serves, where, and how much of it.
@@ -42,6 +38,25 @@ class ServerSettings(SettingsBase):
     Each field is an option of `moa-server serve`, a variable MOA_SERVER_<FIELD> and a key of [server] in the TOML file.
     """
 
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "tensor_parallel": "As many processes share the target as torchrun has started.",
+        **dict.fromkeys(("choose_nodes", "draft_nodes"), "Of a draft's nodes those that pay are verified."),
+        **dict.fromkeys(("run_ahead_tokens", "credit_bytes", "memory_share"), "The server follows what it measures."),
+        "prefill_chunk": "A step reads so much of a prompt that other answers wait little.",
+        "frame_bytes": "A message is as long as a question with a whole context may be.",
+        "max_sessions": "It holds 1,024; --max-streams limits those with a stream, and a key those of its user.",
+        **dict.fromkeys(
+            ("connection_age_seconds", "connection_age_grace_seconds", "idle_seconds"),
+            "A connection is replaced after an hour, and a conversation without questions ends its stream after 900 s.",
+        ),
+        **dict.fromkeys(
+            ("streams_per_connection", "metadata_bytes"), "A connection has at most 100 calls of 8 KiB each."
+        ),
+        **dict.fromkeys(("open_seconds", "write_seconds"), "A silent client ends after 10 s, a slow one after 30 s."),
+        "hang_seconds": "A forward hangs that is stuck for 30 s.",
+        "reflection": "grpcurl takes proto/moa/v1/moa.proto.",
+        "repack_cache": "Packed weights are kept in the cache, where it can be written.",
+    }
     FILE_WORDS: ClassVar[str] = (
         f"the one that MOA_CONFIG names, else what `moa-server setup` has made here, else {SYSTEM_FILE}"
     )
@@ -86,18 +101,9 @@ class ServerSettings(SettingsBase):
         "auto",
         "Where torch computes the levels float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU.",
     )
-    tensor_parallel: int = setting(
-        0,
-        "Processes that share the target, started by torchrun; 0: as many as it has started.",
-        "PROCESSES",
-        ge=0,
-        le=1024,
-    )
     threads: int = setting(0, "Threads of the target; 0: one per core that the program may use.", ge=0, le=64)
     cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any", check=parse_cores)
     context_length: int = setting(0, "Tokens of one conversation; 0: what the target was trained for.", "TOKENS", ge=0)
-    # with only their text: 0.5 MB at 8,192 tokens
-    max_sessions: int = setting(1024, "Sessions held, detached ones included.", ge=1, le=1_000_000)
     max_streams: int = setting(256, "Conversations that may be open at once.", ge=1, le=100_000)
     kv_bytes: int = setting(
         0, "Keys and values of all sessions together; 0: three quarters of the free memory.", "BYTES", ge=0
@@ -114,28 +120,6 @@ class ServerSettings(SettingsBase):
         "Who shares the keys and values of text that begins alike: the conversations of one client, those of all, or "
         "none. A fast first token shows that somebody has sent the same text.",
     )
-    frame_bytes: int = setting(
-        0,
-        "The longest message accepted; 0: as long as an Open with a whole context.",
-        "BYTES",
-        check=_holds_a_question,
-        ge=0,
-        le=1 << 28,
-    )
-    # holds the paper's tree of 62
-    draft_nodes: int = setting(64, "The most draft nodes of one verification.", ge=1, le=4096)
-    choose_nodes: bool = setting(
-        True, "Verify only the draft nodes that are worth their time, not all that have arrived."
-    )
-    # keeps other sessions' wait near 0.3 s on one core
-    prefill_chunk: int = setting(256, "Tokens of a prompt that are read in one step.", "TOKENS", ge=1, le=65536)
-    # a client acknowledges every 16
-    # and at 150 tokens a second, 45 more are on their way over a round trip of 300 ms
-    run_ahead_tokens: int = setting(128, "How far to step beyond what a client has acknowledged.", "TOKENS", ge=16)
-    # 0.1 s of a 20 Mbit/s link
-    credit_bytes: int = setting(
-        256 * 1024, "Memory in flight to a client that does not name its own credit.", "BYTES", ge=4096
-    )
     drafter: str = setting(
         "auto",
         "The drafter whose memory is served; auto: those that come with moa, else the best one in the hub's cache.",
@@ -150,14 +134,6 @@ class ServerSettings(SettingsBase):
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
         "Who drafts. server: this server, while that pays; device: the clients' devices; auto: both; off: nobody.",
-    )
-    memory_share: float = setting(
-        MEMORY_SHARE,
-        "Share of an answer's time that sending memory may take even if drafts save none; 1: every row is sent, to "
-        "devices that draft nothing too, for those that are often offline.",
-        "SHARE",
-        ge=0,
-        le=1,
     )
     # a key's own limits go before these two
     requests_per_minute: int = setting(
@@ -174,23 +150,6 @@ class ServerSettings(SettingsBase):
         ge=0,
         le=10_000_000,
     )
-    # a load balancer spreads clients again when they come back, which costs each a round trip
-    connection_age_seconds: float = setting(
-        3600.0, "How old a connection may get before its client opens another one; 0: any age.", "SECONDS", ge=0
-    )
-    connection_age_grace_seconds: float = setting(
-        60.0, "How long conversations may go on over a connection that has reached its age.", "SECONDS", gt=0
-    )
-    # clients of a daemon leave after 300 s by themselves
-    idle_seconds: float = setting(
-        900.0, "How long a conversation without questions keeps its stream; 0: always.", "SECONDS", ge=0
-    )
-    # a chat has one, a daemon one for each conversation
-    streams_per_connection: int = setting(
-        100, "Calls of one connection at once; more wait at the client.", "CALLS", ge=1, le=100_000
-    )
-    # ours need 300
-    metadata_bytes: int = setting(8192, "Metadata of one call: more is refused.", "BYTES", ge=1024, le=1 << 20)
     keys_file: Path | None = setting(
         None,
         "File of API keys (moa-server keys); without one everybody who reaches the port may call.",
@@ -203,10 +162,6 @@ class ServerSettings(SettingsBase):
     allow_ignore_end_of_text: bool = setting(False, "Let clients ask for answers that continue after end-of-text.")
     # a lift, a tunnel, a change of network
     detached_seconds: float = setting(120.0, "How long a session waits for its client to return.", "SECONDS", ge=0)
-    open_seconds: float = setting(10.0, "How long a new stream may take to send its Open.", "SECONDS", gt=0)
-    write_seconds: float = setting(
-        30.0, "A client that reads almost nothing for this long is detached.", "SECONDS", gt=0
-    )
     # 600 tokens of the default target
     grace_seconds: float = setting(30.0, "How long running answers may continue after SIGTERM.", "SECONDS", ge=0)
     peers: str = setting(
@@ -224,14 +179,6 @@ class ServerSettings(SettingsBase):
         shown="where it listens",
         check=parse_advertised,
     )
-    # a hundred times a slice of a prompt on one core
-    hang_seconds: float = setting(
-        30.0,
-        "A forward that has had no processor for longer, or has used one for longer, turns the server's health to "
-        "NOT_SERVING; a process that shares the target and says nothing for so long ends the server.",
-        "SECONDS",
-        gt=0,
-    )
     tracing: Literal["off", "otlp"] = setting(
         "off", "Traces of answers, without their text. otlp: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."
     )
@@ -246,7 +193,6 @@ class ServerSettings(SettingsBase):
     metrics_host: str = setting(
         "127.0.0.1", "Address for --metrics-port. Whoever reaches it may read, without a key.", "ADDRESS"
     )
-    reflection: bool = setting(False, "Describe the calls to gRPC's tools (grpcurl).")
     log_format: Literal["auto", "json", "plain"] = setting(
         "auto", "Format of the log on standard error; auto: plain on a terminal, otherwise json."
     )
@@ -254,10 +200,28 @@ class ServerSettings(SettingsBase):
     cache_dir: Path | None = setting(
         None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
     )
-    repack_cache: bool = setting(
-        True, "Keep packed weights in the cache, from where all servers of this machine map them."
-    )
     ready_file: Path | None = setting(None, "Written with HOST:PORT once the server is ready.", "FILE", shown="none")
+
+    # Not settings, but arguments for tests and measurements.
+    max_sessions: int = 1024  # held, detached ones included; with only their text 0.5 MB each at 8,192 tokens
+    frame_bytes: int = 0  # the longest message accepted; 0: as long as an Open with a whole context
+    draft_nodes: int = 64  # of one verification: holds the paper's tree of 62
+    choose_nodes: bool = True  # verify only the nodes that are worth their time, not all that have arrived
+    prefill_chunk: int = 256  # tokens of a prompt in one step: keeps other sessions' wait near 0.3 s on one core
+    # How far to step beyond what a client has acknowledged: it acknowledges every 16, and at 150 tokens a second 45
+    # more are on their way over a round trip of 300 ms.
+    run_ahead_tokens: int = 128
+    credit_bytes: int = 256 * 1024  # in flight to a client that names no credit of its own: 0.1 s of a 20 Mbit/s link
+    memory_share: float = MEMORY_SHARE  # of an answer's time, even if drafts save none; 1: every row is sent
+    # A load balancer spreads clients again when they come back, which costs each a round trip.
+    connection_age_seconds: float = 3600.0
+    connection_age_grace_seconds: float = 60.0  # for conversations over a connection that has reached its age
+    idle_seconds: float = 900.0  # that a conversation without questions keeps its stream: a daemon leaves after 300
+    streams_per_connection: int = 100  # calls at once: a chat has one, a daemon one for each conversation
+    metadata_bytes: int = 8192  # of one call: ours need 300
+    open_seconds: float = 10.0  # for a new stream to send its Open
+    write_seconds: float = 30.0  # of a client that reads almost nothing, until it is detached
+    hang_seconds: float = 30.0  # of a forward, with no processor or of one: a hundred times a slice of a prompt
 
     @property
     def drafts_here(self) -> bool:

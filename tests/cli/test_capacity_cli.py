@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
-from moa_server.capacity import estimate
+from moa_server.capacity import speed
 from moa_server.cli import cli
 from moa_shared.errors import MoaError
 
@@ -69,7 +69,7 @@ Idle sessions keep only their text; --max-sessions holds 1024 in all.
 
 
 def test_a_speed_is_estimated_where_kernels_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "memory_bytes_per_s", lambda _: 8e6)
+    monkeypatch.setattr(speed, "memory_bytes_per_s", lambda _: 8e6)
     sizes = {
         "hidden_size": 64,
         "intermediate_size": 128,

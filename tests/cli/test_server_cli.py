@@ -108,8 +108,8 @@ def test_config_says_what_is_in_force_and_why(monkeypatch: pytest.MonkeyPatch, t
             ),
         ),
         (
-            ["--max-sessions", "0"],
-            snapshot("Error: --max-sessions is '0': expected at least 1. See --help for the values allowed."),
+            ["--max-streams", "0"],
+            snapshot("Error: --max-streams is '0': expected at least 1. See --help for the values allowed."),
         ),
         (
             ["--detached-seconds", "-1"],
@@ -139,7 +139,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "moa.toml"
-    file.write_text("[server]\nport = 1001\nthreads = 1\nmax_sessions = 4\n")
+    file.write_text("[server]\nport = 1001\nthreads = 1\nmax_streams = 4\n")
     monkeypatch.setenv("MOA_SERVER_PORT", "1002")
     monkeypatch.setenv("MOA_SERVER_THREADS", "2")
     seen: list[ServerSettings] = []
@@ -147,7 +147,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     result = CliRunner().invoke(cli, ["serve", "some/model", "--port", "1003", "--config", str(file)])
     assert result.exit_code == 0
     (settings,) = seen
-    assert (settings.model, settings.port, settings.threads, settings.max_sessions) == ("some/model", 1003, 2, 4)
+    assert (settings.model, settings.port, settings.threads, settings.max_streams) == ("some/model", 1003, 2, 4)
 
 
 def test_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

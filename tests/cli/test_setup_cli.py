@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from moa_server import settings as moa_server_settings
 from moa_server.access.authentication import Gate
-from moa_server.access.key_file import read_key_file
+from moa_server.access.keys import read_key_file
 from moa_server.cli import cli
 from moa_server.commands import serve
 from moa_server.settings import ServerSettings

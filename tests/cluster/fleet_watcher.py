@@ -10,7 +10,8 @@ import sys
 import time
 
 from moa_server.cluster.connection import connected
-from moa_server.cluster.local_ray import POLL_SECONDS
+
+POLL_SECONDS = 0.2
 
 
 def main() -> None:

@@ -14,9 +14,8 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.link.security import Security
 from moa_client.link.server import Server
-from moa_server.access.api_key import KeyBook, KeyEntry, hash_of, new_key
 from moa_server.access.caller import CallerLimits
-from moa_server.access.key_file import changing
+from moa_server.access.keys import KeyBook, KeyEntry, changing, hash_of, new_key
 from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, RateLimitError
 
 from tests.cluster.asking import one_text

@@ -49,10 +49,10 @@ def deployment(objects: list[Object]) -> Any:
             "settings.context_lenght=4096",
             snapshot("- at '/settings': additional properties 'context_lenght' not allowed"),
         ),
-        ("settings.prefill_chunk=0", snapshot("- at '/settings/prefill_chunk': minimum: got 0, want 1")),
+        ("settings.max_streams=0", snapshot("- at '/settings/max_streams': minimum: got 0, want 1")),
         (
-            "settings.memory_share=much",
-            snapshot("- at '/settings/memory_share': 'much' does not match pattern '^[0-9]*\\\\.?[0-9]+$'"),
+            "settings.detached_seconds=much",
+            snapshot("- at '/settings/detached_seconds': 'much' does not match pattern '^[0-9]*\\\\.?[0-9]+$'"),
         ),
         (
             "settings.execution=int4",
@@ -140,11 +140,14 @@ def test_an_autoscaler_decides_alone(helm: Helm) -> None:
 
 
 def test_settings_become_the_server_s(helm: Helm) -> None:
-    given = {"kv_bytes": 17179869184, "memory_share": 0.25, "reflection": True, "drafting": "off", "threads": 3}
+    given = {"kv_bytes": 17179869184, "detached_seconds": 0.25, "memory_check": True, "drafting": "off", "threads": 3}
     found = environment_of(helm.render(given={"settings": given}))
     known = settings_of(ServerSettings)
     assert {name: known[name].read(found[f"MOA_SERVER_{name.upper()}"], Path()) for name in given} == given
-    assert environment_of(helm.render("default", "settings.memory_share=0.25"))["MOA_SERVER_MEMORY_SHARE"] == "0.25"
+    assert (
+        environment_of(helm.render("default", "settings.detached_seconds=0.25"))["MOA_SERVER_DETACHED_SECONDS"]
+        == "0.25"
+    )
 
 
 def test_the_limit_of_cpu_is_the_number_of_threads(helm: Helm) -> None:

@@ -10,7 +10,7 @@ import pytest
 from moa_bench.harness.child import running
 from moa_bench.harness.links import find_links, linked
 from moa_kernels import variant_name
-from moa_server.verifier.level_choice import NUMPY
+from moa_server.verifier.execution_level import NUMPY
 from moa_shared.models import ModelFiles
 
 from tests.e2e.endpoints import KEY, Endpoints

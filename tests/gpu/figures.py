@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from moa_server.verifier import Request
-from moa_server.verifier.paged.attention import Attention
+from moa_server.verifier.paged.attention import Attention, SessionAttention
 from moa_server.verifier.paged.flash_infer import FlashInferAttention
-from moa_server.verifier.paged.flex import FlexAttention
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.models.cuda_graphs import CudaGraphs
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -88,10 +87,10 @@ def measure(target: TorchTarget, prompt: list[int]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--attention", choices=["flex", "flashinfer"])
+    parser.add_argument("--attention", choices=["torch", "flashinfer"])
     arguments = parser.parse_args()
     layers = arguments.layers
-    attentions: dict[str, type[Attention]] = {"flex": FlexAttention}
+    attentions: dict[str, type[Attention]] = {"torch": SessionAttention}
     if find_spec("flashinfer") is not None:
         attentions["flashinfer"] = FlashInferAttention
     if arguments.attention:
@@ -99,7 +98,7 @@ def main() -> None:
     prompt = np.random.default_rng(0).integers(0, SIZES["vocab_size"], CONTEXT).tolist()
     results: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "layers": layers}
     for attention in attentions.values():
-        for graphs in (True, False):
+        for graphs in (True, False) if attention.has_graphs else (False,):
             target = TorchTarget(
                 make_model(layers), attends=attention, fills=True, record=CudaGraphs().record if graphs else None
             )

@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tests/unit/moa_shared/protocol", "tests/wire", SCHEDULES[0]),
     ),
     "keys": (
-        ("server/moa_server/access/rates.py", "server/moa_server/access/api_key.py"),
+        ("server/moa_server/access/limits.py", "server/moa_server/access/keys.py"),
         ("tests/unit/moa_server/access", "tests/net/test_server_keys.py", "tests/net/test_server_limits.py"),
     ),
     "forms": (

@@ -26,8 +26,8 @@ from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
-from moa_server.service.fetching import fetch as drafter_files
-from moa_server.service.fetching import offer
+from moa_server.service import fetch as drafter_files
+from moa_server.service import offer
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import (

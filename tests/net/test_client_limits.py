@@ -11,7 +11,7 @@ from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone_rule import StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_server.access import rates
+from moa_server.access import limits
 from moa_server.access.caller import anonymous
 from moa_server.service.host import Host
 from moa_server.verifier import Target
@@ -29,7 +29,7 @@ PER_MINUTE = 1200  # fewer than this machine writes
 
 def almost_spent(target: Target, monkeypatch: pytest.MonkeyPatch, left: int, per_minute: int = PER_MINUTE) -> Host:
     """A server that lets this address write so many tokens more, and then six at a time."""
-    monkeypatch.setattr(rates, "PIECE_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "PIECE_SECONDS", 0.3)
     host = make_host(target, stepper=stepper(target, 0), tokens_per_minute=per_minute)
     host.admission.rates.take_tokens(CALLER, per_minute - left)
     return host

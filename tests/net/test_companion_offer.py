@@ -19,8 +19,8 @@ from moa_client.link.fleet import Fleet, connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
-from moa_server.service.fetching import offer
-from moa_server.service.fetching.companion_files import CompanionFiles
+from moa_server.service import offer
+from moa_server.service.offer import CompanionFiles
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.companion.confidence_file import cache_file, confidence_beside, write_confidence
 from moa_shared.drafting.learned_confidence import LearnedConfidence

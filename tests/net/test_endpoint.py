@@ -19,7 +19,7 @@ from moa_client.web.access import Access
 from moa_client.web.app import make_app
 from moa_client.web.closing import Closing
 from moa_client.web.runner import bind, serve
-from moa_server.access import rates
+from moa_server.access import limits
 from moa_server.access.caller import anonymous
 from moa_server.service import generate
 from moa_server.verifier import Target
@@ -213,7 +213,7 @@ def answers_of(hosted: Hosted) -> int:
 async def test_a_limit_is_429_before_an_answer_and_a_pause_in_one(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "PIECE_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "PIECE_SECONDS", 0.5)
     per_minute = 1200  # pieces of 10 tokens
     short = {**ASKED, "max_tokens": 60}
     limited, here = (

@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
 from moa_server.running.running_server import RunningServer
-from moa_server.service.admission.allowance import BURST_US, FRAME_US, REPLY_US
+from moa_server.service.admission import BURST_US, FRAME_US, REPLY_US
 from moa_server.service.stream.converse import ConverseStream
 from moa_server.verifier import Target
 from moa_shared.errors import (

@@ -16,9 +16,9 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.loading import load_host
-from moa_server.service.fetching import fetch as drafter_files
-from moa_server.service.fetching import fetch_places, offer
-from moa_server.service.fetching.fetch import DrafterFile, DrafterFiles
+from moa_server.service import fetch as drafter_files
+from moa_server.service import offer
+from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.service import MoaService
 from moa_server.settings import ServerSettings
 from moa_shared.errors import OverloadedError
@@ -132,7 +132,7 @@ async def test_an_offset_beyond_the_end_gives_nothing(source: Source, tmp_path: 
 async def test_too_many_downloads_at_once_are_refused(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_places, "MOST_PLACES", 0)
+    monkeypatch.setattr(drafter_files, "MOST_PLACES", 0)
     async with stub(source, tmp_path / "cache") as client:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await manifest(client)
@@ -184,7 +184,7 @@ class DeafContext:
 async def test_calls_that_stop_reading_make_room(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_places, "MOST_PLACES", 2)
+    monkeypatch.setattr(drafter_files, "MOST_PLACES", 2)
     settings = ServerSettings(
         model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=tmp_path / "cache",
         write_seconds=0.05,
@@ -207,7 +207,7 @@ async def test_calls_that_stop_reading_make_room(
 async def test_a_caller_of_many_downloads_keeps_no_other_out(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_places, "MOST_PLACES", 2)
+    monkeypatch.setattr(drafter_files, "MOST_PLACES", 2)
     files = DrafterFiles(resolve(str(source.model), tmp_path / "cache"), pb.Identity(), [], tmp_path / "cache")
     waits, told = asyncio.Event(), list[pb.FetchDrafterResponse]()
 

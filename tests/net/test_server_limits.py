@@ -11,12 +11,12 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.access import rates
-from moa_server.access.api_key import KeyBook, KeyEntry, hash_of
+from moa_server.access import limits
 from moa_server.access.authentication import Gate
 from moa_server.access.caller import CallerLimits, anonymous
+from moa_server.access.keys import KeyBook, KeyEntry, hash_of
 from moa_server.running.running_server import RunningServer
-from moa_server.service.admission.refusal_log import MOST_LINES
+from moa_server.service.admission import MOST_LINES
 from moa_server.verifier import Target
 from moa_shared.errors import RateLimitError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -144,7 +144,7 @@ async def test_what_is_cached_costs_nothing(target: Target) -> None:
 
 
 async def test_generate_is_held_back_and_not_ended(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "PIECE_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "PIECE_SECONDS", 0.1)
     host = make_host(target, tokens_per_minute=6000)
     pauses: list[int] = []
     async with serving(host) as running:

@@ -14,9 +14,8 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
 from moa.v1.moa_pb2_grpc import MoaStub
-from moa_server.access.api_key import KeyEntry, hash_of, new_key
 from moa_server.access.caller import CallerLimits, Right
-from moa_server.access.key_file import changing
+from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
 from moa_server.engine.observer import AnswerStep
 from moa_server.loading import load_host
 from moa_server.observing.metrics import Metrics
@@ -53,7 +52,7 @@ async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: P
     settings = ServerSettings(
         model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=tmp_path,
         keys_file=tmp_path / "keys.toml", requests_per_minute=1000, tokens_per_minute=100_000, share_prefixes="all",
-        reflection=True, metrics_port=0, tracing="otlp",
+        metrics_port=0, tracing="otlp",
     )  # fmt: skip
     host = load_host(settings, SilentProgress(), observer=metrics)
     hello = pb.Open(protocol_version=PROTOCOL_VERSION, identity=host.services.served.identity, codecs=[pb.CODEC_INT8])
@@ -219,16 +218,3 @@ async def test_a_hanging_forward_is_told(target: Target) -> None:
             assert (await values(observing))["moa_hanging"] == 1
         finally:
             release.set()
-
-
-async def test_reflection_names_the_services_only_if_asked(target: Target) -> None:
-    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-
-    async with observed(target, reflection=True) as (running, _), channel_to(running) as channel:
-        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
-        call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
-        answer = await call.read()
-        assert "moa.v1.Moa" in [each.name for each in answer.list_services_response.service]
-    async with observed(target) as (running, _), channel_to(running) as channel:
-        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
-        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED  # and nothing is sent, which could fail first

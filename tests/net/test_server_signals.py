@@ -14,12 +14,11 @@ from typing import NoReturn
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.access.api_key import KeyEntry, hash_of, new_key
 from moa_server.access.authentication import Gate
-from moa_server.access.key_file import changing
+from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
 from moa_server.app import serve
+from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.stepper import Work
-from moa_server.engine.thread.inference_thread import InferenceThread
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 from moa_server.verifier import Target, TargetOutput

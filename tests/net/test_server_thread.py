@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 import grpc.aio
 import pytest
-from moa_server.access.holdings import KeyUsage
+from moa_server.access.limits import KeyUsage
 from moa_server.cluster import server_thread
-from moa_server.cluster.coordinator import FleetView
-from moa_server.cluster.quota_rule import Consumption, Name
-from moa_server.cluster.roster import Report, State
+from moa_server.cluster.coordinator import FleetView, Report, State
+from moa_server.cluster.quotas import Consumption, Name
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.verifier import Target
 

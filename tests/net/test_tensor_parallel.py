@@ -233,7 +233,7 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
 
 @pytest.mark.long
 async def test_a_process_that_says_nothing_ends_the_replica(files: Path, tmp_path: Path) -> None:
-    with sharing(files, tmp_path, "--hang-seconds", "6") as replica:
+    with sharing(files, tmp_path) as replica:
         replica.processes[1].send_signal(signal.SIGSTOP)
         assert replica.processes[0].wait() == 69
         assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
@@ -253,7 +253,7 @@ async def test_followers_end_with_rank_0(files: Path, tmp_path: Path) -> None:
 def test_torchrun_starts_a_replica_and_passes_its_end_on(files: Path, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    own = arguments(files, "--ready-file", str(ready), "--tensor-parallel", "2")
+    own = arguments(files, "--ready-file", str(ready))
     with subprocess.Popen(
         [sys.executable, *launch, "-m", "moa_server", *own],
         env=ENVIRONMENT,

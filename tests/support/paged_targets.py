@@ -6,44 +6,18 @@ import itertools
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.nn.attention.flex_attention as flex_attention
 from moa_server.verifier.paged.attention import Attention, SessionAttention
 from moa_server.verifier.paged.flash_infer import FlashInferAttention
-from moa_server.verifier.paged.flex import FlexAttention
 from moa_server.verifier.paged.forward import Record, Run, States
 from moa_server.verifier.torch_target import TorchTarget
 from transformers import PreTrainedModel
 
-# Otherwise FlexAttention is traced for each shape before it runs without a compiler, which takes many times as long.
-flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
-
-
-def _broadcast(
-    function: Callable[..., torch.Tensor], prefix: tuple[int | None, ...], **_: Any
-) -> Callable[..., torch.Tensor]:
-    """Torch's vmap of a function of single numbers over batch, head, row and key, computed by broadcasting.
-
-    Under vmap each index in the function goes through Python four times.
-    """
-
-    def of_all(*arguments: torch.Tensor) -> torch.Tensor:
-        scores, places = arguments[: len(prefix)], arguments[len(prefix) :]
-        return function(*scores, *(place.view([-1] + [1] * (3 - axis)) for axis, place in enumerate(places)))
-
-    return of_all
-
-
-VMAP = flex_attention._vmap_for_bhqkv
-flex_attention._vmap_for_bhqkv = _broadcast  # type: ignore[assignment]
-
-POOL_BYTES = 1 << 20  # few pages: FlexAttention without a compiler looks at all of them
+POOL_BYTES = 1 << 20
 ATTENTIONS: dict[str, type[Attention]] = {
     "torch": SessionAttention,
-    "flex": FlexAttention,
     "flashinfer": FlashInferAttention,
 }
 

@@ -29,7 +29,7 @@ from moa_client.engine import session_exchange
 from moa_client.link import connection
 from moa_client.link.stream import StreamTraffic
 from moa_server.access.caller import Caller
-from moa_server.engine import engine, losses
+from moa_server.engine import engine, inference_thread
 from moa_server.engine.stepper import Stepper, Work
 from moa_server.service.host import Host
 from moa_server.service.served import Served
@@ -550,7 +550,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_thread, "DrafterExecutor", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))
-    for module in (losses, stream):
+    for module in (inference_thread, stream):
         monkeypatch.setattr(module, "log", _Log(world))
     shorten_loops(monkeypatch)
 

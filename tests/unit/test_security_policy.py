@@ -10,7 +10,7 @@ import pytest
 from moa_client.link.security import Security
 from moa_client.settings import ClientSettings
 from moa_server.access.authentication import Gate
-from moa_server.access.key_file import changing
+from moa_server.access.keys import changing
 from moa_server.settings import ServerSettings
 from moa_server.tls.files import files_of
 from moa_shared.errors import AuthenticationError, ConfigError

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from moa_server.drafting.draft_record import DraftRecord
 from moa_server.drafting.forward_cost import RowShares
-from moa_server.drafting.growth_rule import GrowthRule
+from moa_server.drafting.growth_rule import DraftRecord, GrowthRule
 from moa_server.engine.planning.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan

@@ -14,10 +14,8 @@ from pathlib import Path
 import structlog
 from moa_shared.errors import AuthenticationError, ForbiddenError, MoaError
 
-from moa_server.access.api_key import KeyBook, keys_in
-from moa_server.access.caller import Caller, Right
-from moa_server.access.certificate_identity import caller_without_key
-from moa_server.access.key_file import read_key_file
+from moa_server.access.caller import Caller, Right, caller_without_key
+from moa_server.access.keys import KeyBook, keys_in, read_key_file
 
 log = structlog.get_logger()
 
@@ -38,9 +36,6 @@ class Gate:
         path: of the file of keys; None: there is none.
         fixed: keys that are not in the file.
         now: with its time zone.
-
-    Raises:
-        MoaError: the file cannot be used.
     """
 
     def __init__(
@@ -58,11 +53,7 @@ class Gate:
 
     @classmethod
     def of(cls, path: Path | None) -> Gate:
-        """The gate of this process: the keys of a file and of the environment.
-
-        Raises:
-            MoaError: they cannot be used.
-        """
+        """The gate of this process: the keys of a file and of the environment."""
         text = os.environ.get(VARIABLE, "")
         return cls(path, keys_in(text, VARIABLE) if text.strip() else None)
 
@@ -78,9 +69,6 @@ class Gate:
             metadata: of the call.
             peer: gRPC's name of the connection.
             certificate: whose it is that the connection has shown; empty: none.
-
-        Raises:
-            AuthenticationError: no key, or none that is in force.
         """
         if not self.wants_keys:
             return caller_without_key(peer, certificate)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from moa_shared.text.plain_text import plain_line
 
 
 class Right(StrEnum):
@@ -57,3 +60,28 @@ class Caller:
 def anonymous(peer: str) -> Caller:
     """The caller of a server that wants no keys: as far as the address says."""
     return Caller(owner=peer.rpartition(":")[0], peer=peer)
+
+
+NAME_FIELDS = ("x509_common_name", "x509_subject_alternative_name")  # of gRPC's auth context, in order
+
+
+def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
+    """The subject's common name, else its first alternative name; empty: there was no certificate.
+
+    Args:
+        auth_context: of a call, as gRPC has it; the certificate in it was checked in the handshake.
+    """
+    for name_field in NAME_FIELDS:
+        for value in auth_context.get(name_field, ()):
+            if name := plain_line(value.decode(errors="replace")):
+                return name
+    return ""
+
+
+def caller_without_key(peer: str, certificate: str) -> Caller:
+    """The caller of a server that wants no keys: its certificate's subject, or as far as the address says.
+
+    Args:
+        certificate: `certificate_name`.
+    """
+    return Caller(f"certificate {certificate}", peer, is_proven=True) if certificate else anonymous(peer)

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from moa_shared.drafter import Checkpoint
 from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.programs.progress import Progress
+from moa_shared.programs.table import table
+from moa_shared.protocol.levels import INT8
 from rich.filesize import decimal
 
+from moa_server.capacity.speed import (
+    PROMPT_TOKENS,
+    READING_TOKENS_PER_S,
+    Speed,
+    StepEstimate,
+    estimate_step,
+    measure_speed,
+    users_fed,
+)
+from moa_server.engine.sessions.registry import SessionSize
+from moa_server.engine.stepper import Stepper
+from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
+from moa_server.settings import ServerSettings
+from moa_server.verifier.execution_level import check_kv, choose_level, load_execution
+from moa_server.verifier.memory_check import PROCESS_BYTES, SizedTarget, weights_nbytes
 from moa_server.verifier.target import KV_SHARE
 
 LENGTHS = (1024, 4096)  # of a chat of several turns, and of one over a document; then they double
@@ -62,11 +84,7 @@ def session_lengths(context_tokens: int) -> list[int]:
 
 
 def kv_budget(memory: int, needed: Needed) -> int:
-    """The bytes that all keys and values get on a machine with so much memory, as a server there would decide.
-
-    Raises:
-        ConfigError: there is not enough for the model.
-    """
+    """The bytes that all keys and values get on a machine with so much memory, as a server there would decide."""
     left = memory - (needed.total if needed.total < memory else needed.least)
     if left <= 0:
         raise ConfigError(
@@ -81,9 +99,6 @@ def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int],
 
     Args:
         session_nbytes: of a conversation of so many tokens.
-
-    Raises:
-        ConfigError: not even one short conversation does.
     """
     rooms = []
     for tokens in session_lengths(context_tokens):
@@ -97,3 +112,147 @@ def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int],
             hint="Plan with more --kv-bytes or --memory, or a smaller model.",
         )
     return rooms
+
+
+READING = f"{READING_TOKENS_PER_S:g} tokens/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What was planned.
+
+    Args:
+        target: the model's name, on this `level`.
+        budget: bytes of keys and values.
+        most_sessions: that the server holds, whatever fits.
+        speed: measured here; None: it was not asked for.
+        estimate: of the speed, from sizes; None: it was measured, or the level has none.
+    """
+
+    target: str
+    level: str
+    needed: Needed
+    budget: int
+    rooms: Sequence[ConversationRoom]
+    most_sessions: int
+    speed: Speed | None = None
+    estimate: StepEstimate | None = None
+
+
+def capacity_text(capacity: Capacity) -> str:
+    """The plan for people."""
+    needed = capacity.needed
+    lines = [
+        f"{capacity.target} at {capacity.level}",
+        f"before anybody asks  {decimal(needed.total)}: weights {decimal(needed.weights)}, "
+        f"drafters {decimal(needed.drafters)}, the program {decimal(needed.process)}",
+        f"keys and values      {decimal(capacity.budget)}",
+        "",
+    ]
+    rows = [("tokens", "a session takes", "sessions that answer at once")]
+    rows += [(f"{room.tokens}", decimal(room.nbytes), f"{room.sessions}") for room in capacity.rooms]
+    text = "\n".join(lines) + "\n" + table(rows, right=(0, 1, 2)) + "\n"
+    text += f"Idle sessions keep only their text; the server holds {capacity.most_sessions} in all.\n"
+    if capacity.speed is not None:
+        text += "\n" + speed_text(capacity.speed) + "\n"
+    if capacity.estimate is not None:
+        text += (
+            f"\nSpeed of one user here: {estimate_text(capacity.estimate)}.\n--measure loads the model and measures.\n"
+        )
+    return text
+
+
+def estimate_text(estimate: StepEstimate) -> str:
+    """An estimated speed, and what it comes from."""
+    return (
+        f"at most about {estimate.tokens_per_s:.3g} tokens/s; a plain step reads {decimal(estimate.nbytes)}, "
+        f"and memory here gives {estimate.memory_bytes_per_s / 1e9:.3g} GB/s (an estimate)"
+    )
+
+
+def speed_text(speed: Speed) -> str:
+    """A measured speed, and how many users it feeds."""
+    return (
+        f"A plain step takes {speed.step_ms:.1f} ms here, each further row {speed.row_ms:.2f} ms, "
+        f"a token of a prompt {speed.read_ms:.2f} ms.\n"
+        f"So {users_fed(speed)} users at once get {READING} each where prompts bring {PROMPT_TOKENS:g} new tokens for "
+        f"each of an answer, and {users_fed(speed, 0.0)} while no prompt is read."
+    )
+
+
+def capacity_json(capacity: Capacity) -> str:
+    """The plan for programs; all sizes in bytes."""
+    needed, speed = capacity.needed, capacity.speed
+    told: dict[str, object] = {
+        "target": capacity.target,
+        "level": capacity.level,
+        "weights_bytes": needed.weights,
+        "drafters_bytes": needed.drafters,
+        "process_bytes": needed.process,
+        "kv_bytes": capacity.budget,
+        "max_sessions": capacity.most_sessions,
+        "sessions": [
+            {"tokens": room.tokens, "bytes_each": room.nbytes, "that_fit": room.sessions} for room in capacity.rooms
+        ],
+    }
+    if capacity.estimate is not None:
+        told["estimated"] = {
+            "step_ms": round(capacity.estimate.step_ms, 2),
+            "step_bytes": capacity.estimate.nbytes,
+            "memory_bytes_per_s": round(capacity.estimate.memory_bytes_per_s),
+        }
+    if speed is not None:
+        told["measured"] = {
+            "step_ms": round(speed.step_ms, 2),
+            "row_ms": round(speed.row_ms, 3),
+            "read_ms": round(speed.read_ms, 3),
+            "tokens_per_s": READING_TOKENS_PER_S,
+            "prompt_tokens": PROMPT_TOKENS,
+            "users": users_fed(speed),
+            "users_without_prompts": users_fed(speed, 0.0),
+        }
+    return json.dumps(told, indent=2) + "\n"
+
+
+def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, measures: bool = False) -> Capacity:
+    """What fits.
+
+    Args:
+        memory: bytes for the whole server; 0: what is free here. With `settings.kv_bytes` it does not matter.
+        measures: loads the model too, and measures its speed.
+    """
+    files = resolve(settings.model, settings.cache_dir, progress)
+    check_context_length(settings, files)
+    level, _ = choose_level(settings, files.config, files.target_id)
+    paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
+    drafters = [check_drafter(path, files) for _, path in paths]
+    needed = needed_memory(files, level, drafters, settings)
+    budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), needed)
+    target = sized_target(settings, files, level)
+    rooms = plan_rooms(budget, target.context_length, session_size(target, settings, files, drafters).largest)
+    speed = measure_speed(load_execution(files, settings, progress)) if measures else None
+    estimate = None if measures else estimate_step(target, level, needed.weights - needed.idle, settings.threads)
+    return Capacity(files.target_id, level, needed, budget, rooms, settings.max_sessions, speed, estimate)
+
+
+def sized_target(settings: ServerSettings, files: ModelFiles, level: str) -> SizedTarget:
+    """The target that a server with these settings would have, without its weights."""
+    check_kv(settings.kv, level)
+    return SizedTarget(files.config, level, settings.context_length or None, kv=settings.kv)
+
+
+def session_size(
+    target: SizedTarget, settings: ServerSettings, files: ModelFiles, drafters: Sequence[Checkpoint]
+) -> SessionSize:
+    """What conversations with these drafters take."""
+    sources = [source for each in drafters if (source := memory_source(each, target)) is not None]
+    if settings.drafts_here:
+        sources = with_drafters(sources, drafters, files, load_first=False)
+    return SessionSize(Stepper(target, sources), settings.draft_nodes)
+
+
+def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint], settings: ServerSettings) -> Needed:
+    """The memory that a server takes before anybody talks to it."""
+    tensors = sum(tensor.nbytes for each in drafters for tensor in each.tensors.values())
+    found = weights_nbytes(files, level, settings.weights)
+    return Needed(found.total, tensors, PROCESS_BYTES, found.idle, level == INT8)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,10 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.exceptions import RayServeException
 
-from moa_server.access.api_key import KeyBook, keys_in
 from moa_server.access.authentication import VARIABLE
-from moa_server.access.key_file import read_key_file, text_of
+from moa_server.access.keys import KeyBook, keys_in, read_key_file, text_of
 from moa_server.cluster.connection import NAMESPACE
-from moa_server.cluster.coordinator import Coordinator
-from moa_server.cluster.fleet_settings import FleetSettings
-from moa_server.cluster.roster import Report
+from moa_server.cluster.coordinator import Coordinator, Report
 from moa_server.settings import ServerSettings
 from moa_server.tls.files import files_of
 
@@ -40,12 +37,30 @@ RECORD_SECONDS = 2.0  # between loads that Ray takes from a replica
 LOOK_BACK_SECONDS = 10.0  # over which it takes their mean
 
 
-def up(fleet: FleetSettings, settings: ServerSettings) -> list[Report]:
-    """Deploys, or updates what is deployed; returns once the replicas serve.
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How a fleet is deployed.
 
-    Raises:
-        MoaError: the settings cannot be used, or the replicas do not start.
+    Args:
+        name: of the Serve application.
+        least, most: replicas.
+        cpus, gpus: that Ray sets aside for each.
+        upscale_seconds, downscale_seconds: how long a load must want more, or fewer.
+        surge: whether an update starts a new replica before it ends an old one.
     """
+
+    name: str
+    least: int
+    most: int
+    cpus: float
+    gpus: float
+    upscale_seconds: float
+    downscale_seconds: float
+    surge: bool
+
+
+def up(fleet: FleetSettings, settings: ServerSettings) -> list[Report]:
+    """Deploys, or updates what is deployed; returns once the replicas serve."""
     files_of(settings)  # an error now, rather than in each replica
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if is_loopback(settings.host) and len(nodes) > 1:
@@ -79,11 +94,7 @@ def up(fleet: FleetSettings, settings: ServerSettings) -> list[Report]:
 
 
 def reports(name: str) -> list[Report]:
-    """The replicas of a fleet.
-
-    Raises:
-        NotFoundError: there is no such fleet.
-    """
+    """The replicas of a fleet."""
     try:
         coordinator: Any = ray.get_actor(name, NAMESPACE)
     except ValueError:
@@ -99,23 +110,17 @@ def state_of(name: str) -> str:
     return application.status.value if application is not None else NOT_STARTED
 
 
-def down(name: str) -> bool:
-    """Drains and removes a fleet.
-
-    Returns:
-        Whether Ray serves nothing else.
+def down(name: str) -> None:
+    """Drains and removes a fleet; with the last one Serve's own actors end, for which a node would wait that is told to
+    end.
     """
     reports(name)
     serve.delete(name, _blocking=False)  # which waits for a minute, or not at all
     while state_of(name) != NOT_STARTED:  # Ray ends what has not ended in its time
         time.sleep(POLL_SECONDS)
     ray.kill(ray.get_actor(name, NAMESPACE))
-    return not serve.status().applications
-
-
-def end_serve() -> None:
-    """Ends Serve's own actors: a node that is told to end would wait half a minute for them."""
-    serve.shutdown()
+    if not serve.status().applications:
+        serve.shutdown()
 
 
 def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> Any:

@@ -20,11 +20,10 @@ from ray import serve
 from ray.exceptions import RayError, RayTaskError
 
 from moa_server.access.authentication import VARIABLE
-from moa_server.access.holdings import KeyUsage
+from moa_server.access.limits import KeyUsage
 from moa_server.cluster.connection import NAMESPACE
-from moa_server.cluster.coordinator import FleetView
-from moa_server.cluster.quota_rule import Consumption, Name
-from moa_server.cluster.roster import Report
+from moa_server.cluster.coordinator import FleetView, Report
+from moa_server.cluster.quotas import Consumption, Name
 from moa_server.cluster.scaling_rule import LOAD, QUEUE
 from moa_server.cluster.server_thread import ServerThread
 from moa_server.loading import load_host
@@ -61,9 +60,6 @@ class Replica:
 
         Args:
             config: "keys": the file of keys as text; empty: none.
-
-        Raises:
-            MoaError: the server cannot start.
         """
         if keys := str(config["keys"]):
             if self._keys_folder is None:

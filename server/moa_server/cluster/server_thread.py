@@ -18,12 +18,11 @@ import structlog
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.programs.run_loop import make_runner
 
-from moa_server.access.holdings import KeyUsage
+from moa_server.access.limits import KeyUsage
 from moa_server.app import SWITCH_SECONDS, start
-from moa_server.cluster.coordinator import FleetView
-from moa_server.cluster.quota_rule import Consumption, Name, SharedBuckets
-from moa_server.cluster.roster import Report, Serving, State
-from moa_server.observing.readings import read_host
+from moa_server.cluster.coordinator import FleetView, Report, Serving, State
+from moa_server.cluster.quotas import Consumption, Name, SharedBuckets
+from moa_server.observing.observing import read_host
 from moa_server.running.addresses import check_address, host_port
 from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
@@ -62,11 +61,7 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name="moa-server", daemon=True)
 
     def start(self) -> None:
-        """Loads and listens.
-
-        Raises:
-            MoaError: it cannot be served, or the fleet serves something else.
-        """
+        """Loads and listens."""
         self._thread.start()
         self._started.result()
 
@@ -115,11 +110,7 @@ class ServerThread:
             await running.close()
 
     async def _listen(self, host: Host) -> RunningServer:
-        """Listens on the first port that is free.
-
-        Raises:
-            ConfigError: none is.
-        """
+        """Listens on the first port that is free."""
         for number, port in enumerate(self._ports, 1):
             try:
                 check_address(host.services.settings.host, port)
@@ -143,11 +134,7 @@ class ServerThread:
         self._ended.set()
 
     async def _beat(self, running: RunningServer) -> None:
-        """Tells how this replica is, and takes in who else is there.
-
-        Raises:
-            MismatchError: the fleet serves something else.
-        """
+        """Tells how this replica is, and takes in who else is there."""
         self.newest, self._beaten_at = self._report(running), time.monotonic()
         taken = {(kind, owner): each for kind, held in self._quotas.items() for owner, each in held.taken().items()}
         try:
@@ -179,8 +166,8 @@ class ServerThread:
             load=round(host.load, 3),
             kv_used=round(host.services.pool.taken, 3),
             queue_seconds=round(readings.oldest_wait, 3),
-            sessions=readings.answering + readings.idle + readings.detached,
-            answering=readings.answering,
+            sessions=sum(readings.sessions.values()),
+            answering=readings.sessions["answering"],
             process=os.getpid(),
             node=self._node,
         )

@@ -17,11 +17,11 @@ from moa_shared.programs.output import write_output
 from moa_server.settings import SECTION, ServerSettings
 
 if TYPE_CHECKING:
-    from moa_server.cluster.roster import Report
+    from moa_server.cluster.coordinator import Report
 
 address_option = click.option(
     "--address", metavar="HOST:PORT|auto",
-    help="Of Ray's head.  [default: RAY_ADDRESS, else the Ray that was started here]",
+    help="Of Ray's head.  [default: RAY_ADDRESS, else the Ray of this machine]",
 )  # fmt: skip
 name_option = click.option("--name", default="moa", show_default=True, help="Of the fleet, on a Ray that has several.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -70,27 +70,20 @@ def up(
     """Serve MODEL by replicas, or update those that serve: one by one, while their conversations go on elsewhere.
 
     The options of `moa-server serve` hold for each replica; replicas of one machine listen on --port and the ports
-    after it. Where no Ray runs one is started on this machine, in a process that lives until `moa-server cluster down`.
-    Run it again after a change of keys: replicas take them in without a restart.
+    after it. Run it again after a change of keys: replicas take them in without a restart.
     """
     settings = load_settings(ServerSettings, SECTION, flags, config_file)
     most = max_replicas or min_replicas
     if most < min_replicas:
         raise ConfigError(f"--max-replicas is {most}, less than --min-replicas.", hint="Give at least as many.")
-    from moa_server.cluster.connection import connected, find_lost
-    from moa_server.cluster.fleet_settings import FleetSettings
-    from moa_server.cluster.local_ray import end_local
+    from moa_server.cluster.connection import connected
 
-    if (lost := find_lost(address)) is not None:
-        end_local(lost)
-        click.echo(f"Ray, which ran here in process {lost.process}, had ended without a command.", err=True)
-    fleet = FleetSettings(name, min_replicas, most, cpus, gpus, upscale_seconds, downscale_seconds, surge=surge)
-    with connected(address, fleet.local_cpus) as head:
+    with connected(address):
         from moa_server.cluster import control
 
+        fleet = control.FleetSettings(name, min_replicas, most, cpus, gpus, upscale_seconds, downscale_seconds, surge)
         replicas = control.up(fleet, settings)
-    lives = f"; Ray runs in process {head.process}, until moa-server cluster down" if head is not None else ""
-    click.echo(f"The fleet {name} is up{lives}.", err=True)
+    click.echo(f"The fleet {name} is up.", err=True)
     write_output("".join(f"{each.address}\n" for each in replicas))
 
 
@@ -116,22 +109,13 @@ def status(address: str | None, name: str, as_json: bool) -> None:
 @address_option
 @name_option
 def down(address: str | None, name: str) -> None:
-    """Drain the replicas and remove them; end Ray, if it was started here and runs nothing else."""
-    from moa_server.cluster.connection import connected, find_lost
-    from moa_server.cluster.local_ray import end_local
+    """Drain the replicas and remove them; Ray goes on."""
+    from moa_server.cluster.connection import connected
 
-    if (lost := find_lost(address)) is not None:
-        end_local(lost)
-        click.echo(f"Ray, which ran here in process {lost.process}, had ended already, and all its fleets.", err=True)
-        return
-    with connected(address) as head:
+    with connected(address):
         from moa_server.cluster import control
 
-        serves_nothing = control.down(name)
-        if head is not None and serves_nothing:
-            control.end_serve()
-    if head is not None and serves_nothing:
-        end_local(head)
+        control.down(name)
     click.echo(f"The fleet {name} is down.", err=True)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from moa_shared.programs.command_line import config_command
+from moa_shared.programs.completion import completion_command
 
 from moa_server.settings import SECTION, ServerSettings
 
 config = config_command(ServerSettings, SECTION)
+
+
+completion = completion_command("moa-server")

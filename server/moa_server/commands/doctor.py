@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import settings_options
-from moa_shared.programs.config import load_settings
+from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.output import write_output
 
 from moa_server.settings import SECTION, ServerSettings
@@ -50,3 +51,56 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
         write_output(json.dumps(list(map(check_fields, checks)), indent=2) + "\n")
     if code := exit_code(checks):
         raise click.exceptions.Exit(code)
+
+
+USED = {
+    "model",
+    "execution",
+    "device",
+    "threads",
+    "cores",
+    "context_length",
+    "kv_bytes",
+    "drafter",
+    "drafting",
+    "cache_dir",
+}
+
+
+@click.command()
+@settings_options(ServerSettings, SECTION, [name for name in settings_of(ServerSettings) if name not in USED])
+@click.option("--memory", metavar="BYTES", help="Of the whole server, weights included.  [default: what is free here]")
+@click.option("--measure", is_flag=True, help="Load MODEL, and say how many users this machine's speed feeds.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def capacity(memory: str | None, measure: bool, as_json: bool, config_file: Path | None, **flags: Any) -> None:
+    """Say how many sessions of which length fit into the memory of a server of MODEL, and how fast it would be here.
+
+    The answer comes from sizes alone: nothing is loaded, so a large machine can be planned on a small one.
+    """
+    settings = load_settings(ServerSettings, SECTION, flags, config_file)
+    nbytes = _bytes(memory)
+    if nbytes:
+        if flags["kv_bytes"] is not None:
+            raise ConfigError(
+                "--memory is of the whole server, --kv-bytes of keys and values alone.", hint="Give one of the two."
+            )
+        settings = load_settings(ServerSettings, SECTION, {**flags, "kv_bytes": 0}, config_file)
+    from moa_shared.programs.cores import parse_cores, pin_to_cores
+    from moa_shared.programs.progress import make_progress
+
+    from moa_server.logs import configure_logs
+
+    configure_logs("plain", "warning")
+    pin_to_cores(parse_cores(settings.cores))
+    from moa_server.capacity.plan import capacity_json, capacity_text, plan_capacity
+
+    planned = plan_capacity(settings, nbytes, make_progress(), measures=measure)
+    write_output((capacity_json if as_json else capacity_text)(planned))
+
+
+def _bytes(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ConfigError(f"--memory is {text!r}: expected a number of bytes, such as 16000000000.")
+    return int(text)

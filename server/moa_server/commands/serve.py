@@ -76,13 +76,13 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
     observing = None
     group: Group | None = None
     try:
-        rank = rank_of(os.environ, settings.tensor_parallel)
+        rank = rank_of(os.environ)
         if rank is not None:
             from moa_server.verifier.parallel.group import join
 
             group = join(rank, settings.hang_seconds)
             if rank.number:
-                from moa_server.verifier.parallel.follower import follow
+                from moa_server.verifier.parallel.leader import follow
 
                 follow(settings, progress, group)
                 return

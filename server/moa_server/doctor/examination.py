@@ -1,13 +1,10 @@
-"""Examines what a server with these settings would meet here, step by step.
-
-State: what the steps so far have found. A step is skipped if one that it needs has failed.
-"""
+"""What protects a server: encryption, and keys. The judgements are pure."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from moa_kernels import KernelError, explain, variant_name
@@ -15,17 +12,17 @@ from moa_shared.drafter import Checkpoint
 from moa_shared.errors import MoaError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.sources.cache import cache_root
+from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.checks import Check, State
 from moa_shared.programs.free_memory import free_memory_bytes
 from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
-from moa_server.capacity.estimate import estimate_step
-from moa_server.capacity.plan import Needed
-from moa_server.capacity.planning import needed_memory, session_size, sized_target
-from moa_server.capacity.speed import measure_speed
-from moa_server.doctor.machine import read_machine
-from moa_server.doctor.machine_judgements import (
+from moa_server.access.authentication import VARIABLE as KEYS_VARIABLE
+from moa_server.access.keys import KeyBook, keys_in, read_key_file
+from moa_server.capacity.plan import Needed, needed_memory, session_size, sized_target
+from moa_server.capacity.speed import estimate_step, measure_speed
+from moa_server.doctor.machine import (
     PROBLEM,
     judge_clock,
     judge_cpu,
@@ -36,14 +33,64 @@ from moa_server.doctor.machine_judgements import (
     judge_speed,
     judge_threads,
     judge_user,
+    read_machine,
 )
-from moa_server.doctor.protection import check_keys, check_tls
 from moa_server.loading import check_context_length, check_drafter, drafter_paths
 from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
-from moa_server.service.fetching.companion_files import offered_companion
+from moa_server.service.offer import offered_companion
 from moa_server.settings import ServerSettings
-from moa_server.verifier.execution_level import load_execution
-from moa_server.verifier.level_choice import choose_level
+from moa_server.tls.files import files_of
+from moa_server.tls.listener import SOON_DAYS, ServerCertificate, read_certificate
+from moa_server.verifier.execution_level import choose_level, load_execution
+
+
+def check_tls(settings: ServerSettings, now: datetime) -> Check:
+    """The certificate, or the want of one."""
+    files = files_of(settings)
+    return judge_tls(read_certificate(files, now) if files is not None else None, settings.host, now)
+
+
+def judge_tls(certificate: ServerCertificate | None, host: str, now: datetime) -> Check:
+    """A certificate that can be used, and whose key belongs to it; None: the server does not encrypt."""
+    if certificate is None:
+        if is_loopback(host):
+            return Check("TLS", "ok", "not used: nothing leaves this machine")
+        hint = "Make a certificate: moa-server setup HOST."
+        return Check("TLS", "warn", "not used: others on the way can read and change conversations", hint)
+    days = certificate.days_left(now)
+    message = f"{', '.join(certificate.names)}: valid for {days:.0f} more day{'s' * (round(days) != 1)}, its key fits"
+    if certificate.client_authorities is not None:
+        message += "; clients need certificates"
+    if days < SOON_DAYS:
+        return Check("TLS", "warn", message, "Renew it: moa-server setup --renew, or as it was made.")
+    return Check("TLS", "ok", message)
+
+
+def check_keys(settings: ServerSettings, environment: Mapping[str, str], now: datetime) -> Check:
+    """The API keys, in the file and in the environment, or the want of any."""
+    text = environment.get(KEYS_VARIABLE, "").strip()
+    if settings.keys_file is None and not text:
+        return judge_keys(None, settings.host, now)
+    book = read_key_file(settings.keys_file) if settings.keys_file is not None else KeyBook()
+    return judge_keys(book.joined(keys_in(text, KEYS_VARIABLE)) if text else book, settings.host, now)
+
+
+def judge_keys(book: KeyBook | None, host: str, now: datetime) -> Check:
+    """Keys that can be used; None: everybody gets in."""
+    if book is None:
+        if is_loopback(host):
+            return Check("keys", "ok", "not wanted: only this machine reaches the server")
+        hint = "Make one: moa-server keys add NAME, and serve with --keys-file FILE."
+        return Check("keys", "warn", "not wanted: whoever reaches the server may use it", hint)
+    entries = book.entries.values()
+    expired = [each.name for each in entries if each.has_expired(now)]
+    valid = len(entries) - len(expired)
+    message = f"{valid} that can be used"
+    if expired:
+        message += f"; expired: {', '.join(expired)}"
+    if not valid:
+        return Check("keys", "warn", message, "Nobody gets in. Make one: moa-server keys add NAME.")
+    return Check("keys", "ok", message)
 
 
 class MachineExamination:

@@ -13,6 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from moa_shared.drafting.estimates import TreeAcceptance
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
+
 from moa_server.drafting.forward_cost import CostLine
 
 MOST_AHEAD = 8  # steps that are weighed together
@@ -89,3 +93,71 @@ class GrowthRule:
             if value > best_value:
                 best_value, best_count = value, count
         return sorted(order[:best_count])
+
+
+WEIGHT = 2.0  # a drafter that is never right has lost half of its trust after two tokens that it promised
+
+
+class Calibration:
+    """Tokens that were right over tokens that were promised.
+
+    Args:
+        prior: the factor while nothing is known.
+        weight: tokens that the prior is worth.
+        decay: of older samples with each new one; 0.98 remembers about 50 verifications, a paragraph of text.
+        most: that the factor can be; 1 for chances, more where one promise stands for several tokens.
+    """
+
+    def __init__(self, prior: float = 1.0, weight: float = WEIGHT, decay: float = 0.98, most: float = 1.0) -> None:
+        self._prior = prior
+        self._weight = weight
+        self._decay = decay
+        self._most = most
+        self._promised = 0.0
+        self._right = 0.0
+
+    def add(self, promised: float, right: int) -> None:
+        """A verification has ended.
+
+        Args:
+            promised: the sum of its nodes' chances; `right`: how many of them the text went through.
+        """
+        self.fade()
+        self._promised += promised
+        self._right += right
+
+    def fade(self) -> None:
+        """A verification had no nodes."""
+        self._promised *= self._decay
+        self._right *= self._decay
+
+    @property
+    def factor(self) -> float:
+        """By which the drafter's chances are to be multiplied."""
+        return min(self._most, (self._prior * self._weight + self._right) / (self._weight + self._promised))
+
+
+class DraftRecord:
+    """What verifications have shown about one drafter."""
+
+    def __init__(self) -> None:
+        self.acceptance = TreeAcceptance()
+        self.fruitless_steps = 0  # since a guess was right, whether it was verified or not
+
+    def learn(self, arrived: DraftTree, taken: Sequence[int], *, blind: bool = False) -> None:
+        """A forward has chosen tokens.
+
+        Args:
+            arrived: the whole draft below the newest token (so that nodes not verified are judged too;
+                `Session.arrived_draft()` before `on_verified`).
+            taken: tokens that it committed.
+            blind: the client lacks rows of the prompt, so its guesses say nothing about its drafter.
+        """
+        if not blind:
+            self.acceptance.learn(arrived, taken)
+        right = bool(taken) and arrived.child_with(ROOT, taken[0]) is not None
+        self.fruitless_steps = 0 if right else self.fruitless_steps + 1
+
+    def survival(self, arrived: DraftTree) -> Sequence[float]:
+        """The chance of each node to be right; never more than that of its parent."""
+        return self.acceptance.survival(arrived)

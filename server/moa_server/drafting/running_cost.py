@@ -8,10 +8,10 @@ negative, and nothing is told where nothing was measured at the start.
 
 from __future__ import annotations
 
-FADE = 0.99  # of older forwards with each new one: about 100 count, an answer or two
+TOLD_FADE = 0.99  # of older forwards with each new one: about 100 count, an answer or two
 PRIOR_ROWS = (1, 32)  # where the line goes through the start's times, scaled: forwards may all have the same rows
 PRIOR_WEIGHT = 0.5
-OUTLIER = 3.0  # times the expected time is the most that counts: the machine did something else meanwhile
+TOLD_OUTLIER = 3.0  # times the expected time is the most that counts: the machine did something else meanwhile
 
 
 class RunningCost:
@@ -42,11 +42,11 @@ class RunningCost:
         step_ms, row_ms = self._start
         if not step_ms:
             return
-        ms = min(ms, OUTLIER * (self.step_ms + self.row_ms * rows))
-        self._expected = FADE * self._expected + step_ms + row_ms * rows
-        self._taken = FADE * self._taken + ms
+        ms = min(ms, TOLD_OUTLIER * (self.step_ms + self.row_ms * rows))
+        self._expected = TOLD_FADE * self._expected + step_ms + row_ms * rows
+        self._taken = TOLD_FADE * self._taken + ms
         for index, new in enumerate((1.0, rows, rows * rows, ms, rows * ms)):
-            self._sums[index] = FADE * self._sums[index] + new
+            self._sums[index] = TOLD_FADE * self._sums[index] + new
         self._line = self._fit()
 
     def _fit(self) -> tuple[float, float]:

@@ -25,8 +25,7 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_server.drafting.calibration import Calibration
-from moa_server.drafting.growth_rule import GrowthRule
+from moa_server.drafting.growth_rule import Calibration, GrowthRule
 
 if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import ConstrainedText

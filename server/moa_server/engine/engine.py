@@ -18,21 +18,15 @@ from typing import TypeVar
 from moa_shared.programs.elapsed import ms_since
 
 from moa_server.drafting.running_cost import RunningCost
-from moa_server.engine.committer import Committer, ForwardFacts
-from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import SessionLosses
+from moa_server.engine.committer import Committer, ForwardFacts, RowCoder
+from moa_server.engine.inference_thread import InferenceThread, RunningJob, SessionJobs, SessionLosses
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.observer import Observer
-from moa_server.engine.planning.forward_part import ForwardPart
-from moa_server.engine.planning.forward_planner import ForwardPlanner
+from moa_server.engine.planning.forward_planner import ForwardPart, ForwardPlanner, SlowForms
 from moa_server.engine.planning.schedule import Rows, Schedule
-from moa_server.engine.planning.slow_forms import SlowForms
-from moa_server.engine.prefixes.page_moves import PageMoves
-from moa_server.engine.prefixes.sharing import PrefixSharing
-from moa_server.engine.rows.row_coder import RowCoder
+from moa_server.engine.prefixes.sharing import PageMoves, PrefixSharing
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
-from moa_server.engine.thread.inference_thread import InferenceThread, RunningJob
-from moa_server.engine.thread.session_jobs import SessionJobs
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import KeptPlane
 from moa_server.session.verification import Verification

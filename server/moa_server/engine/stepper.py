@@ -115,11 +115,7 @@ class SessionTensors:
             store.crop(length)
 
     def read(self, plane: KeptPlane, start: int, stop: int) -> Rows:
-        """Rows of a plane that is kept, [stop - start, width]; memory rows are encoded now as far as they are missing.
-
-        Raises:
-            InternalError: rows that are not held, and cannot be made now.
-        """
+        """Rows of a plane that is kept, [stop - start, width]; missing memory rows are encoded now."""
         store, source = self.planes[plane], self.source
         missing = store.first_missing(start, stop)
         if plane is Plane.MEMORY and missing < stop and source is not None and not source.reads_layers:
@@ -386,11 +382,7 @@ def _newest_chunk(tensors: SessionTensors, rows: NewestRows) -> Chunk:
 
 
 def _coded_together(chunks: Sequence[tuple[SessionTensors, Chunk]]) -> list[CodedRows]:
-    """Codes rows that are there, with one call for each codec and width: a call costs as much as several rows.
-
-    Raises:
-        InternalError: some are not there.
-    """
+    """Codes rows that are there, with one call for each codec and width: a call costs as much as several rows."""
     kinds: dict[tuple[Codec, int], list[int]] = {}
     for number, (tensors, chunk) in enumerate(chunks):
         kinds.setdefault((chunk.codec, tensors.planes[chunk.plane].width), []).append(number)

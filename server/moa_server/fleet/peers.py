@@ -34,11 +34,7 @@ class Peers:
 
 
 def parse_peers(text: str) -> Peers:
-    """Reads HOST:PORT,HOST:PORT,... or dns:NAME:PORT; empty: no one.
-
-    Raises:
-        ValueError: what is wrong with it.
-    """
+    """Reads HOST:PORT,HOST:PORT,... or dns:NAME:PORT; empty: no one."""
     named = [each.strip() for each in text.split(",")] if text.strip() else []
     if any(each.startswith(DNS) for each in named):
         if len(named) > 1:
@@ -53,11 +49,7 @@ def parse_peers(text: str) -> Peers:
 
 
 def parse_advertised(text: str) -> str:
-    """Reads HOST:PORT; empty: none.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Reads HOST:PORT; empty: none."""
     if text and not is_host_port(text):
         raise ValueError(f"{text!r} is not HOST:PORT")
     return text

@@ -1,21 +1,49 @@
-"""Keeps the other replicas of a fleet true: looks its name up again and again, and leaves this server out.
+"""The other replicas of a fleet, as clients are told of them. Pure.
 
-State: what the newest look-up has found. Invariant: while the name cannot be looked up, what was known stays.
+State: their direct addresses, and who was named first last time. The fleet keeps it true: by an option, a name
+in DNS, or a cluster. Invariant: each client is told of at most as many as clients look at, each of them HOST:PORT.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import ip_address
 
 import structlog
-from moa_shared.programs.addresses import host_of
+from moa_shared.programs.addresses import MOST_SUCCESSORS, host_of, is_host_port
 from moa_shared.programs.name_lookup import look_up
 
-from moa_server.fleet.membership import Membership
 from moa_server.fleet.peers import Peers
+
+
+class Membership:
+    """The servers that can continue a conversation of this one.
+
+    Args:
+        others: HOST:PORT of each.
+        ranked: best first; otherwise each client is told of another one first, so that they spread.
+    """
+
+    def __init__(self, others: Iterable[str] = (), *, ranked: bool = False) -> None:
+        self.others: tuple[str, ...] = ()
+        self._is_ranked = False
+        self._first = 0
+        self.update(others, ranked=ranked)
+
+    def update(self, others: Iterable[str], *, ranked: bool = False) -> None:
+        """Names these to clients from now on."""
+        self.others = tuple(dict.fromkeys(each for each in others if is_host_port(each)))
+        self._is_ranked = ranked
+
+    def names(self) -> tuple[str, ...]:
+        """What to tell the next client."""
+        if not self.others or self._is_ranked:
+            return self.others[:MOST_SUCCESSORS]
+        first, self._first = self._first % len(self.others), self._first + 1
+        return (self.others[first:] + self.others[:first])[:MOST_SUCCESSORS]
+
 
 log = structlog.get_logger()
 

@@ -75,11 +75,7 @@ class RowStore:
         del self._pages[first:]
 
     def full_page(self, number: int) -> Page:
-        """The page of the rows from 64 * `number` on, for others to hold.
-
-        Raises:
-            InternalError: not all of its rows are held.
-        """
+        """The page of the rows from 64 * `number` on, for others to hold."""
         start = number * PAGE_ROWS
         is_full = self.first_missing(start, start + PAGE_ROWS) == start + PAGE_ROWS
         page = self._pages[number] if is_full else None
@@ -88,11 +84,7 @@ class RowStore:
         return page
 
     def replace_page(self, number: int, page: Page) -> None:
-        """Holds `page`, whose rows are the same, in place of a full page.
-
-        Raises:
-            InternalError: not all rows of the page are held.
-        """
+        """Holds `page`, whose rows are the same, in place of a full page."""
         before = self.full_page(number)
         self._pages[number] = page.hold()
         before.let_go()
@@ -105,11 +97,7 @@ class RowStore:
         self._held.extend(b"\x01" * (len(held) * PAGE_ROWS))
 
     def write(self, start: int, rows: Rows) -> None:
-        """Puts `rows`, [count, width] float32, which nobody changes any more, at `start`.
-
-        Raises:
-            MemoryError: there is no room.
-        """
+        """Puts `rows`, [count, width] float32, which nobody changes any more, at `start`."""
         if not self._new or start != self._new_stop:
             self._settle()
             self._new_start = start
@@ -119,11 +107,7 @@ class RowStore:
             self._settle()
 
     def _settle(self) -> None:
-        """Puts the newest rows into pages.
-
-        Raises:
-            MemoryError: there is no room.
-        """
+        """Puts the newest rows into pages."""
         if not self._new:
             return
         start, stop = self._new_start, self._new_stop
@@ -146,11 +130,7 @@ class RowStore:
         return missing if missing >= 0 else min(stop, max(start, len(self._held)))
 
     def read(self, start: int, stop: int) -> Rows:
-        """[stop - start, width] float32, as rounded to bf16.
-
-        Raises:
-            InternalError: rows that are not held.
-        """
+        """[stop - start, width] float32, as rounded to bf16."""
         if not 0 <= start <= stop or self.first_missing(start, stop) < stop:
             raise InternalError(f"Rows {start}..{stop} were requested from a store that does not hold them all.")
         rows = np.empty((stop - start, self.width), np.uint16)

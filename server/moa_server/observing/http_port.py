@@ -1,191 +1,158 @@
-"""A small HTTP port for metrics and health, on threads of its own, so that it answers when the event loop does not.
+"""The HTTP port for metrics and health: prometheus_client's server, which answers when the event loop does not.
 
-State: the open connections, oldest first. Invariants: at most MOST_CONNECTIONS of them, each for CONNECTION_SECONDS;
-one more takes the oldest one's place; only GET and HEAD of known paths, with a short head, are answered.
+State: the open connections, oldest first. Invariant: at most MOST_CONNECTIONS of them; one more takes the oldest one's
+place. Only GET and HEAD of known paths are answered, and only to who names this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address
+from socketserver import TCPServer
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler
 
 import structlog
 from moa_shared.errors import ConfigError
+from prometheus_client.exposition import ThreadingWSGIServer
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 log = structlog.get_logger()
 
 MOST_CONNECTIONS = 8  # a scraper, a few probes, a curious operator
-CONNECTION_SECONDS = 5.0  # from its begin to its end; half of Prometheus' own patience
-MOST_HEAD_BYTES = 8192
-TEXT = "text/plain; charset=utf-8"
+SILENT_SECONDS = 5.0  # half of Prometheus' own patience
 PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".svc", ".home.arpa")  # reserved, or of Kubernetes
-_PHRASES = {
+PHRASES = {
     200: "OK",
-    400: "Bad Request",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
-    431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
+TEXT = "text/plain; charset=utf-8"
+HttpPage = tuple[int, bytes, str]  # status, body and type
 
 
-@dataclass(frozen=True, slots=True)
-class HttpPage:
-    """What a path gives."""
-
-    status: int
-    body: bytes
-    content_type: str = TEXT
-
-
-class HttpPort:
+class HttpPort(ThreadingWSGIServer):
     """Listens, and answers GET with pages.
 
     Args:
         pages: makes a page for each path; called on any thread.
         names: more of this machine's, besides its own for itself; a request that names another one is refused.
-
-    Raises:
-        ConfigError: the address cannot be listened on.
     """
+
+    request_queue_size = 16
 
     def __init__(
         self, host: str, port: int, pages: Mapping[str, Callable[[], HttpPage]], names: Sequence[str] = ()
     ) -> None:
         self._pages = pages
         self._names = {name.lower() for name in (host, socket.gethostname(), *names)}
-        self._socket = _listen(host, port)
-        self.port: int = self._socket.getsockname()[1]
+        self._held: dict[Any, None] = {}
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, None] = {}
-        self._stopping = False
-        self._thread = threading.Thread(target=self._accept, name="metrics", daemon=True)
+        try:
+            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self.address_family = found[0][0]
+            super().__init__((found[0][4][0], port), _Handler)  # type: ignore[arg-type]  # an address, as text
+        except OSError:
+            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise ConfigError(
+                f"Cannot listen on {where} for metrics: it is in use, or no address of this machine.",
+                hint="Choose another --metrics-host or --metrics-port.",
+            ) from None
+        self.set_app(self._answer)
+        self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
         self._thread.start()
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # without the look-up of the host's full name, which can take long
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
 
     def stop(self) -> None:
         """Closes the port and its connections."""
-        self._stopping = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
-        self._socket.close()
+        self.shutdown()
+        self.server_close()
         with self._lock:
-            for connection in self._open:
+            for connection in self._held:
                 _end(connection)
-        self._thread.join(1.0)
 
-    def _accept(self) -> None:
-        while not self._stopping:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                if self._stopping:
-                    return
-                time.sleep(0.1)  # out of file descriptors, for example
-                continue
-            with self._lock:
-                if len(self._open) >= MOST_CONNECTIONS:
-                    oldest = next(iter(self._open))
-                    del self._open[oldest]
-                    _end(oldest)  # its thread closes it
-                self._open[connection] = None
-            threading.Thread(target=self._serve, args=(connection,), name="metrics call", daemon=True).start()
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._held) >= MOST_CONNECTIONS:
+                oldest = next(iter(self._held))
+                del self._held[oldest]
+                _end(oldest)  # its thread closes it
+            self._held[request] = None
+        super().process_request(request, client_address)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._held.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection has broken, or was ended."""
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        status, body, content_type = self._page(environ)
+        headers = [
+            ("Content-Type", content_type),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+        ]
+        start_response(f"{status} {PHRASES[status]}", headers)
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+    def _page(self, environ: WSGIEnvironment) -> HttpPage:
+        if (named := environ.get("HTTP_HOST")) is not None and not self._is_ours(_host_in(named)):
+            return 403, b"The header Host is no name of this machine: use its address.\n", TEXT
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return 405, b"Only GET and HEAD are answered.\n", TEXT
+        path = environ["PATH_INFO"]
+        if path not in self._pages:
+            return 404, f"Pages: {', '.join(self._pages)}\n".encode(), TEXT
         try:
-            with connection, contextlib.suppress(OSError):
-                self._answer(connection, time.monotonic() + CONNECTION_SECONDS)
-        finally:
-            with self._lock:
-                self._open.pop(connection, None)
-
-    def _answer(self, connection: socket.socket, deadline: float) -> None:
-        head = b""
-        while b"\r\n\r\n" not in head:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-            received = connection.recv(4096)
-            if not received:
-                return
-            head += received
-            if len(head) > MOST_HEAD_BYTES:
-                break
-        method, page = self._page(head)
-        phrase = _PHRASES[page.status]
-        lines = (
-            f"HTTP/1.1 {page.status} {phrase}",
-            f"Content-Type: {page.content_type}",
-            f"Content-Length: {len(page.body)}",
-            "Cache-Control: no-store",
-            "Connection: close",
-        )
-        answer = "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else page.body)
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        connection.sendall(answer)
-        connection.shutdown(socket.SHUT_WR)
-
-    def _page(self, head: bytes) -> tuple[str, HttpPage]:
-        if len(head) > MOST_HEAD_BYTES:
-            return "", HttpPage(431, b"The head is too long.\n")
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return "", HttpPage(400, b"This is no HTTP/1 request.\n")
-        if (name := _named_host(head)) is not None and not _is_private(name) and name not in self._names:
-            return words[0], HttpPage(403, b"The header Host is no name of this machine: use its address.\n")
-        method, path = words[0], words[1].partition("?")[0]
-        if method not in ("GET", "HEAD"):
-            return method, HttpPage(405, b"Only GET and HEAD are answered.\n")
-        make = self._pages.get(path)
-        if make is None:
-            return method, HttpPage(404, f"Pages: {', '.join(self._pages)}\n".encode())
-        try:
-            return method, make()
+            return self._pages[path]()
         except Exception:
             log.exception("a page for operators failed", path=path)
-            return method, HttpPage(500, b"The page failed; the server's log says why.\n")
+            return 500, b"The page failed; the server's log says why.\n", TEXT
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a host is an address, or has a name that nobody can register.
+
+        A site in a browser reaches this port by pointing a name of its own here (DNS rebinding), which is then in Host.
+        Prometheus and probes use addresses, and the names of a container network or a cluster.
+        """
+        with contextlib.suppress(ValueError):
+            ip_address(name.partition("%")[0])
+            return True
+        return "." not in name or name.endswith(PRIVATE_ENDINGS) or name in self._names
 
 
-def _named_host(head: bytes) -> str | None:
-    """The header Host of a request without its port; None: it has none."""
-    found = re.search(rb"\r\nhost:[ \t]*([^\r]*)", head, re.IGNORECASE)
-    if found is None:
-        return None
+class _Handler(WSGIRequestHandler):
+    timeout = SILENT_SECONDS
+
+    def log_message(self, *_: object) -> None:
+        """Nobody's log needs a line for each scrape."""
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])  # without looking its name up
+
+
+def _host_in(header: str) -> str:
+    """The header Host without its port."""
     try:
-        return urlsplit(f"//{found[1].decode('latin-1').strip()}").hostname or ""
+        return urlsplit(f"//{header.strip()}").hostname or ""
     except ValueError:
         return "."  # no name at all
-
-
-def _is_private(name: str) -> bool:
-    """Whether a host is an address, or has a name that nobody can register.
-
-    A site in a browser reaches this port by pointing a name of its own here (DNS rebinding), which is then in Host.
-    Prometheus and probes use addresses, and the names of a container network or a cluster.
-    """
-    with contextlib.suppress(ValueError):
-        ip_address(name.partition("%")[0])
-        return True
-    return "." not in name or name.endswith(PRIVATE_ENDINGS)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, where = found[0]
-        return socket.create_server((where[0], port), family=family, backlog=16)
-    except OSError:
-        where_text = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise ConfigError(
-            f"Cannot listen on {where_text} for metrics: it is in use, or no address of this machine.",
-            hint="Choose another --metrics-host or --metrics-port.",
-        ) from None
 
 
 def _end(connection: socket.socket) -> None:

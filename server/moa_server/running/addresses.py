@@ -19,9 +19,6 @@ def check_address(host: str, port: int, options: str = OPTIONS) -> None:
 
     Args:
         options: that say which one it is.
-
-    Raises:
-        ConfigError: it is in use, or not an address of this machine.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -1,13 +1,12 @@
-"""A server that listens: its health, what is done again and again, and its clean end.
-
-State: whether it drains. Invariant: whatever ends it, every open answer is notified first.
-"""
+"""Options of the gRPC server: what connections and messages may cost. Pure."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -16,13 +15,79 @@ import structlog
 from moa_server.fleet.peers import parse_peers
 from moa_server.fleet.watch import FleetWatch
 from moa_server.running.addresses import host_port
-from moa_server.running.service_manager import ServiceManager
-from moa_server.service.health import Health
 from moa_server.service.host import Host
 from moa_server.service.lifecycle import LAST_WORD_SECONDS
+from moa_server.service.service import Health
+from moa_server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from moa_server.tls.listener import TlsListener
+
+IDLE_MS = 60_000  # of a connection without a call; a client in a conversation has one
+
+
+def channel_options(frame_bytes: int, settings: ServerSettings) -> list[tuple[str, int]]:
+    """Options of the gRPC server; docs/architecture.md, "gRPC settings", says why."""
+    age = [
+        ("grpc.max_connection_age_ms", round(1e3 * settings.connection_age_seconds)),
+        ("grpc.max_connection_age_grace_ms", round(1e3 * settings.connection_age_grace_seconds)),
+    ]
+    return [
+        *(age if settings.connection_age_seconds else []),
+        ("grpc.max_receive_message_length", 2 * frame_bytes),  # above frame_bytes we refuse with our own message
+        ("grpc.max_send_message_length", 2 * frame_bytes),
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # identity only: 1 kB of gzip holds a million tokens
+        ("grpc.max_metadata_size", settings.metadata_bytes),
+        ("grpc.absolute_max_metadata_size", 2 * settings.metadata_bytes),
+        ("grpc.max_concurrent_streams", settings.streams_per_connection),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.max_connection_idle_ms", IDLE_MS),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.http2.write_buffer_size", 16384),
+        ("grpc.http2.bdp_probe", 0),  # its pings took as long as all frames of a client that never stops sending
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a lottery
+    ]
+
+
+VARIABLE = "NOTIFY_SOCKET"
+
+
+class ServiceManager:
+    """Tells the service manager how the server is. No-op without NOTIFY_SOCKET."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        name = environment.get(VARIABLE, "")
+        self._address = "\0" + name[1:] if name.startswith("@") else name
+
+    def ready(self, status: str) -> None:
+        """The server serves.
+
+        Args:
+            status: one line for `systemctl status`.
+        """
+        self._send(f"READY=1\nSTATUS={status}")
+
+    def alive(self) -> None:
+        """The event loop turns and no forward hangs. The watchdog ends a server that does not say so for long."""
+        self._send("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """The server drains, and then ends."""
+        self._send("STOPPING=1\nSTATUS=draining")
+
+    def _send(self, text: str) -> None:
+        if not self._address:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)  # a manager that does not read must not hold up the event loop
+            sender.sendto(text.encode(), self._address)
+
 
 log = structlog.get_logger()
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from moa_server.access.authentication import Gate
 from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import Stepper
-from moa_server.service.admission.admission import Admission
-from moa_server.service.fetching.fetch import DrafterFiles
+from moa_server.service.admission import Admission
+from moa_server.service.fetch import DrafterFiles
 from moa_server.service.lifecycle import Lifecycle
 from moa_server.service.served import Served
 from moa_server.service.services import Services

@@ -16,8 +16,8 @@ from moa_shared.errors import AuthenticationError, UnavailableError
 
 from moa_server.access.authentication import Gate
 from moa_server.access.caller import Caller
-from moa_server.engine.thread.inference_thread import RunningJob
-from moa_server.fleet.membership import Membership
+from moa_server.engine.inference_thread import RunningJob
+from moa_server.fleet.watch import Membership
 
 LAST_WORD_SECONDS = 5.0  # for a client to read a GoAway and end its stream: a few round trips, or a busy device's pause
 MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream

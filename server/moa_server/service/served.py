@@ -1,20 +1,86 @@
-"""What a server serves: the target, its execution and its drafters, as clients are told."""
+"""Compiles the forms that answers must have, away from the event loop.
+
+State: one thread, and the callers' answers that wait for it. Invariants: callers take turns, so that one who asks for
+many delays only itself; a form that is kept waits for nobody.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, NoFormsError, OverloadedError
 from moa_shared.models.pooling import UNKNOWN_POOLING, ModelPooling
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.constraint import Constraint
 
 from moa_server.drafting.forward_cost import TORCH, RowShares
+from moa_server.engine.planning.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler
+    from moa_shared.constraints.constrained_text import ConstrainedText
+
+MOST_OF_ONE = 32  # that wait: a usual schema takes some milliseconds, the largest a few seconds
+MOST_WAITING = 256  # of all callers: a form may have 256 KiB
+
+
+class Forms:
+    """The forms of one server's answers.
+
+    Args:
+        compiler: None: this server cannot hold answers to a form.
+    """
+
+    def __init__(self, compiler: ConstraintCompiler | None) -> None:
+        self._compiler = compiler
+        self._thread = ThreadPoolExecutor(1, "forms")
+        self._waiting: Counter[str] = Counter()  # by owner; those whose turn has come count too
+        self._turns = FairQueue[tuple[str, asyncio.Future[None]]](lambda each: each[0])
+        self._busy = False
+
+    @property
+    def are_offered(self) -> bool:
+        return self._compiler is not None
+
+    async def begin(self, constraint: Constraint, owner: str) -> ConstrainedText:
+        """An answer under a constraint, before its first token.
+
+        Args:
+            owner: whose answer it is.
+        """
+        if self._compiler is None:
+            raise NoFormsError("This server cannot hold answers to a form.")
+        if (known := self._compiler.known(constraint)) is not None:
+            return known
+        if self._waiting[owner] >= MOST_OF_ONE or self._waiting.total() >= MOST_WAITING:
+            raise OverloadedError("Too many forms of answers wait to be compiled.")
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting[owner] += 1
+        self._turns.add((owner, turn))
+        self._give_turn()
+        try:
+            await turn
+            return await loop.run_in_executor(self._thread, self._compiler.begin, constraint)
+        finally:
+            self._waiting[owner] -= 1
+            self._waiting += Counter()  # forgets who waits no more
+            if not turn.cancelled():
+                self._busy = False
+                self._give_turn()
+
+    def _give_turn(self) -> None:
+        while self._turns and not self._busy:
+            _, turn = self._turns.take()
+            if not turn.done():  # its call has ended
+                self._busy = True
+                turn.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)

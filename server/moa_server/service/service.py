@@ -12,19 +12,20 @@ from typing import TypeVar
 import grpc
 import structlog
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # the stubs do not know it
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import InternalError, MoaError, NotFoundError, UnavailableError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.tracing.spans import TRACEPARENT
 
-from moa_server.access.caller import Caller, Right, anonymous
-from moa_server.access.certificate_identity import certificate_name
-from moa_server.service.embedding import Embedding
-from moa_server.service.generate import Generation
+from moa_server.access.caller import Caller, Right, anonymous, certificate_name
+from moa_server.service.admission import Allowances
+from moa_server.service.generate import Embedding, Generation
 from moa_server.service.host import Host
-from moa_server.service.stream.bounded_writer import BoundedWriter
 from moa_server.service.stream.converse import ConverseStream
+from moa_server.service.stream.frame_writer import BoundedWriter
 from moa_server.service.stream.frames import parse
 
 log = structlog.get_logger()
@@ -174,3 +175,42 @@ def own_version() -> str:
         return version("moa-split")
     except PackageNotFoundError:  # run from a checkout that is not installed
         return "0"
+
+
+READINESS = ("", SERVICE)
+LIVENESS, STARTUP = "liveness", "startup"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Health(aio_health.HealthServicer):  # type: ignore[misc]  # the stubs do not know it
+    """Answers questions about the server's health, without delay.
+
+    Args:
+        allowances: of all connections.
+    """
+
+    def __init__(self, allowances: Allowances) -> None:
+        super().__init__()
+        self._allowances = allowances
+        self._draining = False
+
+    async def tell(self, *, hangs: bool) -> None:
+        """Says how a server is that has started."""
+        await self.set(STARTUP, SERVING)
+        for name in (*(() if self._draining else READINESS), LIVENESS):
+            await self.set(name, NOT_SERVING if hangs else SERVING)
+
+    async def drain(self) -> None:
+        """Says from now on that the server takes nothing new."""
+        self._draining = True
+        for name in READINESS:
+            await self.set(name, NOT_SERVING)
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
+        self._allowances.of(context.peer())
+        return await super().Check(request, context)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        self._allowances.of(context.peer())
+        await super().Watch(request, context)

@@ -14,22 +14,18 @@ from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 from moa_shared.protocol.protobuf_messages import ask_from_proto
 
 from moa_server.access.caller import Caller
-from moa_server.access.holdings import OtherReplicasUsage
-from moa_server.access.rates import Rates
-from moa_server.access.usage import Usage
+from moa_server.access.limits import OtherReplicasUsage, Rates
+from moa_server.engine.account import Account, Usage
 from moa_server.engine.engine import Engine
-from moa_server.engine.live.account import Account
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.observer import Observer
 from moa_server.engine.planning.schedule import Schedule
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.sessions.kv_pool import KVPool
-from moa_server.engine.sessions.registry import SessionRegistry
-from moa_server.engine.sessions.session_size import SessionSize
+from moa_server.engine.sessions.registry import SessionRegistry, SessionSize
 from moa_server.engine.stepper import MemorySource, Stepper
-from moa_server.service.forms import Forms
-from moa_server.service.served import Served
+from moa_server.service.served import Forms, Served
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
 
@@ -156,11 +152,7 @@ class Services:
     # ------------------------------------------------------------ what clients ask
 
     def read_ask(self, message: pb.Ask) -> Ask:
-        """A question from the wire.
-
-        Raises:
-            ConfigError: it asks for what this server does not do.
-        """
+        """A question from the wire."""
         ask = ask_from_proto(message)
         self.check_settings(ask.settings)
         return ask
@@ -175,11 +167,7 @@ class Services:
         self.served.check_vocabulary(settings)
 
     def let_in(self, live: LiveSession, caller: Caller) -> None:
-        """Lets a session begin its answer, or continue it; to be called before anything else of the question is done.
-
-        Raises:
-            RateLimitError: the caller has used up its tokens.
-        """
+        """Lets a session begin its answer, or continue it: before anything else of the question is done."""
         live.account.let_in(self.rates.meter(caller))
         live.turn.let_in()
 
@@ -195,12 +183,7 @@ class Services:
         return source if wanted and self.settings.drafts_here and able else None
 
     def reserve(self, live: LiveSession) -> None:
-        """Promises a session the memory that the requested answer may take, less what of its text is kept already.
-
-        Raises:
-            ContextLengthError: it is more than this server keeps for all.
-            OverloadedError: it is not available now.
-        """
+        """Promises a session the memory that the requested answer may take, less what of its text is kept already."""
         self.engine.pages.adopt(live)
         cache, drafting = live.tensors.cache, live.drafting
         nbytes = self._size.most_nbytes(cache, drafting.widths, live.session.most_tokens, drafting.own_drafter)

@@ -49,10 +49,6 @@ class PendingDraft:
         gap in the numbering is stale: its nodes are counted and dropped, and so are those beyond the first FRAME_NODES
         of a frame. A repeated frame changes nothing. A frame that continues the held draft may leave out the hash
         (0), which its first frame gave.
-
-        Raises:
-            TreeError: parents that do not come before their children.
-            ProtocolError: parents that are neither absent nor one for each token.
         """
         tokens, parents, first_node, base = draft.tokens, draft.parents, draft.first_node, draft.base
         if parents and len(parents) != len(tokens):

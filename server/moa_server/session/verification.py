@@ -112,11 +112,7 @@ class StepPlan:
         return replace(self, tree=NO_DRAFT, own_nodes=0, needs_draft=False)
 
     def allowed(self) -> Allowed | None:
-        """Which tokens the target may choose at each position, [positions, vocabulary]; None: any.
-
-        Raises:
-            ConfigError: what is committed is not of the form, or nothing can follow.
-        """
+        """Which tokens the target may choose at each position, [positions, vocabulary]; None: any."""
         if self.form is None or not self.chooses:
             return None
         self._advance(self.form)
@@ -166,9 +162,6 @@ class StepPlan:
         Args:
             logits: [positions, vocab].
             allowed: what `allowed` gives.
-
-        Raises:
-            InternalError: logits that are not numbers.
         """
         positions, before, wanted = self.positions, self.text_before, self.settings.chances
         if self.given:

@@ -1,6 +1,6 @@
-"""The folder that `moa-server setup` makes: authority, certificate, keys and server.toml.
+"""An authority of one's own, and the certificates that it gives a server. Pure but for the random keys.
 
-Invariants: it is there whole or not at all; only its owner may read what is in it.
+Invariant: the authority vouches for servers and for nothing else: it can make no further authorities.
 """
 
 from __future__ import annotations
@@ -8,19 +8,158 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.atomic import write_private
 
 from moa_server.settings import SETTINGS_NAME
-from moa_server.setup.authority import Identity
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 365
+SKEW = timedelta(hours=1)  # of the devices' clocks
+MOST_COMMON_NAME = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        """Not encrypted: the server reads it without anybody there."""
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+
+def new_private_key() -> ec.EllipticCurvePrivateKey:
+    """A key on the curve P-256, which every TLS library knows."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def make_authority(host: str, now: datetime) -> Identity:
+    """A new authority, for the server at `host`."""
+    key = new_private_key()
+    name = _name(f"moa authority of {host}")
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        _builder(name, name, key, now, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return Identity(builder.sign(key, hashes.SHA256()), key)
+
+
+def make_server_certificate(
+    authority: Identity, hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, now: datetime
+) -> Identity:
+    """A certificate for a server that is reached by any of these names and IP addresses."""
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = (
+        _builder(_name(hosts[0]), authority.certificate.subject, key, now, SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(general_names(hosts)), critical=False)
+        .add_extension(signer, critical=False)
+    )
+    return Identity(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    """Names and IP addresses as a certificate has them."""
+    return [_general_name(host) for host in hosts]
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses of a server's certificate, in the order in which they were given."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(each.value) for each in names]
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:MOST_COMMON_NAME])])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host.strip("[]")))
+    except ValueError:
+        pass
+    if is_dns_name(host):
+        return x509.DNSName(host)
+    raise ConfigError(
+        f"{host!r} is no name of a host and no IP address.",
+        hint="Name the server as devices reach it, without port: gpu.example or 192.0.2.7.",
+    )
+
+
+def is_dns_name(text: str) -> bool:
+    """Whether a text can be a host's name: letters, digits and hyphens between dots."""
+    labels = text.removesuffix(".").split(".")
+    return len(text) <= 253 and all(
+        0 < len(label) <= 63
+        and label.isascii()
+        and label.replace("-", "").isalnum()
+        and not label.startswith("-")
+        and not label.endswith("-")
+        for label in labels
+    )
+
 
 HEAD = "# Written by `moa-server setup`. What else can be set: moa-server serve --help\n"
 _AGAIN = "Name the folder with --folder, or make one: moa-server setup HOST."
@@ -83,11 +222,7 @@ class SetupFolder:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Gives a temporary folder that becomes `path` when the block ends; if it fails, nothing is left.
-
-    Raises:
-        ConfigError: there is something already, or it cannot be written.
-    """
+    """Gives a temporary folder that becomes `path` when the block ends; if it fails, nothing is left."""
     try:
         if path.is_dir() and any(path.iterdir()):
             raise ConfigError(
@@ -106,11 +241,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replaces a file that only its owner may read, whole.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Replaces a file that only its owner may read, whole."""
     try:
         write_private(path, content)
     except OSError as error:
@@ -118,12 +249,7 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """The first certificate of a file in PEM.
-
-    Raises:
-        NotFoundError: no such file.
-        ConfigError: it holds none.
-    """
+    """The first certificate of a file in PEM."""
     try:
         return x509.load_pem_x509_certificate(_read(path))
     except ValueError:
@@ -131,12 +257,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def read_identity(certificate: Path, key: Path) -> Identity:
-    """A certificate and its key, on the curve P-256 as `moa-server setup` makes them.
-
-    Raises:
-        NotFoundError: no such file.
-        ConfigError: they cannot be read.
-    """
+    """A certificate and its key, on the curve P-256 as `moa-server setup` makes them."""
     try:
         found = load_pem_private_key(_read(key), None)
     except (ValueError, TypeError):

@@ -1,8 +1,9 @@
-"""Makes a server's folder, renews its certificate, and invites devices."""
+"""Which file of keys a server with some configuration reads, so that no command changes another one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
@@ -11,14 +12,89 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from moa_shared.errors import ConfigError
 from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.atomic import create_private
-from moa_shared.programs.config import load_settings
+from moa_shared.programs.config import SettingOrigin, load_settings, load_settings_and_origins
 from moa_shared.protocol.invitation import Invitation
 
-from moa_server.access.named_file import find_key_file
+from moa_server.access.caller import CallerLimits, Right
+from moa_server.access.keys import KeyEntry, changing, check_name, hash_of, new_key
 from moa_server.running.addresses import host_port
 from moa_server.settings import METRICS_PORT, SECTION, ServerSettings
-from moa_server.setup.authority import general_names, hosts_of, make_authority, make_server_certificate, new_key
-from moa_server.setup.folder import SetupFolder, new_folder, read_certificate, read_identity, replace_private
+from moa_server.setup.folder import (
+    SetupFolder,
+    general_names,
+    hosts_of,
+    make_authority,
+    make_server_certificate,
+    new_folder,
+    new_private_key,
+    read_certificate,
+    read_identity,
+    replace_private,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file of keys, and what names it."""
+
+    path: Path
+    origin: SettingOrigin
+
+    def words(self) -> str:
+        """For people."""
+        return f"The file of keys is {self.path} (from {self.origin.name})."
+
+
+def find_key_file(config_file: Path | None, named: Path | None = None) -> NamedFile:
+    """The file of keys of the configuration in force.
+
+    Args:
+        config_file: in force; None: there is none.
+        named: with --keys-file.
+    """
+    settings, origins = load_settings_and_origins(ServerSettings, SECTION, {"keys_file": named}, config_file)
+    if settings.keys_file is not None:
+        return NamedFile(settings.keys_file, origins["keys_file"])
+    if config_file is None:
+        raise ConfigError(
+            "No configuration of a server was found, so it is not known which file of keys it reads.",
+            hint="Make one: moa-server setup HOST. Or name your server's: --config FILE, or --keys-file FILE.",
+        )
+    raise ConfigError(
+        f"{config_file} names no file of keys, so a server with it asks for no keys.",
+        hint='Write keys_file = "FILE" there, or name a file with --keys-file FILE.',
+    )
+
+
+FIRST_DEVICE = "device"  # the name of the first one's key
+
+
+def add_device(keys: Path, name: str, now: datetime, expires: datetime | None = None) -> str:
+    """A new key with all rights, as the device is to know it; the file gets its hash.
+
+    Args:
+        expires: when it ends; None: never.
+    """
+    check_name(name)
+    key = new_key()
+    with changing(keys) as book:
+        book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), frozenset(Right), CallerLimits(), now, expires))
+    return key
+
+
+def invitation_words(name: str, settings: Path, expires: datetime | None) -> str:
+    """What the operator is told below an invitation.
+
+    Args:
+        name: of its key; `settings`: the configuration in force.
+    """
+    until = f"{expires:%Y-%m-%d}, or until its key is revoked" if expires is not None else "its key is revoked"
+    return f"""\
+The line above is an invitation; it is shown this once. Send it as you would a password: whoever has it can use this
+server, from any number of devices, until {until}.
+On the device: moa-client servers join NAME
+To take it back: moa-server keys revoke {name} --config {settings}
+"""
 
 
 def set_up(
@@ -35,13 +111,10 @@ def set_up(
         hosts: names and addresses under which devices reach the server, the first one that of invitations.
         add_key: adds a key to a file, and returns it.
         metrics_port: for metrics and health, on this machine only.
-
-    Raises:
-        ConfigError: a host is no name, or there is a folder already, or it cannot be written.
     """
     general_names(hosts)  # an error now, not after the authority is made
     authority = make_authority(hosts[0], now)
-    server = make_server_certificate(authority, hosts, new_key(), now)
+    server = make_server_certificate(authority, hosts, new_private_key(), now)
     contents = {
         folder.authority: authority.certificate_pem,
         folder.authority_key: authority.key_pem,
@@ -63,9 +136,6 @@ def renew(folder: SetupFolder, hosts: Sequence[str], now: datetime) -> list[str]
 
     Returns:
         its names.
-
-    Raises:
-        NotFoundError, ConfigError: the folder does not hold what setup has made.
     """
     authority = read_identity(folder.authority, folder.authority_key)
     server = read_identity(folder.certificate, folder.key)
@@ -80,9 +150,6 @@ def invitation_with(folder: SetupFolder, key: str) -> Invitation:
 
     Args:
         key: the API key for the device.
-
-    Raises:
-        NotFoundError, ConfigError: the folder does not hold what setup has made.
     """
     [host, *_] = hosts_of(read_certificate(folder.certificate))
     port = _settings(folder).port
@@ -95,11 +162,7 @@ def invitation_with(folder: SetupFolder, key: str) -> Invitation:
 
 
 def keys_of(folder: SetupFolder) -> Path:
-    """The file of keys that the server reads.
-
-    Raises:
-        NotFoundError, ConfigError: server.toml cannot be used, or names none.
-    """
+    """The file of keys that the server reads."""
     return find_key_file(folder.settings).path
 
 

@@ -42,11 +42,7 @@ def _stamp(path: Path) -> FileStamp:
 
 
 def files_of(settings: ServerSettings) -> CertificateFiles | None:
-    """The files that the settings name; None: the server does not encrypt.
-
-    Raises:
-        ConfigError: one is missing, or the server would be exposed without encryption.
-    """
+    """The files that the settings name; None: the server does not encrypt."""
     certificate, key = settings.tls_cert, settings.tls_key
     if certificate is not None and key is not None:
         return CertificateFiles(certificate, key, settings.tls_client_ca)

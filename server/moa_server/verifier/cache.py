@@ -45,11 +45,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` rows in all, at once: a prompt of known length need not grow in steps.
-
-        Raises:
-            MemoryError: there is no room; what is held stays.
-        """
+        """Make room for `rows` rows in all, at once: a prompt of known length need not grow in steps."""
 
     @abstractmethod
     def _move(self, source: Sequence[int], start: int) -> None:
@@ -63,11 +59,7 @@ class KVCache(ABC):
         """
 
     def begin(self, count: int) -> None:
-        """Make room for `count` rows after the last one; a forward calls this before it writes.
-
-        Raises:
-            InternalError: the last forward's tree was not cut down to a path.
-        """
+        """Make room for `count` rows after the last one; a forward calls this before it writes."""
         if not self._tail_is_chain:
             raise InternalError("The rows of a draft tree were not cut to a path before the next forward.")
         self.reserve(self._length + count)
@@ -88,9 +80,6 @@ class KVCache(ABC):
 
         Args:
             path: rows of the last forward from a root downwards: depths 0, 1, 2... An empty path keeps none.
-
-        Raises:
-            TreeError: not such a path.
         """
         for depth, row in enumerate(path):
             if not 0 <= row < len(self._tail_depths) or self._tail_depths[row] != depth:
@@ -102,11 +91,7 @@ class KVCache(ABC):
         self._forget_tail()
 
     def crop(self, length: int) -> None:
-        """Drop the rows from `length` on.
-
-        Raises:
-            InternalError: there are fewer rows than that.
-        """
+        """Drop the rows from `length` on."""
         if not 0 <= length <= self._length:
             raise InternalError(f"A cache of {self._length} rows cannot be cropped to {length}.")
         if not self._tail_is_chain and length > self._tail_start + 1:
@@ -127,9 +112,6 @@ class KVCache(ABC):
             [stop - start, layers, KV width] float32; the last axis is, for each KV head in turn, its rotated key and
             then its value (the layout of arXiv 2410.03804's published code), and zeros in layers that are narrower than
             others. Layers that read the keys and values of others are left out. A copy of these rows only.
-
-        Raises:
-            InternalError: rows that are not held.
         """
         self._check_held(start, stop)
         return as_lsa_input(self._read(start, stop))

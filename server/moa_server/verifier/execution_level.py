@@ -7,37 +7,95 @@ GPUs) rounds differently depending on what is computed together, and says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import ARITHMETIC, F16, Q4_1, Q8_0, KernelError, explain, set_threads, threads, variant_name
 from moa_kernels.bindings import STORED_FLOATS
-from moa_shared.errors import ConfigError, DiskFullError, MoaError
+from moa_shared.errors import ConfigError, DiskFullError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
-from moa_shared.models.network.served import has_torch, is_for_torch, unsupported
+from moa_shared.models.network.served import (
+    check_kernels,
+    check_served,
+    check_torch,
+    has_torch,
+    is_for_torch,
+    unsupported,
+)
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import canonical_json
 from moa_shared.models.weights.packing import conversions, plan_places
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.models.weights.weights import WeightReader
+from moa_shared.programs.missing_packages import install_extra
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
-from moa_server.verifier.float32_test import compare_with_float32
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_server.verifier.level_choice import CUDA, choose_level, install_torch
 from moa_server.verifier.memory_check import require_memory
-from moa_server.verifier.self_test import SelfTest, compare_tree, measure_times
+from moa_server.verifier.startup_check import SelfTest, compare_tree, compare_with_float32, measure_times
 
 if TYPE_CHECKING:
     from moa_server.verifier.parallel.group import Group
+
+AUTO = "auto"
+CUDA = "cuda"
+NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
+TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
+
+
+def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """The level that the settings name; auto: int8 where the kernels run and compute the model, else bf16.
+
+    Args:
+        config: the content of the model's config.json.
+        name: what to call the model in messages.
+
+    Returns:
+        int8, float32 or bf16, and why `auto` is not int8; "": it is, or there is no need to say.
+    """
+    wanted: str = settings.execution
+    if wanted == AUTO and settings.device == CUDA:
+        wanted = BF16
+    if wanted in (FLOAT32, BF16):
+        check_torch(config, name)
+        return wanted, ""
+    if settings.device == CUDA:
+        raise ConfigError("The level int8 is computed on CPUs only.", hint="Leave --device out, or --execution.")
+    try:
+        has_kernels = variant_name() != NUMPY
+    except KernelError as error:
+        raise ConfigError(str(error), hint=TORCH_LEVELS) from error
+    if wanted == INT8:
+        if not has_kernels:
+            raise ConfigError(f"The level int8 needs kernels. {explain()}", hint=TORCH_LEVELS)
+        check_kernels(config)
+        return INT8, ""
+    check_served(config, name)
+    reason = explain()
+    if has_kernels:
+        try:
+            check_kernels(config)
+        except ModelSourceError as error:
+            return BF16, error.message
+        return INT8, ""
+    if not has_torch():
+        raise ConfigError(f"This machine can run no level of execution. {reason}", hint=install_torch())
+    check_torch(config, name)
+    return BF16, reason
+
+
+def install_torch() -> str:
+    """The hint where a level is computed by torch alone."""
+    return f"Install torch: {install_extra('torch')}."
+
 
 log = structlog.get_logger()
 
@@ -94,10 +152,6 @@ def load_execution(
 
     Args:
         group: processes that share the target; None: this one has it for itself.
-
-    Raises:
-        ModelSourceError: weights that cannot be read, or that the level does not compute.
-        ConfigError: a level that needs a missing installation, or a failed test at the start.
     """
     if group is not None and settings.execution not in (FLOAT32, BF16) and settings.device != CUDA:
         raise ConfigError(
@@ -143,11 +197,7 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
 
 
 def check_kv(kv: str, level: str) -> None:
-    """Refuses another form of keys and values than float16 where torch keeps them.
-
-    Raises:
-        ConfigError: so it is.
-    """
+    """Refuses another form of keys and values than float16 where torch keeps them."""
     if kv != F16 and level != INT8:
         raise ConfigError(
             f"The level {level} does not keep keys and values as {kv}.",
@@ -179,10 +229,8 @@ def _floats(reader: WeightReader, files: ModelFiles, settings: ServerSettings) -
 def _tiled(
     reader: WeightReader, files: ModelFiles, settings: ServerSettings, progress: Progress, floats: str
 ) -> TiledWeights:
-    """The weights packed: over a file of tiles in the cache, or in memory where there is to be none, or no room."""
+    """The weights packed: over a file of tiles in the cache, or in memory where there is no room."""
     try:
-        if not settings.repack_cache:
-            return TiledWeights(reader, tiles_in_memory(files, progress, floats))
         try:
             return TiledWeights(reader, map_tiles(files, cache_root(settings.cache_dir), progress, floats))
         except (DiskFullError, ConfigError, OSError) as error:

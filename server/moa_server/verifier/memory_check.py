@@ -1,17 +1,157 @@
-"""Refuses a model that the memory does not hold, before it is loaded. Reads the heads of its files only."""
+"""What a model takes, from the heads of its files; refuses one that the memory does not hold, before it is loaded."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 import structlog
-from moa_shared.errors import ConfigError
-from moa_shared.models import ModelFiles
+from moa_kernels import F16, FORMATS, PAGE_ROWS, Q4_1, Q8, Q8_0
+from moa_kernels.bindings import STORED_FLOATS
+from moa_shared.errors import ConfigError, InternalError
+from moa_shared.models import ModelFiles, WeightReader
+from moa_shared.models.network.layer_sizes import cached_heads
+from moa_shared.models.weights.idle_experts import idle_share, is_of_experts
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS
 from moa_shared.programs.free_memory import FreeMemory, free_memory
-from moa_shared.protocol.levels import INT8
+from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 from rich.filesize import decimal
 
 from moa_server.settings import ServerSettings
-from moa_server.verifier.sized_target import SizedTarget
-from moa_server.verifier.weights_bytes import PROCESS_BYTES, weights_nbytes
+from moa_server.verifier.cache import KVCache
+from moa_server.verifier.target import Request, Rows, Target, TargetOutput, TargetShape
+
+if TYPE_CHECKING:
+    from moa_shared.drafter import Checkpoint
+
+PROCESS_BYTES = 150_000_000  # of a server of a tiny model: Python, gRPC, the tokenizer (measured; 85 MB of it files)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsBytes:
+    """What a model's weights take.
+
+    Args:
+        total: all of them, in bytes.
+        idle: those of experts that a step of one row does not read; 0: the model has no experts.
+    """
+
+    total: int
+    idle: int = 0
+
+
+def weights_nbytes(files: ModelFiles, level: str, weights: str = "q8") -> WeightsBytes:
+    """The bytes of the weights on a level, with floats in 8 or 4 bits where the level packs them."""
+    reader = WeightReader(files)
+    total = experts = 0.0
+    for name in reader.names():
+        nbytes = _served_bytes(reader, name, level, weights)
+        total += nbytes
+        if is_of_experts(name):
+            experts += nbytes
+    return WeightsBytes(int(total), int(idle_share(files.config) * int(experts)))
+
+
+def _served_bytes(reader: WeightReader, name: str, level: str, weights: str) -> float:
+    shape = reader.shape(name)
+    numbers = math.prod(shape)
+    if level != INT8:
+        return numbers * (4 if level == FLOAT32 else 2)
+    if len(shape) < 2:
+        return 4 * numbers
+    if name == LAYER_EMBEDDINGS or (name == EMBEDDINGS and HEAD in reader.names()):  # looked up in the file
+        return 0
+    kind = reader.format_of(name)
+    is_float = kind in STORED_FLOATS and weights == "q4" and name not in (EMBEDDINGS, HEAD)
+    stored = FORMATS.get(kind, FORMATS[Q4_1 if is_float else Q8_0])  # as plan_places decides
+    return numbers * stored.size / stored.values
+
+
+NUMBER_BYTES = {INT8: 2, BF16: 2, FLOAT32: 4}  # of a key or value, on each level, if they are not kept in 8 bits
+SCALE_BYTES = 4  # of a row of a head in 8 bits
+
+
+class SizedCache(KVCache):
+    """A cache that holds nothing.
+
+    Args:
+        page_nbytes: of the keys and values of a page.
+    """
+
+    nbytes = 0
+
+    def __init__(self, page_nbytes: int) -> None:
+        super().__init__()
+        self._page_nbytes = page_nbytes
+
+    def most_nbytes(self, rows: int) -> int:
+        return -(-rows // PAGE_ROWS) * self._page_nbytes
+
+    def _free(self) -> None:
+        raise _computes_nothing()
+
+    def reserve(self, rows: int) -> None:
+        raise _computes_nothing()
+
+    def _move(self, source: Sequence[int], start: int) -> None:
+        raise _computes_nothing()
+
+    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        raise _computes_nothing()
+
+
+class SizedTarget(Target):
+    """The sizes of a target.
+
+    Args:
+        config: the content of its config.json.
+        level: on which it is to be computed.
+        context_length: the most positions of a conversation; None: what it was trained for.
+        kv: how the level int8 keeps keys and values: one of `moa_kernels.KV_FORMATS`.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], level: str, context_length: int | None = None, *, kv: str = F16
+    ) -> None:
+        heads, trained = int(config["num_attention_heads"]), int(config["max_position_embeddings"])
+        super().__init__(
+            TargetShape(
+                int(config["vocab_size"]),
+                int(config["hidden_size"]),
+                int(config["num_hidden_layers"]),
+                int(config.get("num_key_value_heads") or heads),
+                int(config.get("head_dim") or config["hidden_size"] // heads),
+                trained if context_length is None else min(context_length, trained),
+            )
+        )
+        self.page_nbytes = PAGE_ROWS * sum(
+            2 * count * (dim + SCALE_BYTES if kv == Q8 else dim * NUMBER_BYTES[level])
+            for count, dim in cached_heads(config)
+        )
+
+    def new_cache(self) -> SizedCache:
+        return SizedCache(self.page_nbytes)
+
+    def normed(self, state: Rows) -> Rows:
+        raise _computes_nothing()
+
+    def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
+        def rows(read: Rows) -> Rows:
+            raise _computes_nothing()
+
+        return rows
+
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        raise _computes_nothing()
+
+
+def _computes_nothing() -> InternalError:
+    return InternalError("A target without weights was asked to compute.")
+
 
 log = structlog.get_logger()
 
@@ -26,9 +166,6 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
 
     Args:
         free: None: what can be had now.
-
-    Raises:
-        ConfigError: there is too little, and the operator has not said to start all the same.
     """
     if not settings.memory_check:
         return
@@ -36,9 +173,7 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
     target = SizedTarget(files.config, level, settings.context_length or None)
     least = target.new_cache().most_nbytes(min(LEAST_TOKENS, target.context_length))
     weights, rows = weights_nbytes(files, level, settings.weights), settings.kv_bytes or least
-    idle = (
-        weights.idle if level == INT8 and settings.repack_cache else 0
-    )  # of a file that is mapped: what is not chosen is never read
+    idle = weights.idle if level == INT8 else 0  # of a file that is mapped: what is not chosen is never read
     all_weights, others = weights.total, rows + PROCESS_BYTES
     if all_weights + others <= free.nbytes:
         return

@@ -131,12 +131,6 @@ class Target(ABC):
         """One forward for several conversations; each cache is in one request only.
 
         After a tree, call `cache.keep` with the accepted path before the next forward of that conversation.
-
-        Raises:
-            TokenRangeError: no tokens, or one outside the vocabulary.
-            TreeError: as many parents as tokens are needed, each before its child.
-            ContextLengthError: positions beyond the context.
-            MemoryError: there is no room for keys and values.
         """
         if len({id(request.cache) for request in requests}) < len(requests):
             raise InternalError("A forward was given the same cache twice.")
@@ -168,11 +162,7 @@ class Target(ABC):
         want_state_layer: int | None = None,
         chunk_tokens: int = PREFILL_CHUNK_TOKENS,
     ) -> TargetOutput:
-        """Run a long chain in chunks; logits and hidden state of the last token only, state of all.
-
-        Raises:
-            As `forward_all`; all tokens are checked before the first chunk runs.
-        """
+        """Run a long chain in chunks; logits and hidden state of the last token only, state of all."""
         self._check(Request(cache, tokens))
         cache.reserve(cache.length + len(tokens))
         states, output = [], None

@@ -11,16 +11,17 @@ import torch
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.models.cuda_graphs import CudaGraphs
+from moa_shared.models.network.served import torch_plan
 from moa_shared.programs.missing_packages import install_extra
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16
 
 from moa_server.settings import ServerSettings
-from moa_server.verifier.paged.attention import Attention
+from moa_server.verifier.paged.attention import Attention, AttentionShape, SessionAttention
 from moa_server.verifier.parallel.group import Group
 from moa_server.verifier.parallel.leader import LeaderTarget
 from moa_server.verifier.parallel.rank import check_shares
-from moa_server.verifier.torch_target import TorchTarget, free_kv_bytes
+from moa_server.verifier.torch_target import TorchTarget, attention_shape, free_kv_bytes
 
 log = structlog.get_logger()
 
@@ -35,9 +36,6 @@ def choose_device(named: str, level: str) -> str:
 
     Args:
         named: auto, cpu or cuda; auto: bf16 on CUDA where torch sees it.
-
-    Raises:
-        ConfigError: torch sees no CUDA device.
     """
     sees = torch.cuda.is_available()
     if named == CUDA and not sees:
@@ -51,22 +49,22 @@ def choose_device(named: str, level: str) -> str:
     return named
 
 
-def choose_attention(dtype: torch.dtype, head_dim: int) -> type[Attention]:
-    """The library for CUDA: FlashInfer if it is installed and computes these sizes, else FlexAttention."""
+def choose_attention(dtype: torch.dtype, head_dim: int, shape: AttentionShape) -> type[Attention]:
+    """The library for CUDA: FlashInfer if it is installed and computes this, else torch's own attention."""
     if find_spec(FLASH_INFER) is None:
         reason = f"flashinfer is not installed: {install_extra('cuda')}"
     elif dtype != torch.bfloat16:
         reason = "FlashInfer does not compute in float32"
     elif head_dim not in FLASH_INFER_HEADS:
         reason = f"FlashInfer has no kernels for heads of {head_dim}"
+    elif not shape.is_plain:
+        reason = "FlashInfer computes neither sliding windows nor caps of scores here"
     else:
         from moa_server.verifier.paged.flash_infer import FlashInferAttention
 
         return FlashInferAttention
-    from moa_server.verifier.paged.flex import FlexAttention
-
-    log.info("attention by FlexAttention, which is compiled at the start", reason=reason)
-    return FlexAttention
+    log.info("attention by torch, one conversation after the other", reason=reason)
+    return SessionAttention
 
 
 def load_torch_target(
@@ -76,10 +74,6 @@ def load_torch_target(
 
     Args:
         group: processes that share it; all load it. None: this one has it for itself.
-
-    Raises:
-        ModelSourceError: weights that cannot be read, or a model that is not computed exactly.
-        ConfigError: a device that is not there, or has too little memory.
     """
     device = choose_device(settings.device, level)
     shares = group.rank.count if group is not None else 1
@@ -111,14 +105,9 @@ def load_torch_target(
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     config = model.config
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    target = make(
-        model,
-        context_length,
-        kv_bytes=kv_bytes,
-        attends=choose_attention(model.dtype, head_dim),
-        fills=True,
-        record=CudaGraphs().record,
-    )
+    attends = choose_attention(model.dtype, head_dim, attention_shape(torch_plan(config.to_dict())))
+    record = CudaGraphs().record if attends.has_graphs else None
+    target = make(model, context_length, kv_bytes=kv_bytes, attends=attends, fills=True, record=record)
     if group is None or group.rank.number == 0:  # followers run these as they come
         with progress.task("Recording forwards"):
             warm_up(target)

@@ -16,20 +16,29 @@ from typing import Any, cast
 import torch
 from moa_shared.drafter import Checkpoint
 from moa_shared.errors import InternalError
+from moa_shared.models.network.plan import Plan
 from moa_shared.models.network.served import check_torch, torch_plan
 from moa_shared.models.weights.packed_linear import pack_linears
 from moa_shared.programs.free_memory import free_memory_bytes
 from torch import nn
 from transformers import PreTrainedModel
 
-from moa_server.verifier.arrays import Rows, as_array, over_arrays
 from moa_server.verifier.cache import KVCache, as_lsa_input
 from moa_server.verifier.paged import attention
 from moa_server.verifier.paged.attention import Attention, AttentionShape, SessionAttention
-from moa_server.verifier.paged.batch import BatchPart, Run, bucket, lay_out
-from moa_server.verifier.paged.cache import PagedCache, in_order
 from moa_server.verifier.paged.forward import Forward, Layers, Record
-from moa_server.verifier.paged.pool import PagePool
+from moa_server.verifier.paged.pool import (
+    BatchPart,
+    PagedCache,
+    PagePool,
+    Rows,
+    Run,
+    as_array,
+    bucket,
+    in_order,
+    lay_out,
+    over_arrays,
+)
 from moa_server.verifier.target import KV_SHARE, Request, Target, TargetOutput, TargetShape, is_chain
 
 
@@ -47,10 +56,6 @@ class TorchTarget(Target):
         record: records a forward of each shape as a graph; it needs `fills`.
         shares: processes that share the model, each with as many of its heads.
         make_pool: makes the pages, of this process's heads.
-
-    Raises:
-        ModelSourceError: a model that is not computed exactly here (another family, say).
-        ConfigError: the device has no room for so many keys and values.
     """
 
     def __init__(
@@ -102,8 +107,7 @@ class TorchTarget(Target):
         )
         sizes = (self.layer_count, self.kv_heads // shares, self.head_dim)
         self.pool = make_pool(*sizes, kv_bytes or free_kv_bytes(self.device), self.dtype, self.device)
-        shape = AttentionShape(tuple(layer.window for layer in plan.layers), plan.shape.score_cap)
-        self._attends = attends(self.pool, heads // shares, shape)
+        self._attends = attends(self.pool, heads // shares, attention_shape(plan))
         self._forward = Forward(layers, self._attends, self.context_length, record)
         self._fills = fills
         self._one_forward = Lock()  # at a time: they share what attention is prepared for, and the graphs
@@ -179,6 +183,11 @@ class TorchTarget(Target):
     def over_arrays(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Rows], Rows]:
         """Wraps a function over tensors of the target's dtype and device as one over float32 arrays."""
         return over_arrays(function, self.dtype, self.device)
+
+
+def attention_shape(plan: Plan) -> AttentionShape:
+    """What a family's attention does besides a causal softmax."""
+    return AttentionShape(tuple(layer.window for layer in plan.layers), plan.shape.score_cap)
 
 
 def free_kv_bytes(device: torch.device) -> int:

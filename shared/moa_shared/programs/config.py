@@ -28,9 +28,9 @@ Check = Callable[[Any], object]
 
 @dataclass(frozen=True)
 class SettingsBase:
-    """Base of all settings classes: frozen dataclasses whose fields are `setting(...)`s, each with a default.
+    """Base of all settings classes: frozen dataclasses of `setting(...)`s, which `load_settings` alone checks.
 
-    Only `load_settings` checks values.
+    Other fields are arguments for tests and measurements, which no user can set.
     """
 
     RETIRED: ClassVar[Mapping[str, str]] = {}  # settings of earlier versions: what there is instead, a sentence
@@ -42,11 +42,10 @@ class SettingsBase:
         return None
 
     def values(self) -> dict[str, Any]:
-        """All values by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """All settings' values by name."""
+        return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def json_values(self) -> dict[str, Any]:
-        """The same as JSON has them."""
         return {name: _plain(value) for name, value in self.values().items()}
 
 
@@ -142,6 +141,7 @@ def settings_of(cls: type[SettingsBase]) -> Mapping[str, Setting]:
     return {
         each.name: replace(each.metadata["setting"], name=each.name, kind=kinds[each.name], default=each.default)
         for each in fields(cls)
+        if "setting" in each.metadata
     }
 
 
@@ -259,7 +259,6 @@ def _absolute(path: Path, folder: Path) -> Path:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it."""
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, Path) else value

@@ -134,7 +134,7 @@ def error_from_rpc(error: grpc.RpcError, *, has_answered: bool = False) -> MoaEr
 def _no_room(words: str) -> OverloadedError:
     """A refusal in the words of gRPC, or of a proxy."""
     if TOO_LARGE in words:
-        hint = "Send less at once, or raise the server's --frame-bytes."
+        hint = "Send less at once."
         return OverloadedError("A message is larger than the server, or this client, takes.", hint=hint)
     return OverloadedError("The server, or a proxy before it, has no room for this call.")
 

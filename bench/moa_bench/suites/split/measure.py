@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from moa_server.verifier.self_test import measure_times
+from moa_server.verifier.startup_check import measure_times
 from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER, shipped_drafter
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.sources.generation import asked_sampling

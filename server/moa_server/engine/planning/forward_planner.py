@@ -1,25 +1,153 @@
-"""Plans a forward: which sessions have a part in it, with which rows, and for which the server drafts first.
-
-State: whether there is time for drafts; the schedule has the sessions that wait. Runs on the event loop. Invariant: a
-defect in one session loses that session, and the others are planned as if it were not there.
-"""
+"""Which memory rows are coded with a forward, without being asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 
+from moa_shared.programs.elapsed import ms_since
 from moa_shared.tree.arithmetic import ROOT
 
-from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import SessionLosses
-from moa_server.engine.planning.forward_part import ForwardPart
+from moa_server.engine.inference_thread import SessionJobs, SessionLosses
+from moa_server.engine.live_session import LiveSession
+from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.engine.planning.schedule import Schedule, StepCandidate
-from moa_server.engine.planning.slow_forms import SlowForms
-from moa_server.engine.prefixes.page_moves import PageMoves
-from moa_server.engine.rows.row_coding import newest_coding
-from moa_server.engine.server_drafts import DraftOrder
+from moa_server.engine.prefixes.sharing import PageMoves
+from moa_server.engine.server_drafts import DraftedWork, DraftOrder
+from moa_server.engine.stepper import CodedRows, NewestRows
+from moa_server.memory.feed import MemoryFeed
 from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan
+
+# A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, larger
+# frames. So where no guess was right for some steps, rows go several at a time.
+PATIENT_STEPS = 4
+ROWS_TOGETHER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """Which rows to code with a forward.
+
+    Args:
+        at_once: before its verdict goes out, 0.1 ms: they leave with it, which spares the client a wait of several ms
+            where loop and model share a core.
+        after: those that take time.
+        postponed: the rows of this step are left to a later one.
+        feed: the feed that the rows are for; another stream may have taken over the session by the time they are ready.
+    """
+
+    at_once: tuple[NewestRows, ...]
+    after: tuple[NewestRows, ...]
+    postponed: bool = False
+    feed: MemoryFeed | None = None
+
+    def gives_rows(self, feed: MemoryFeed) -> bool:
+        """Whether it yields rows for this feed, now or later."""
+        return self.feed is feed and bool(self.at_once or self.after or self.postponed)
+
+
+NO_CODING = Coding((), ())
+
+
+def newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
+    """Which rows of this step to code without being asked: none of a thin memory, whose few are asked for."""
+    feed = live.stream.feed
+    if feed is None or feed.thin is not None or not feed.has_room:
+        return NO_CODING
+    left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
+    fruitless = live.drafting.fruitless_steps
+    if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
+        return Coding((), (), postponed=True, feed=feed)
+    after = [plane for plane in feed.planes if feed.is_encoded(plane) and live.stream.budget.allows_newest]
+    return Coding(
+        tuple(NewestRows(plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
+        tuple(
+            NewestRows(plane, feed.unsent_before(plane, plan.cached), feed.codec, feed.most_rows(plane))
+            for plane in after
+        ),
+        feed=feed,
+    )
+
+
+@dataclass(eq=False, slots=True)
+class ForwardPart(DraftedWork):
+    """A part of a forward. Owned by the loop until it is submitted, by the thread until it is posted back.
+
+    Args:
+        reads: it reads a prompt, whether to its end or not.
+        coding: which rows to code with it; `coded`: those that leave with its verdict.
+    """
+
+    live: LiveSession = field(kw_only=True)
+    coding: Coding = field(kw_only=True)
+    reads: bool = False
+    coded: list[CodedRows] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, live: LiveSession, plan: StepPlan, coding: Coding, *, reads: bool = False, order: DraftOrder | None = None
+    ) -> ForwardPart:
+        """A session's part."""
+        forced = live.drafting.drafts_forced
+        return cls(live.tensors, plan, drafts_forced=forced, order=order, live=live, coding=coding, reads=reads)
+
+
+# Of the time that a step took, before the next one begins: reading a token holds Python's lock, for which the event
+# loop and the inference thread wait too. A single answer does not notice, for its forward takes as long.
+REST = 2.0
+
+
+class SlowForms:
+    """Steps whose form needs time.
+
+    Args:
+        jobs: post to the event loop.
+        wake: has a session step again.
+    """
+
+    def __init__(self, jobs: SessionJobs, wake: Callable[[LiveSession], None]) -> None:
+        self._jobs = jobs
+        self._wake = wake
+        self._thread = ThreadPoolExecutor(1, "slow forms")
+        self._waiting = FairQueue[tuple[LiveSession, StepPlan]](lambda each: each[0].caller.owner)
+        self._works = False
+
+    def defers(self, live: LiveSession, plan: StepPlan) -> bool:
+        """Whether a session's step waits for its form, which is then worked on."""
+        if not plan.form_needs_time:
+            return False
+        live.turn.occupy()
+        self._waiting.add((live, plan.without_draft()))
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        if self._waiting and not self._works:
+            self._works = True
+            self._thread.submit(self._find, *self._waiting.take())
+
+    def _find(self, live: LiveSession, plan: StepPlan) -> None:
+        """Finds what may follow, which the form then knows."""
+        began = time.perf_counter()
+        try:
+            plan.allowed()
+        except Exception as error:  # noqa: BLE001 (whatever it raises ends only this session)
+            self._jobs.post_loss(live, error)
+        self._jobs.post(partial(self._end, live, ms_since(began)))
+
+    def _end(self, live: LiveSession, ms: float) -> None:
+        live.turn.vacate()
+        self._wake(live)
+        asyncio.get_running_loop().call_later(REST * ms / 1e3, self._rested)
+
+    def _rested(self) -> None:
+        self._works = False
+        self._begin()
 
 
 class ForwardPlanner:

@@ -1,23 +1,107 @@
-"""When sessions share pages: full pages are kept as they fill, and a session that would read kept text takes it over.
+"""The shared pages themselves: keys, values and states by the numbers of the index. Runs only on the inference thread.
 
-The loop's half decides, the inference thread's half (`PageStore`) moves pages; jobs run in the order of the decisions.
-Invariants: pages change hands only between forwards of the session; what a session shares is counted by the index,
-once for all.
+State: the pages kept. Invariant: a page is full, and never written while it is here: caches and stores copy a page that
+others hold before they write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
+import structlog
+from moa_kernels import Page
+from moa_shared.errors import InternalError
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 
 from moa_server.access.caller import Caller
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.inference_thread import SessionJobs
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex, TextPage
-from moa_server.engine.prefixes.page_store import PageStore
-from moa_server.engine.stepper import Stepper
-from moa_server.memory.row_store import most_nbytes
+from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
+from moa_server.memory.row_store import KeptPlane, RowStore, most_nbytes
+from moa_server.verifier.kernel_target import KernelCache
+
+StateKind = tuple[MemorySource, KeptPlane]
+
+
+class PagesNotKept(InternalError):
+    """The store does not have the pages that the index names; nothing was changed."""
+
+
+@dataclass(slots=True)
+class KeptPage:
+    """Keys and values of a page of text, and the states that drafters' sources read of it."""
+
+    keys_values: Page
+    states: dict[StateKind, Page] = field(default_factory=dict)
+
+
+class PageStore:
+    """Pages that several sessions use."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, KeptPage] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages."""
+        return sum(page.nbytes for kept in self._kept.values() for page in (kept.keys_values, *kept.states.values()))
+
+    def keep(self, tensors: SessionTensors, first: int, numbers: Sequence[int]) -> None:
+        """Keeps a session's pages from page `first` on; it uses those that are kept already in place of its own.
+
+        That changes no bit: only targets whose rows do not depend on what they are computed with have pages to share.
+        """
+        pages, stores = _cache(tensors).pages, _stores(tensors)
+        for place, number in enumerate(numbers, first):
+            kept = self._kept.get(number)
+            if kept is None:
+                kept = self._kept[number] = KeptPage(pages.full_page(place).hold())
+            else:
+                pages.replace_page(place, kept.keys_values)
+            for kind, store in stores.items():
+                if kind in kept.states:
+                    store.replace_page(place, kept.states[kind])
+                else:
+                    kept.states[kind] = store.full_page(place).hold()
+
+    def give(self, tensors: SessionTensors, cached: int, numbers: Sequence[int]) -> None:
+        """Makes a session hold these pages, and nothing after them.
+
+        Args:
+            cached: tokens of its text that the session holds itself; rows of its planes beyond are void.
+        """
+        missing = [number for number in numbers if number not in self._kept]
+        kept = [self._kept[number] for number in numbers if number in self._kept]
+        stores = _stores(tensors)
+        if missing or any(kind not in page.states for page in kept for kind in stores):
+            raise PagesNotKept(f"Of {len(numbers)} shared pages {len(missing)} are not kept, or lack their states.")
+        _cache(tensors).adopt([page.keys_values for page in kept])
+        for store in tensors.planes.values():
+            store.crop(cached)
+        for kind, store in stores.items():
+            store.adopt([page.states[kind] for page in kept])
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Keeps these pages no longer; each is freed once no session uses it."""
+        for number in numbers:
+            kept = self._kept.pop(number, None)
+            for page in (kept.keys_values, *kept.states.values()) if kept is not None else ():
+                page.let_go()
+
+
+def _stores(tensors: SessionTensors) -> dict[StateKind, RowStore]:
+    """The rows of a session that only a forward makes."""
+    source = tensors.source
+    return {(source, plane): tensors.planes[plane] for plane in tensors.states} if source is not None else {}
+
+
+def _cache(tensors: SessionTensors) -> KernelCache:
+    if not isinstance(tensors.cache, KernelCache):
+        raise InternalError("Only the kernels' caches have pages to share.")
+    return tensors.cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +230,11 @@ class PrefixSharing:
     # ------------------------------------------------------------ on the inference thread
 
     def take_over(self, adoption: Adoption) -> None:
-        """Gives a session the pages that it has reserved.
-
-        Raises:
-            PagesNotKept: the session holds what it held.
-        """
+        """Gives a session the pages that it has reserved."""
         self._store.give(adoption.live.tensors, adoption.cached, _numbers(adoption.pages))
 
     def keep(self, filled: FilledPages) -> None:
-        """Keeps pages.
-
-        Raises:
-            InternalError, KernelError: the session does not hold them in full.
-        """
+        """Keeps pages."""
         self._store.keep(filled.live.tensors, filled.first, _numbers(filled.pages))
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -168,3 +244,83 @@ class PrefixSharing:
 
 def _numbers(pages: Sequence[TextPage]) -> list[int]:
     return [page.number for page in pages]
+
+
+log = structlog.get_logger()
+
+
+class PageMoves:
+    """Moves the pages of sessions that share text.
+
+    Args:
+        sharing: None: sessions share nothing.
+        wake: has a session step again.
+    """
+
+    def __init__(self, sharing: PrefixSharing | None, jobs: SessionJobs, wake: Callable[[LiveSession], None]) -> None:
+        self._sharing = sharing
+        self._jobs = jobs
+        self._wake = wake
+        self._receiving: set[LiveSession] = set()
+
+    # ------------------------------------------------------------ on the event loop
+
+    def adopt(self, live: LiveSession) -> bool:
+        """Begins to give a session the kept pages of the text that it would read; False if there are none.
+
+        While it is being given pages nothing more is begun.
+        """
+        if live in self._receiving:
+            return True
+        if self._sharing is None or (adoption := self._sharing.begin(live)) is None:
+            return False
+        self._receiving.add(live)
+        live.turn.occupy()
+        self._jobs.run(partial(self._give, self._sharing, adoption))
+        return True
+
+    def keep(self, live: LiveSession) -> None:
+        """Keeps the pages that a forward has filled, before the session's next one."""
+        if self._sharing is not None and not live.closed and (filled := self._sharing.on_read(live)) is not None:
+            self._jobs.run(partial(self._keep, self._sharing, filled))
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Frees pages that no session holds."""
+        if self._sharing is not None:
+            self._jobs.run(partial(self._sharing.drop, numbers))
+
+    def _on_given(self, adoption: Adoption) -> None:
+        live, before = adoption.live, adoption.cached
+        self._receiving.remove(live)
+        live.turn.vacate()
+        if not live.closed and adoption.commit():
+            log.info("prefix shared", session=live.number, tokens=adoption.tokens, more=adoption.tokens - before)
+        self._wake(live)
+
+    def _on_not_given(self, sharing: PrefixSharing, adoption: Adoption) -> None:
+        """The session reads its text itself, and no other one may take these pages over."""
+        sharing.discard(adoption)
+        self._receiving.remove(adoption.live)
+        adoption.live.turn.vacate()
+        self._wake(adoption.live)
+
+    # ------------------------------------------------------------ on the inference thread
+
+    def _give(self, sharing: PrefixSharing, adoption: Adoption) -> None:
+        try:
+            sharing.take_over(adoption)
+        except PagesNotKept as error:
+            log.error("shared pages are missing: they are read again", session=adoption.live.number, exc_info=error)
+            self._jobs.post(partial(self._on_not_given, sharing, adoption))
+        except Exception as error:  # noqa: BLE001 (whatever it raises ends only this session)
+            self._jobs.post_loss(adoption.live, error)
+            self._jobs.post(partial(self._on_not_given, sharing, adoption))
+        else:
+            self._jobs.post(partial(self._on_given, adoption))
+
+    def _keep(self, sharing: PrefixSharing, filled: FilledPages) -> None:
+        try:
+            sharing.keep(filled)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._jobs.post(partial(sharing.discard, filled))
+            self._jobs.post_loss(filled.live, error)

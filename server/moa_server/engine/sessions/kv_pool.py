@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
-from moa_server.access.holdings import KeyUsage, sum_holdings
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.access.limits import KeyUsage, sum_holdings
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.session.session import SessionPhase
 
@@ -84,10 +84,6 @@ class KVPool:
 
         Args:
             page_nbytes: of each page that it shares.
-
-        Raises:
-            ContextLengthError: more than the whole budget.
-            OverloadedError: too little can be freed; nothing was freed.
         """
         before = self._promised.pop(live).nbytes if live in self._promised else 0
         # Whatever comes of this, it may still hold pages that no longer belong to its text.
@@ -118,12 +114,7 @@ class KVPool:
         self._prefixes.let_go(live)
 
     def _check_share(self, asking: LiveSession, nbytes: int) -> None:
-        """Frees idle sessions of the caller's own if its share is used up.
-
-        Raises:
-            ContextLengthError: more than the share.
-            OverloadedError: running answers have it.
-        """
+        """Frees idle sessions of the caller's own if its share is used up."""
         caller = asking.caller
         limit = caller.limits.kv_bytes
         if not limit:
@@ -179,11 +170,7 @@ class KVPool:
         return before - self.promised
 
     def _choose_victims(self, asking: LiveSession, nbytes: int) -> list[LiveSession]:
-        """Who must give up so that `nbytes` can be had, the pages that no session uses included.
-
-        Raises:
-            OverloadedError: it is not enough.
-        """
+        """Who must give up so that `nbytes` can be had, the pages that no session uses included."""
         victims: list[LiveSession] = []
         missing = nbytes - self._prefixes.spare_nbytes
         candidates = self._candidates(asking)

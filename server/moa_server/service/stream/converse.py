@@ -31,17 +31,16 @@ from moa_shared.protocol.protobuf_messages import constraint_from_proto, thin_me
 from moa_shared.tracing.spans import is_traced
 
 from moa_server.access.caller import Caller
-from moa_server.engine.live.answer_spans import AnswerTrace
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.account import AnswerTrace
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.observer import FrameBytes, Resume
 from moa_server.engine.stepper import CodedRows
-from moa_server.service.admission.allowance import Allowance
+from moa_server.service.admission import Allowance
 from moa_server.service.lifecycle import LAST_WORD_SECONDS, Lifecycle
 from moa_server.service.services import Services
 from moa_server.service.stream.frame_writer import FrameWriter
-from moa_server.service.stream.frames import check_lengths, check_order, parse
+from moa_server.service.stream.frames import SessionRows, check_lengths, check_order, parse
 from moa_server.service.stream.handshake import OpenHandshake
-from moa_server.service.stream.memory_queue import SessionRows
 from moa_server.session.session import SessionPhase
 
 if TYPE_CHECKING:
@@ -87,11 +86,7 @@ class ConverseStream:
         self._allowance = allowance or Allowance(services.clock)
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
-        """Serves the stream until it ends.
-
-        Raises:
-            MoaError: why it ended; the session is freed if the client was at fault.
-        """
+        """Serves the stream until it ends."""
         refusal: MoaError | None = None
         self._lifecycle.enter(self)
         try:

@@ -1,16 +1,18 @@
-"""What a stream has to write: verdicts and other small frames first, memory with or after them as the credit allows.
+"""Hands messages to gRPC, and gives up a client that takes in too little of them.
 
-State: queued verdicts and frames, and the memory that is followed. Invariants: memory never goes before a queued
-verdict; of beats only the newest is kept, verdicts that continue each other are one, and no more than QUEUE_BYTES wait.
-A verdict becomes a frame when it is written, so that it can leave out what the frame before it implies.
+State: how long writes have waited beyond what their bytes excuse. Invariant: a client that takes in less than
+LEAST_RATE over the patience is given up, whether it takes nothing or one small frame now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
+from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.continued_frames import VerdictWriter
@@ -20,9 +22,65 @@ from moa_shared.protocol.protobuf_messages import memory_to_proto
 from moa_server.engine.observer import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import MemoryFeed
-from moa_server.service.stream.bounded_writer import BoundedWriter
-from moa_server.service.stream.frames import merge_verdicts
-from moa_server.service.stream.memory_queue import MemoryQueue, RowSource
+from moa_server.service.stream.frames import MemoryQueue, RowSource, merge_verdicts
+
+LEAST_RATE = 256.0  # bytes a second; GPRS carries ten times as much
+
+Sent = TypeVar("Sent", bound=Message)
+
+
+class SlowReaderLimit:
+    """How far a client lags: waiting adds up, bytes that it takes in pay for it. Pure."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._owed_seconds = 0.0
+
+    @property
+    def left_seconds(self) -> float:
+        """How long the next write may wait."""
+        return max(0.0, self._patience_seconds - self._owed_seconds)
+
+    def on_written(self, nbytes: int, waited_seconds: float) -> None:
+        """Records that a message of `nbytes` was taken in after `waited_seconds`."""
+        self._owed_seconds = max(0.0, self._owed_seconds + waited_seconds - nbytes / LEAST_RATE)
+
+
+class BoundedWriter(Generic[Sent]):
+    """Writes one call's messages, as long as its client takes them in.
+
+    Args:
+        write: hands one message to gRPC.
+        patience_seconds: how long a client may read almost nothing.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sent], Awaitable[None]],
+        patience_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write
+        self._patience_seconds = patience_seconds
+        self._pace = SlowReaderLimit(patience_seconds)
+        self._clock = clock
+
+    async def write(self, message: Sent) -> int:
+        """Writes one message; returns how many bytes it had."""
+        began = self._clock()
+        try:
+            async with asyncio.timeout(self._pace.left_seconds):
+                await self._write(message)
+        except TimeoutError:
+            raise UnavailableError(
+                f"The client has read almost nothing for {self._patience_seconds:g} s.",
+                hint="Call again to resume.",
+            ) from None
+        nbytes = message.ByteSize()
+        self._pace.on_written(nbytes, self._clock() - began)
+        return nbytes
+
 
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
@@ -128,12 +186,7 @@ class FrameWriter:
     # ------------------------------------------------------------ writing
 
     async def run(self) -> None:
-        """Writes until closed.
-
-        Raises:
-            UnavailableError: the client takes nothing in.
-            MoaError: what `fail` was given, or what made coding fail.
-        """
+        """Writes until closed."""
         try:
             while True:
                 await self._poke.wait()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, ProtocolError, TreeError
 from moa_shared.protocol.messages import Memory, Verdict
 
+from moa_server.engine.engine import Engine
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
+from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
 
 Parsed = TypeVar("Parsed", bound=Message)
 
 
 def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
-    """A message from the wire.
-
-    Raises:
-        ProtocolError: too long, or not such a message.
-    """
+    """A message from the wire."""
     if len(data) > most_bytes:
         raise ProtocolError(
             f"a message of at most {most_bytes} bytes", f"{len(data)}", hint="Send less at once (Limits.frame_bytes)."
@@ -43,12 +43,7 @@ def check_order(kind: str | None, *, is_first: bool) -> None:
 
 
 def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> int:
-    """Checks how many tokens a frame holds, before anything looks at them; returns the number of its draft nodes.
-
-    Raises:
-        ContextLengthError: a text of more than `most_tokens`.
-        TreeError: a draft of more nodes.
-    """
+    """Checks how many tokens a frame holds, before anything looks at them; returns the number of its draft nodes."""
     match frame.WhichOneof("frame"):
         case "draft":
             return _nodes_of(frame.draft, most_tokens)
@@ -112,3 +107,124 @@ def memory_of(rows: CodedRows, prefix_hash: int) -> Memory:
     """
     chunk = rows.chunk
     return Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash)
+
+
+class RowSource(Protocol):
+    """What makes the bytes of a session's rows."""
+
+    def code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
+        """Codes a chunk."""
+
+    def may_code(self) -> bool:
+        """Whether there is time to encode rows now; if not, the stream is told when there is."""
+
+    def hash_at(self, length: int) -> int:
+        """Hash of the conversation's first tokens, its low half; names the state that memory belongs to."""
+
+
+class SessionRows:
+    """The rows of a live session."""
+
+    def __init__(self, engine: Engine, live: LiveSession) -> None:
+        self._engine = engine
+        self._live = live
+
+    def code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
+        return self._engine.code(self._live, chunk)
+
+    def may_code(self) -> bool:
+        return self._engine.may_code(self._live)
+
+    def hash_at(self, length: int) -> int:
+        return self._live.session.hashes.short_at(length)
+
+
+class MemoryQueue:
+    """What one stream writes of a session's memory.
+
+    Args:
+        feed: the memory that the stream owes.
+        ready: set when there may be more to write.
+    """
+
+    def __init__(self, feed: MemoryFeed, rows: RowSource, ready: asyncio.Event) -> None:
+        self._feed = feed
+        self._rows = rows
+        self._ready = ready
+        self._coded: list[CodedRows] = []  # a verdict takes them along
+        self._held: list[CodedRows] = []  # which wait for a verdict to take them along
+        self._coding: tuple[Chunk, asyncio.Future[CodedRows]] | None = None
+
+    def put(self, newest: CodedRows, *, with_verdict: bool) -> None:
+        """Queues rows that are coded already, if the feed still owes them and the credit allows.
+
+        Args:
+            with_verdict: they wait for the next verdict, which is sure to come, rather than go in a frame of their own.
+        """
+        if self._feed.claim(newest.chunk):
+            (self._held if with_verdict else self._coded).append(newest)
+        if not with_verdict:
+            self._ready.set()
+
+    def void(self, length: int) -> None:
+        """Takes back rows from position `length` on, which are void."""
+        for rows in self._take(lambda stop: stop > length):
+            self._feed.take_back(rows.chunk.nbytes)
+        if self._coding is not None:
+            chunk, future = self._coding
+            if chunk.start + chunk.count > length:
+                future.cancel()
+                self._feed.take_back(chunk.nbytes)
+                self._coding = None
+
+    def close(self) -> None:
+        """Stops coding."""
+        if self._coding is not None:
+            self._coding[1].cancel()
+
+    def take_with_verdict(self, end: int) -> list[Memory]:
+        """The coded rows that leave with a verdict whose last token ends there; none if they are too many.
+
+        It is read when all of its frame has come, and a connection that was at rest sends little more than START_BYTES
+        before anything is acknowledged.
+        """
+        rows = self._take(lambda stop: stop <= end)
+        if sum(each.chunk.nbytes for each in rows) > START_BYTES:
+            self._coded[:0] = rows
+            return []
+        return [self._message(each) for each in rows]
+
+    def take(self) -> Memory | None:
+        """The next rows for a frame of their own; None: there are none, or they are being coded."""
+        if self._coded:
+            return self._message(self._coded.pop(0))
+        if self._coding is None:
+            if not self._feed.may_owe:
+                return None
+            chunk = self._feed.take(encodes=self._rows.may_code())
+            if chunk is None:
+                return None
+            self._coding = chunk, self._rows.code(chunk)
+            self._coding[1].add_done_callback(self._on_coded)
+        future = self._coding[1]
+        if not future.done():
+            return None
+        self._coding = None
+        return self._message(future.result())
+
+    def _take(self, belongs: Callable[[int], bool]) -> list[CodedRows]:
+        """Takes the coded rows out whose end is such a position."""
+        taken: list[CodedRows] = []
+        for queue in (self._coded, self._held):
+            if queue:
+                taken += [rows for rows in queue if belongs(rows.chunk.start + rows.chunk.count)]
+                queue[:] = [rows for rows in queue if not belongs(rows.chunk.start + rows.chunk.count)]
+        return taken
+
+    def _on_coded(self, future: asyncio.Future[CodedRows]) -> None:
+        if not future.cancelled():
+            future.exception()  # seen, even if the stream ends before it is asked for the rows
+        self._ready.set()
+
+    def _message(self, rows: CodedRows) -> Memory:
+        return memory_of(rows, self._rows.hash_at(rows.chunk.start + rows.chunk.count))

@@ -17,13 +17,11 @@ from moa_shared.protocol.protobuf_messages import thin_memory_from_proto
 from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_server.access.caller import Caller
-from moa_server.drafting.draft_record import DraftRecord
-from moa_server.engine.live.attachment import Attachment, Listener
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.drafting.growth_rule import DraftRecord
+from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.observer import Resume
 from moa_server.engine.stepper import MemorySource
-from moa_server.memory.budget import MemoryBudget
-from moa_server.memory.feed import MemoryFeed
+from moa_server.memory.feed import MemoryBudget, MemoryFeed
 from moa_server.service.lifecycle import Lifecycle
 from moa_server.service.services import Services
 
@@ -78,11 +76,7 @@ class OpenHandshake:
         self._listener = listener
 
     def answer(self, message: pb.Open) -> Welcome:
-        """Attaches the stream to the session that the Open asks for, or to a new one.
-
-        Raises:
-            MoaError: the Open is refused.
-        """
+        """Attaches the stream to the session that the Open asks for, or to a new one."""
         codecs = self._check(message)
         ask = self._services.read_ask(message.ask) if message.HasField("ask") else None
         found = self._find(message)

@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from moa_shared.errors import ConfigError
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from moa_server.verifier.paged.batch import Batch, BatchPart
-from moa_server.verifier.paged.pool import PagePool
+from moa_server.verifier.paged.pool import Batch, BatchPart, PagePool
 
 NAME = "moa_paged"
 
@@ -76,20 +74,12 @@ class Attention(ABC):
     Args:
         heads: of the queries.
         shape: of the family's attention.
-
-    Raises:
-        ConfigError: the library has neither windows nor caps, and the shape has.
     """
 
     name: str
-    takes_any_shape = False
+    has_graphs = False
 
     def __init__(self, pool: PagePool, heads: int, shape: AttentionShape = PLAIN) -> None:
-        if not (shape.is_plain or self.takes_any_shape):
-            raise ConfigError(
-                "On CUDA neither sliding windows nor caps of attention's scores are computed.",
-                hint="Give --execution int8, or --device cpu.",
-            )
         self.pool, self.heads, self.shape = pool, heads, shape
 
     @abstractmethod
@@ -128,7 +118,6 @@ class SessionAttention(Attention):
     """Torch's own attention, one conversation after the other: the fast one on a CPU, which reads grouped heads."""
 
     name = "scaled_dot_product_attention"
-    takes_any_shape = True
 
     def new_plan(self, rows: int = 0, pages: int = 0) -> AttentionPlan:
         return SessionPlan(self.pool, self.shape)

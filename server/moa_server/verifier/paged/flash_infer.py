@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from moa_server.verifier.paged.attention import PLAIN, Attention, AttentionPlan, AttentionShape
-from moa_server.verifier.paged.batch import FILLER, PAGE_ROWS, Batch, BatchPart
-from moa_server.verifier.paged.pool import PagePool
+from moa_server.verifier.paged.pool import FILLER, PAGE_ROWS, Batch, BatchPart, PagePool
 
 WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
 IDLE = BatchPart([], [], 1, FILLER.pages)  # a conversation without rows: a graph's batch has as many as rows
@@ -25,6 +24,7 @@ class FlashInferAttention(Attention):
     """FlashInfer over the pool."""
 
     name = "FlashInfer"
+    has_graphs = True
 
     def __init__(self, pool: PagePool, heads: int, shape: AttentionShape = PLAIN) -> None:
         super().__init__(pool, heads, shape)

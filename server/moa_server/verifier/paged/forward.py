@@ -1,21 +1,39 @@
-"""The decoder layers over the rows of a batch: at once, or as a recorded graph that is played again.
-
-State: the graphs, by the number of rows. Invariant: a graph reads the batch from tensors that stay where they are, so
-that playing it gives what running the layers gives.
-"""
+"""Arrays of the host on the device: where a graph reads them, always in the same place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from moa_server.verifier.paged.attention import Attention, AttentionPlan, Step
-from moa_server.verifier.paged.batch import PAGE_ROWS, Batch
-from moa_server.verifier.paged.device_tensors import DeviceTensors
+from moa_server.verifier.paged.pool import PAGE_ROWS, Batch
+
+
+class DeviceTensors:
+    """Tensors by name.
+
+    Args:
+        fixed: a tensor stays where it first was, with its shape: what a recorded graph reads.
+    """
+
+    def __init__(self, device: torch.device, *, fixed: bool) -> None:
+        self._device, self._fixed = device, fixed
+        self._held: dict[str, torch.Tensor] = {}
+
+    def put(self, name: str, array: npt.NDArray[Any]) -> torch.Tensor:
+        """The array on the device; until the name is given again."""
+        source = torch.from_numpy(np.ascontiguousarray(array))
+        if self._fixed and name in self._held:
+            return self._held[name].copy_(source)
+        self._held[name] = source.to(self._device, copy=self._fixed)
+        return self._held[name]
+
 
 MOST_GRAPH_ROWS = 256  # beyond that the layers take longer than starting their kernels does
 Run = Callable[[], "States"]

@@ -1,20 +1,127 @@
-"""The pages that hold the keys and values of all conversations in torch, and which of them are free.
-
-State: one tensor, made once and never moved, so that recorded graphs may refer to it; the free pages. On a CPU the
-system gives its memory as it is first written. Invariant: a page belongs to one conversation or is free; page 0 is
-nobody's, rows that only fill a batch are written there.
-"""
+"""Keys and values in pages of one pool, the rows of a forward over them, and one conversation's place there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from moa_shared.errors import ConfigError
+from moa_shared.tree.arithmetic import ancestor_matrix
 from rich.filesize import decimal
 
-from moa_server.verifier.paged.batch import PAGE_ROWS, SPARE_PAGE
+from moa_server.verifier.cache import KVCache
+
+PAGE_ROWS = 64
+SPARE_PAGE = 0  # no conversation's: rows that fill a batch are written there
+
+Numbers = npt.NDArray[np.int64]
+Seen = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """One conversation's rows.
+
+    Args:
+        tokens: of the rows.
+        depths: of the rows below the last token of the prefix, whose children have depth 0.
+        prefix: rows that it already holds.
+        pages: that hold them, and have room for the new ones behind them.
+        parents: of the rows in the tree; None for a chain.
+    """
+
+    tokens: Sequence[int]
+    depths: Sequence[int]
+    prefix: int
+    pages: Sequence[int]
+    parents: Sequence[int] | None = None
+
+    @property
+    def length(self) -> int:
+        """Rows held once these are written."""
+        return self.prefix + len(self.tokens)
+
+    def seen(self) -> Seen:
+        """[rows, rows]: which of the new rows each of them sees."""
+        if self.parents is None:
+            return np.tri(len(self.tokens), dtype=np.bool_)
+        return ancestor_matrix(self.parents)
+
+    def used_pages(self) -> Sequence[int]:
+        """The pages that hold all of its rows."""
+        return self.pages[: -(-self.length // PAGE_ROWS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One forward, as each process that has a share of the target computes it.
+
+    Args:
+        rows: that the forward is filled up to; 0: it is not.
+        chosen: rows that the head runs on.
+        layers: whose entering state is wanted; as many as there are layers: what leaves the last.
+    """
+
+    parts: Sequence[BatchPart]
+    rows: int
+    chosen: Sequence[int]
+    layers: Sequence[int]
+
+
+FILLER = BatchPart([0], [0], 0, [SPARE_PAGE])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of several conversations.
+
+    Args:
+        parts: in the order of the rows; the last ones may be `FILLER`.
+        tokens: [rows]; `positions`: in their text; `slots`: where their keys and values are written.
+    """
+
+    parts: Sequence[BatchPart]
+    tokens: Numbers
+    positions: Numbers
+    slots: Numbers
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first row of each part, and the number of all rows."""
+        return [0, *np.cumsum([len(part.tokens) for part in self.parts]).tolist()]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether all parts are chains."""
+        return all(part.parents is None for part in self.parts)
+
+
+def lay_out(parts: Sequence[BatchPart], rows: int = 0) -> Batch:
+    """The arrays of a forward over `parts`, filled up to `rows` rows if there are fewer."""
+    count = sum(len(part.tokens) for part in parts)
+    parts = [*parts, *[FILLER] * max(0, rows - count)]
+    tokens = np.concatenate([np.asarray(part.tokens, np.int64) for part in parts])
+    positions = np.concatenate([part.prefix + np.asarray(part.depths, np.int64) for part in parts])
+    return Batch(parts, tokens, positions, np.concatenate([_slots(part) for part in parts]))
+
+
+def _slots(part: BatchPart) -> Numbers:
+    rows = np.arange(part.prefix, part.length)
+    return np.asarray(part.pages, np.int64)[rows // PAGE_ROWS] * PAGE_ROWS + rows % PAGE_ROWS
+
+
+def bucket(rows: int) -> int:
+    """The number of rows that a forward of so many is filled up to: the next power of two."""
+    return 1 << (rows - 1).bit_length()
 
 
 class PagePool:
@@ -22,9 +129,6 @@ class PagePool:
 
     Args:
         nbytes: of all pages that may be given out; at least one is made.
-
-    Raises:
-        ConfigError: the device has not so much memory.
 
     Attributes:
         tensor: [layers, 2, pages, PAGE_ROWS, kv_heads, head_dim], rotated keys (0) and values (1).
@@ -53,11 +157,7 @@ class PagePool:
         return (self.count - 1) * self.page_nbytes
 
     def take(self, count: int) -> list[int]:
-        """Free pages, one after the other as far as possible.
-
-        Raises:
-            MemoryError: there are fewer; none was taken.
-        """
+        """Free pages, one after the other as far as possible."""
         with self._one_taker:
             if count > len(self._given) + self.count - self._fresh:
                 raise MemoryError(f"All {self.count - 1} pages of keys and values are in use.")
@@ -99,3 +199,72 @@ class PagePool:
     def read(self, slots: Sequence[int]) -> torch.Tensor:
         """A copy of rows of all layers, [layers, 2, rows, kv_heads, head_dim]."""
         return self._rows[:, :, torch.tensor(slots, dtype=torch.long, device=self.tensor.device)]
+
+
+Rows = npt.NDArray[np.float32]
+
+
+def as_array(tensor: torch.Tensor) -> Rows:
+    """A tensor of any float dtype on any device as a float32 array, exactly; may share its memory."""
+    wide = tensor.detach().float()
+    if wide.is_cuda:  # into pinned memory, which torch uses again: several times as fast, and logits are large
+        wide = torch.empty(wide.shape, dtype=wide.dtype, pin_memory=True).copy_(wide)
+    array: Rows = wide.numpy()
+    return array
+
+
+def over_arrays(
+    function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, device: torch.device
+) -> Callable[[Rows], Rows]:
+    """Wraps a function over tensors of one dtype and device as one over float32 arrays, without gradients."""
+
+    def run(rows: Rows) -> Rows:
+        with torch.inference_mode():
+            return as_array(function(torch.from_numpy(rows).to(device, dtype)))
+
+    return run
+
+
+class PagedCache(KVCache):
+    """A cache whose rows are written by the forward, at `slots`."""
+
+    def __init__(self, pool: PagePool) -> None:
+        super().__init__()
+        self.pages: list[int] = []
+        self._pool = pool
+        weakref.finalize(self, pool.give_back, self.pages).atexit = False
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.pages) * self._pool.page_nbytes
+
+    def most_nbytes(self, rows: int) -> int:
+        return -(-rows // PAGE_ROWS) * self._pool.page_nbytes
+
+    def reserve(self, rows: int) -> None:
+        needed = -(-rows // PAGE_ROWS) - len(self.pages)
+        if needed > 0:
+            self.pages += self._pool.take(needed)
+
+    def slots(self, rows: Sequence[int]) -> list[int]:
+        """Where rows of this conversation lie in the pool."""
+        return [self.pages[row // PAGE_ROWS] * PAGE_ROWS + row % PAGE_ROWS for row in rows]
+
+    def held_slots(self, start: int, stop: int) -> list[int]:
+        """As `slots`, of the rows `start..stop`."""
+        self._check_held(start, stop)
+        return self.slots(range(start, stop))
+
+    def _free(self) -> None:
+        self._pool.give_back(self.pages)
+
+    def _move(self, source: Sequence[int], start: int) -> None:
+        self._pool.move(self.slots(source), self.slots(range(start, start + len(source))))
+
+    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        return in_order(self._pool.read(self.slots(range(start, stop))))
+
+
+def in_order(rows: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Rows as the pool gives them as a cache does: [rows, layers, kv_heads, 2, head_dim]."""
+    return as_array(rows.permute(2, 0, 3, 1, 4).contiguous())

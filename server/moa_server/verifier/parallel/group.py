@@ -1,28 +1,195 @@
-"""The processes of a replica as torch.distributed knows them: orders from rank 0, and keys and values back to it.
+"""What rank 0 tells the others to do, as numbers: one int64 array an order.
 
-State: the process groups. Orders and replies are on the host and go by gloo whatever computes the model; they have a
-group of their own. Invariant: an order that was sent is carried out by all ranks, or the replica is lost: ranks that
-are not at the same place must stop.
+Pure. Followers hold pages and no conversations: rank 0 alone knows which page is whose, and names pages and slots. So
+there is an order for all that reads or writes keys and values, and none for what only changes the list of pages.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock
 from typing import NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 import torch
 import torch.distributed as dist
 from moa_shared.errors import ConfigError, UnavailableError
 
-from moa_server.verifier.parallel.orders import Order, Stop, decode, encode
+from moa_server.verifier.paged.pool import BatchPart, Run
 from moa_server.verifier.parallel.rank import Rank
-from moa_server.verifier.parallel.watch import LostRankError, Watch
+
+Numbers = npt.NDArray[np.int64]
+
+_STOP, _RUN, _MOVE, _READ = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Copy rows of keys and values from slots to others."""
+
+    source: Sequence[int]
+    to: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Send this rank's keys and values of some slots to rank 0."""
+
+    slots: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The replica ends."""
+
+
+Order = Run | Move | Read | Stop
+
+
+def encode(order: Order) -> Numbers:
+    """An order as numbers; lists are preceded by their lengths."""
+    match order:
+        case Run():
+            numbers = [_RUN, order.rows, *_list(order.chosen), *_list(order.layers), len(order.parts)]
+            for part in order.parts:
+                has_parents = part.parents is not None
+                numbers += [*_list(part.tokens), *part.depths, part.prefix, *_list(part.used_pages()), int(has_parents)]
+                numbers += part.parents or ()
+        case Move():
+            numbers = [_MOVE, *_list(order.source), *order.to]
+        case Read():
+            numbers = [_READ, *_list(order.slots)]
+        case Stop():
+            numbers = [_STOP]
+    return np.array(numbers, np.int64)
+
+
+def decode(numbers: Numbers) -> Order:
+    """The order that `encode` gave these numbers for."""
+    rest = iter(numbers.tolist())
+    match next(rest):
+        case 1:
+            rows, chosen, layers, parts = next(rest), _take(rest), _take(rest), next(rest)
+            return Run([_part(rest) for _ in range(parts)], rows, chosen, layers)
+        case 2:
+            source = _take(rest)
+            return Move(source, _take(rest, len(source)))
+        case 3:
+            return Read(_take(rest))
+    return Stop()
+
+
+def _part(rest: Iterator[int]) -> BatchPart:
+    tokens = _take(rest)
+    depths, prefix, pages = _take(rest, len(tokens)), next(rest), _take(rest)
+    return BatchPart(tokens, depths, prefix, pages, _take(rest, len(tokens)) if next(rest) else None)
+
+
+def _list(numbers: Sequence[int]) -> list[int]:
+    return [len(numbers), *numbers]
+
+
+def _take(rest: Iterator[int], count: int | None = None) -> list[int]:
+    """The next numbers; None: as many as the next one says."""
+    return [next(rest) for _ in range(next(rest) if count is None else count)]
+
+
+log = structlog.get_logger()
+
+BEATS = 5  # in the time after which a silent rank counts as gone
+BEAT, GOODBYE = 1, 2
+STOP_SECONDS = 5.0  # for the others' goodbyes
+
+
+class LostRankError(UnavailableError):
+    """A process of the replica is gone, and the replica ends with it."""
+
+    default_hint = "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
+
+
+class Watch:
+    """Watches the other processes of a replica.
+
+    Args:
+        beats: a process group that nothing else uses, whose time-out is `silence_seconds`.
+        silence_seconds: after which a rank that sends no beat counts as gone.
+
+    Attributes:
+        loss: why the replica is lost; None: it is not.
+    """
+
+    def __init__(self, rank: Rank, beats: dist.ProcessGroup, silence_seconds: float) -> None:
+        self.loss: LostRankError | None = None
+        self._rank, self._beats, self._silence_seconds = rank, beats, silence_seconds
+        peers = range(1, rank.count) if rank.number == 0 else [0]
+        self._stopping, self._lost = threading.Event(), threading.Event()
+        self._on_lost: Callable[[], object] = self._exit
+        self._one_report = threading.Lock()
+        self._threads = [threading.Thread(target=self._send, args=(peers,), name="beats", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._listen, args=(peer,), name=f"rank {peer}", daemon=True) for peer in peers
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def call(self, on_lost: Callable[[], object]) -> None:
+        """Calls this, once and on any thread, when the replica is lost. Until then a loss ends the process."""
+        with self._one_report:
+            self._on_lost = on_lost
+
+    def lose(self, why: str, patience_seconds: float = 0.0) -> None:
+        """Reports that the replica is lost, unless that is known within `patience_seconds`, and more exactly."""
+        self._lost.wait(patience_seconds)
+        with self._one_report:
+            if self.loss is not None or self._stopping.is_set():
+                return
+            self.loss = LostRankError(why)
+            log.error("replica lost", reason=why, rank=self._rank.number)
+            self._lost.set()
+            self._on_lost()
+
+    def stop(self) -> None:
+        """Says goodbye, and waits for the others' goodbyes."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(STOP_SECONDS)
+
+    def _exit(self) -> NoReturn:
+        os._exit(LostRankError.exit_code)  # another thread may wait for the lost rank, and cannot be interrupted
+
+    def _send(self, peers: range | list[int]) -> None:
+        stopping = False
+        while not stopping:
+            stopping = self._stopping.wait(self._silence_seconds / BEATS)
+            for peer in peers:
+                word = torch.tensor([GOODBYE if stopping else BEAT])
+                try:
+                    dist.send(word, dst=peer, group=self._beats)
+                except (RuntimeError, ValueError):
+                    return  # who listens to it reports that
+
+    def _listen(self, peer: int) -> None:
+        word = torch.zeros(1, dtype=torch.long)
+        while int(word) != GOODBYE:
+            try:
+                dist.recv(word, src=peer, group=self._beats)
+            except (RuntimeError, ValueError) as error:
+                self.lose(f"The process of rank {peer} is gone ({_brief(error)}).")
+                return
+
+
+def _brief(error: Exception) -> str:
+    return "it says nothing" if "imed out" in str(error) else "its connection is closed"
+
 
 FIRST_NUMBERS = 1024  # that an order's first message has room for: a step of 16 sessions over 1,000 tokens each
 REASON_SECONDS = 1.0  # for the watch to say which rank is gone, where the work has noticed it first
@@ -31,7 +198,6 @@ SUM_TIMEOUT = timedelta(hours=2)
 
 
 T = TypeVar("T")
-Numbers = npt.NDArray[np.int64]
 
 
 class Group:
@@ -48,12 +214,7 @@ class Group:
         self._one_order = Lock()
 
     def carry_out(self, order: Order, work: Callable[[], T]) -> T:
-        """Has an order carried out by all ranks; gives what `work`, this rank's part of it, gives. Rank 0 only.
-
-        Raises:
-            SystemExit: it was not. That ends this thread, past all that would blame a session for it; the sessions are
-                told to go elsewhere.
-        """
+        """Has an order carried out by all ranks; gives what `work`, this rank's part of it, gives. Rank 0 only."""
         with self._one_order:
             try:
                 self._send(order)
@@ -120,10 +281,6 @@ def join(rank: Rank, silence_seconds: float) -> Group:
 
     Args:
         silence_seconds: after which a rank that says nothing counts as gone.
-
-    Raises:
-        ConfigError: this machine has fewer GPUs than processes.
-        UnavailableError: the others did not come.
     """
     has_cuda = torch.cuda.is_available()
     if has_cuda:

@@ -32,25 +32,10 @@ class Rank:
     local_count: int
 
 
-def rank_of(environment: Mapping[str, str], wanted: int) -> Rank | None:
-    """This process's rank; None: it has the target for itself.
-
-    Args:
-        wanted: processes that the settings ask for; 0: as many as were started.
-
-    Raises:
-        ConfigError: another number of them was started.
-    """
+def rank_of(environment: Mapping[str, str]) -> Rank | None:
+    """This process's rank; None: it has the target for itself."""
     launched = all(name in environment for name in VARIABLES)
     count = int(environment["WORLD_SIZE"]) if launched else 1
-    if wanted and wanted != count:
-        started = f"{count} were started" if count > 1 else "this one was started alone"
-        raise ConfigError(
-            f"The target is to be shared by {wanted} {'processes' if wanted > 1 else 'process'}, {started}.",
-            hint=f"Start them together: torchrun --nproc-per-node {wanted} -m moa_server serve ..."
-            if wanted > 1
-            else "Start moa-server without torchrun, or leave --tensor-parallel out.",
-        )
     if count == 1:
         return None
     return Rank(
@@ -67,9 +52,6 @@ def check_shares(config: Mapping[str, Any], name: str, count: int) -> None:
     Args:
         config: the content of its config.json.
         name: of the target, for people.
-
-    Raises:
-        ConfigError: its heads cannot be split, or its family is not shared.
     """
     if count > 1 and config["model_type"] not in EARLIEST:
         raise ConfigError(

@@ -11,10 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_server.access.api_key import KeyBook, KeyEntry, hash_of, keys_in, new_key, parse_expiry
 from moa_server.access.authentication import VARIABLE, Gate, check_right
 from moa_server.access.caller import Caller, CallerLimits, Right
-from moa_server.access.key_file import changing, read_key_file, text_of
+from moa_server.access.keys import (
+    KeyBook,
+    KeyEntry,
+    changing,
+    hash_of,
+    keys_in,
+    new_key,
+    parse_expiry,
+    read_key_file,
+    text_of,
+)
 from moa_server.settings import SECTION, ServerSettings
 from moa_shared.errors import AuthenticationError, ConfigError, ForbiddenError, NotFoundError
 from moa_shared.programs.config import load_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.access.buckets import MINUTE, MOST_KEPT, Bucket, Buckets
+from moa_server.access.limits import MINUTE, MOST_KEPT, Bucket, Buckets
 
 
 def test_it_begins_full_and_holds_a_minutes_worth() -> None:

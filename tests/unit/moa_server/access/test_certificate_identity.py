@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_server.access.caller import Caller, anonymous
-from moa_server.access.certificate_identity import caller_without_key, certificate_name
+from moa_server.access.caller import Caller, anonymous, caller_without_key, certificate_name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits, anonymous
-from moa_server.access.rates import Rates, TokenMeter, address_of
+from moa_server.access.limits import Rates, TokenMeter, address_of
 from moa_shared.errors import RateLimitError
 
 from tests.support.messages import raises

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from moa_kernels import PAGE_ROWS
-from moa_server.capacity import estimate
-from moa_server.capacity.estimate import estimate_step, memory_bytes_per_s
-from moa_server.verifier.sized_target import SizedTarget
+from moa_server.capacity import speed
+from moa_server.capacity.speed import estimate_step, memory_bytes_per_s
+from moa_server.verifier.memory_check import SizedTarget
 
 CONFIG = {
     "vocab_size": 100,
@@ -19,7 +19,7 @@ CONFIG = {
 
 
 def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "memory_bytes_per_s", lambda _: 1e9)
+    monkeypatch.setattr(speed, "memory_bytes_per_s", lambda _: 1e9)
     found = estimate_step(SizedTarget(CONFIG, "int8"), "int8", 10**8, 1)
     assert found is not None
     assert found.nbytes == 10**8 + 1024 * (2 * 3 * 2 * 16 * 2)  # keys and values, layers, heads, numbers, bytes
@@ -32,6 +32,6 @@ def test_a_step_reads_weights_and_what_is_remembered(monkeypatch: pytest.MonkeyP
 
 
 def test_memory_is_read_at_a_speed_that_machines_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "READ_BYTES", 1 << 24)
+    monkeypatch.setattr(speed, "READ_BYTES", 1 << 24)
     assert 1e8 < memory_bytes_per_s(1) < 1e13
     assert 1e8 < memory_bytes_per_s(3) < 1e13

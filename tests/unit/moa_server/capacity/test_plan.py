@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_server.capacity import estimate
-from moa_server.capacity.plan import Needed, kv_budget, plan_rooms, session_lengths
-from moa_server.capacity.planning import plan_capacity
+from moa_server.capacity import speed
+from moa_server.capacity.plan import Needed, kv_budget, plan_capacity, plan_rooms, session_lengths
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import ConfigError
@@ -51,7 +50,7 @@ def test_a_tiny_model_in_torch(tmp_path: Path, execution: str, drafting: str) ->
 @pytest.mark.parametrize("more", [{}, {"drafting": "off"}, {"drafter": "none", "context_length": 3000}, {"kv": "q8"}])
 def test_the_default_model(more: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOA_CACHE_DIR")
-    monkeypatch.setattr(estimate, "READ_BYTES", 1 << 24)  # of its speed nothing is asked here
+    monkeypatch.setattr(speed, "READ_BYTES", 1 << 24)  # of its speed nothing is asked here
     assert_as_a_host(ServerSettings(kv_bytes=BUDGET, threads=1, **more))  # type: ignore[arg-type]
 
 

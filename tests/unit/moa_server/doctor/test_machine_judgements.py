@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 from inline_snapshot import snapshot
-from moa_server.capacity.estimate import StepEstimate
 from moa_server.capacity.plan import Needed
-from moa_server.capacity.speed import Speed
-from moa_server.doctor.machine import Machine
-from moa_server.doctor.machine_judgements import (
+from moa_server.capacity.speed import Speed, StepEstimate
+from moa_server.doctor.machine import (
     EARLIEST,
+    Machine,
     judge_clock,
     judge_cpu,
     judge_disk,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.calibration import Calibration
+from moa_server.drafting.growth_rule import Calibration
 
 
 def after(promised: float, right: int, times: int) -> Calibration:

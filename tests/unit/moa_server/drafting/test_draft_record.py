@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from moa_server.drafting.draft_record import DraftRecord
+from moa_server.drafting.growth_rule import DraftRecord
 from moa_shared.tree.draft_tree import DraftTree
 
 CHAIN = DraftTree.chain([1, 2, 3])

@@ -9,14 +9,12 @@ from unittest.mock import create_autospec
 
 import pytest
 from inline_snapshot import snapshot
-from moa_server.access.rates import TokenMeter
-from moa_server.drafting.draft_record import DraftRecord
+from moa_server.access.limits import TokenMeter
+from moa_server.drafting.growth_rule import DraftRecord
 from moa_server.engine.engine import Engine
-from moa_server.engine.live.attachment import Attachment
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.live_session import Attachment, LiveSession
 from moa_server.engine.planning.schedule import Rows, Schedule
-from moa_server.engine.prefixes.page_store import PagesNotKept
-from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
+from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PagesNotKept, PrefixSharing
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits

@@ -3,9 +3,8 @@ from __future__ import annotations
 from typing import Any, cast
 from unittest.mock import Mock, create_autospec
 
-from moa_server.engine.live.attachment import Attachment, Listener
-from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import SessionLosses, public_error
+from moa_server.engine.inference_thread import SessionLosses, public_error
+from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.observer import Observer
 from moa_shared.errors import InternalError, TokenRangeError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moa_server.fleet.membership import Membership
+from moa_server.fleet.watch import Membership
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from moa_server.fleet import watch
-from moa_server.fleet.membership import Membership
 from moa_server.fleet.peers import parse_peers
-from moa_server.fleet.watch import FleetWatch, is_own
+from moa_server.fleet.watch import FleetWatch, Membership, is_own
 
 
 class Resolver:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.memory.budget import GAIN, LOAN_STEPS, MemoryBudget
+from moa_server.memory.feed import GAIN, LOAN_STEPS, MemoryBudget
 from moa_server.settings import MEMORY_SHARE
 
 PLAIN_MS = 40.0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.memory.outbox import MemoryOutbox
+from moa_server.memory.feed import MemoryOutbox
 
 EVERYTHING = 1 << 30  # before which rows may go
 

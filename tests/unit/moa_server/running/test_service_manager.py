@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moa_server.running.service_manager import VARIABLE, ServiceManager
+from moa_server.running.running_server import VARIABLE, ServiceManager
 
 
 @pytest.fixture

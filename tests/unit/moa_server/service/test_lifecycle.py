@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from moa_server.engine.thread.inference_thread import RunningJob
+from moa_server.engine.inference_thread import RunningJob
 from moa_server.service.lifecycle import Lifecycle
 
 HANG_SECONDS = 30.0

@@ -12,8 +12,15 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from inline_snapshot import snapshot
-from moa_server.setup.authority import AUTHORITY_DAYS, SERVER_DAYS, hosts_of, is_dns_name
-from moa_server.setup.folder import SetupFolder, read_certificate, read_identity
+from moa_server.setup.folder import (
+    AUTHORITY_DAYS,
+    SERVER_DAYS,
+    SetupFolder,
+    hosts_of,
+    is_dns_name,
+    read_certificate,
+    read_identity,
+)
 from moa_server.setup.setting_up import renew, set_up
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.atomic import create_private

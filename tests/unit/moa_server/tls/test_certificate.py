@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from inline_snapshot import snapshot
 from moa_server.settings import ServerSettings
-from moa_server.tls.certificate import read_certificate
 from moa_server.tls.files import CertificateFiles, files_of
+from moa_server.tls.listener import read_certificate
 from moa_shared.errors import ConfigError, MoaError
 
 from tests.support.certificates import Authority, Pair, put

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_server.tls.files import CertificateFiles
-from moa_server.tls.listener import PATIENCE_SECONDS, REPORT_SECONDS, TlsListener
-from moa_server.tls.watched_certificate import WatchedCertificate
+from moa_server.tls.listener import PATIENCE_SECONDS, REPORT_SECONDS, TlsListener, WatchedCertificate
 from structlog.testing import capture_logs
 
 from tests.support.certificates import Authority, put

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from moa_server.verifier.arrays import as_array, over_arrays
+from moa_server.verifier.paged.pool import as_array, over_arrays
 
 pytestmark = pytest.mark.torch
 

@@ -13,9 +13,7 @@ from inline_snapshot import snapshot
 from moa_kernels import Cache, Heads
 from moa_server.verifier import KVCache
 from moa_server.verifier.kernel_target import KernelCache
-from moa_server.verifier.paged.batch import PAGE_ROWS
-from moa_server.verifier.paged.cache import PagedCache
-from moa_server.verifier.paged.pool import PagePool
+from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
 from moa_shared.errors import InternalError, TreeError
 from moa_shared.tree.arithmetic import add_depths, path_to
 

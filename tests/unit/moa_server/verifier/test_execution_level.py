@@ -209,14 +209,6 @@ def test_a_disk_that_fills_is_said_and_weights_are_packed_in_memory(
     assert not list(tmp_path.glob("full/tiles/*.tiles"))
 
 
-@needs_kernels
-def test_without_the_cache_weights_are_packed_in_memory(load: Load, tmp_path: Path) -> None:
-    loaded, logs = load("int8", cache_dir=tmp_path / "other", repack_cache=False)
-    assert loaded.level == "int8"
-    assert warnings(logs) == []
-    assert not (tmp_path / "other").exists()
-
-
 def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "find_spec", lambda _: None)
     with raises(

@@ -9,8 +9,8 @@ import pytest
 from inline_snapshot import snapshot
 from moa_kernels import Tiles, variant_name
 from moa_kernels.transformer.stack import Stack
-from moa_server.verifier import float32_test
-from moa_server.verifier.float32_test import compare_with_float32
+from moa_server.verifier import startup_check
+from moa_server.verifier.startup_check import compare_with_float32
 from moa_shared.errors import ConfigError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.network.network import Network
@@ -77,7 +77,7 @@ def test_a_matrix_of_zeros_passes_and_another_one_in_its_place_is_found(load: Lo
 
 def test_a_product_that_is_wrong_by_little_is_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     network, weights = load(tiny_model())
-    monkeypatch.setattr(float32_test, "rounded", lambda rows: rows)  # what float activations would give
+    monkeypatch.setattr(startup_check, "rounded", lambda rows: rows)  # what float activations would give
     with pytest.raises(ConfigError, match=r"more than 0\.1%"):
         compare_with_float32(network, weights)
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_kernels.library import library
-from moa_server.capacity.planning import plan_capacity
+from moa_server.capacity.plan import plan_capacity
 from moa_server.doctor.examination import MachineExamination
 from moa_server.settings import ServerSettings
-from moa_server.verifier.execution_level import load_execution
-from moa_server.verifier.level_choice import choose_level
+from moa_server.verifier.execution_level import choose_level, load_execution
 from moa_shared.errors import ConfigError, MoaError, ModelSourceError
 from moa_shared.models import resolve
 from moa_shared.models.library.examination import examine

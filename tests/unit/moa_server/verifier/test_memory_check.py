@@ -8,8 +8,7 @@ from inline_snapshot import snapshot
 from moa_kernels import variant_name
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import load_execution
-from moa_server.verifier.memory_check import require_memory
-from moa_server.verifier.weights_bytes import weights_nbytes
+from moa_server.verifier.memory_check import require_memory, weights_nbytes
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.free_memory import FreeMemory
@@ -88,20 +87,6 @@ def test_of_experts_those_count_that_a_token_goes_to(mixture: ModelFiles) -> Non
         ),
     ):
         require_memory(mixture, ServerSettings(kv_bytes=10_000_000), "int8", FreeMemory(least - 1))
-
-
-@pytest.mark.torch
-def test_all_experts_count_where_weights_are_not_mapped(mixture: ModelFiles) -> None:
-    whole = weights_nbytes(mixture, "int8").total + 160_000_000
-    settings = ServerSettings(kv_bytes=10_000_000, repack_cache=False)
-    require_memory(mixture, settings, "int8", FreeMemory(whole))
-    with raises(
-        ConfigError,
-        snapshot(
-            "mixture needs 163.9 MB of memory: 3.9 MB for its weights, 10.0 MB for keys and values, 150.0 MB for the program. 163.9 MB can be had here. End other programs, lower --kv-bytes, or take a smaller model or one with fewer bits a weight; --no-memory-check starts all the same, and reads weights from the disk again and again."
-        ),
-    ):
-        require_memory(mixture, settings, "int8", FreeMemory(whole - 1))
 
 
 def test_the_operator_may_start_all_the_same(files: ModelFiles) -> None:

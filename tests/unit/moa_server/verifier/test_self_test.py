@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_kernels import variant_name
-from moa_server.verifier import Request, TargetOutput, self_test
+from moa_server.verifier import Request, TargetOutput, startup_check
 from moa_server.verifier.kernel_target import KernelCache, KernelTarget
-from moa_server.verifier.self_test import PARENTS, PATH, ROWS, compare_tree, measure_times
+from moa_server.verifier.startup_check import PARENTS, PATH, ROWS, compare_tree, measure_times
 from moa_server.verifier.target import is_chain
 from moa_shared.errors import ConfigError
 
@@ -58,7 +58,7 @@ def test_what_other_programs_add_to_a_forward_is_taken_off(
     measured: Sequence[float], expected: Sequence[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = dict(zip((1, *ROWS), measured, strict=False))
-    monkeypatch.setattr(self_test, "_timed", lambda target, cache, rows: times[rows])
+    monkeypatch.setattr(startup_check, "_timed", lambda target, cache, rows: times[rows])
     test = measure_times(tiny_kernel_target(tiny_model()))
     assert (test.step_ms, *(ms for _, ms in test.times)) == pytest.approx(expected)
 

@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import load_execution
-from moa_server.verifier.paged.attention import Attention, AttentionShape
-from moa_server.verifier.paged.flash_infer import FlashInferAttention
-from moa_server.verifier.paged.flex import FlexAttention
-from moa_server.verifier.paged.pool import PagePool
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.errors import ConfigError, ModelSourceError
+from moa_shared.errors import ModelSourceError
 from moa_shared.models import resolve
 from moa_shared.models.network import served
 from moa_shared.models.network.description import FAMILIES
@@ -26,7 +21,6 @@ from transformers.activations import ACT2FN
 
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense, tiny_in_gguf
 from tests.support.dense_gguf import write_dense_gguf
-from tests.support.messages import raises
 from tests.support.mixtures import MIXTURES, tiny_mixture
 from tests.support.tiny_models import SIZES, Floats
 
@@ -105,16 +99,3 @@ def test_every_family_is_computed_or_refused() -> None:
 
 def test_activations_that_pass_are_transformers_own() -> None:
     assert set(served._TORCH_ACTIVATIONS) <= set(ACT2FN)
-
-
-@pytest.mark.parametrize("library", [FlashInferAttention, FlexAttention])
-@pytest.mark.parametrize("shape", [AttentionShape((0, 5)), AttentionShape(cap=2.0)])
-def test_libraries_without_windows_and_caps_refuse_them(library: type[Attention], shape: AttentionShape) -> None:
-    pool = PagePool(2, 2, 32, 1 << 20, torch.float32, torch.device("cpu"))
-    with raises(
-        ConfigError,
-        snapshot(
-            "On CUDA neither sliding windows nor caps of attention's scores are computed. Give --execution int8, or --device cpu."
-        ),
-    ):
-        library(pool, 4, shape)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from inline_snapshot import snapshot
 from moa_server.verifier import torch_loading
+from moa_server.verifier.paged.attention import PLAIN, AttentionShape, SessionAttention
 from moa_server.verifier.paged.flash_infer import FlashInferAttention
-from moa_server.verifier.paged.flex import FlexAttention
 from moa_server.verifier.torch_loading import choose_attention, choose_device, warm_up
 from moa_shared.errors import ConfigError
 from structlog.testing import capture_logs
@@ -21,6 +21,8 @@ from tests.support.paged_targets import paged_target
 from tests.support.torch_models import torch_model
 
 pytestmark = pytest.mark.torch
+BF16 = torch.bfloat16
+WINDOWS = "FlashInfer computes neither sliding windows nor caps of scores here"
 
 
 @pytest.mark.parametrize(
@@ -64,26 +66,33 @@ def test_cuda_that_is_not_there(monkeypatch: pytest.MonkeyPatch, version: str | 
 
 
 @pytest.mark.parametrize(
-    ("installed", "dtype", "head_dim", "reason"),
+    ("installed", "dtype", "head_dim", "shape", "reason"),
     [
-        (False, torch.bfloat16, 64, "flashinfer is not installed: PYTHON -m pip install --editable 'CHECKOUT[cuda]'"),
-        (True, torch.float32, 64, "FlashInfer does not compute in float32"),
-        (True, torch.bfloat16, 96, "FlashInfer has no kernels for heads of 96"),
+        (False, BF16, 64, PLAIN, "flashinfer is not installed: PYTHON -m pip install --editable 'CHECKOUT[cuda]'"),
+        (True, torch.float32, 64, PLAIN, "FlashInfer does not compute in float32"),
+        (True, BF16, 96, PLAIN, "FlashInfer has no kernels for heads of 96"),
+        (True, BF16, 64, AttentionShape((0, 5)), WINDOWS),
+        (True, BF16, 64, AttentionShape(cap=2.0), WINDOWS),
     ],
 )
-def test_flex_attention_is_taken_and_the_log_says_why(
-    monkeypatch: pytest.MonkeyPatch, installed: bool, dtype: torch.dtype, head_dim: int, reason: str
+def test_torch_s_attention_is_taken_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    installed: bool,
+    dtype: torch.dtype,
+    head_dim: int,
+    shape: AttentionShape,
+    reason: str,
 ) -> None:
     monkeypatch.setattr(torch_loading, "find_spec", lambda _: object() if installed else None)
     with capture_logs() as logs:
-        assert choose_attention(dtype, head_dim) is FlexAttention
+        assert choose_attention(dtype, head_dim, shape) is SessionAttention
     [entry] = logs
     assert steady(entry["reason"]) == reason
 
 
 def test_flashinfer_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_loading, "find_spec", lambda _: object())
-    assert choose_attention(torch.bfloat16, 128) is FlashInferAttention
+    assert choose_attention(BF16, 128, PLAIN) is FlashInferAttention
 
 
 def test_the_shapes_of_the_first_forwards_are_recorded_and_leave_no_pages() -> None:
@@ -93,8 +102,8 @@ def test_the_shapes_of_the_first_forwards_are_recorded_and_leave_no_pages() -> N
     cache.reserve(target.kv_bytes() // cache.most_nbytes(1) * 64)  # all pages
 
 
-def test_a_cpu_loads_neither_library() -> None:
+def test_a_cpu_loads_no_other_library() -> None:
     script = "import sys, moa_server.verifier.torch_loading; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "moa_server.verifier.torch_target" in loaded
-    assert {"flashinfer", "moa_server.verifier.paged.flash_infer", "moa_server.verifier.paged.flex"}.isdisjoint(loaded)
+    assert {"flashinfer", "moa_server.verifier.paged.flash_infer"}.isdisjoint(loaded)

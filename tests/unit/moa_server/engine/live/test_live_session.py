@@ -4,8 +4,7 @@ from typing import Any, cast
 from unittest.mock import create_autospec
 
 from moa_server.access.caller import Caller
-from moa_server.engine.live.attachment import Attachment, Listener
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask

@@ -8,14 +8,12 @@ from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
-from moa_server.drafting.draft_record import DraftRecord
-from moa_server.engine.live.attachment import Attachment, Listener
-from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.losses import SessionLosses
-from moa_server.engine.planning.forward_planner import ForwardPlanner
+from moa_server.drafting.growth_rule import DraftRecord
+from moa_server.engine.inference_thread import SessionLosses
+from moa_server.engine.live_session import Attachment, Listener, LiveSession
+from moa_server.engine.planning.forward_planner import ForwardPlanner, SlowForms
 from moa_server.engine.planning.schedule import Rows, Schedule
-from moa_server.engine.planning.slow_forms import SlowForms
-from moa_server.engine.prefixes.page_moves import PageMoves
+from moa_server.engine.prefixes.sharing import PageMoves
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.access.caller import Caller
-from moa_server.drafting.draft_record import DraftRecord
 from moa_server.drafting.forward_cost import RowShares
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.drafting.growth_rule import DraftRecord
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.planning.fair_queue import FairQueue
 from moa_server.engine.planning.schedule import (
     LEAST_SLICE,

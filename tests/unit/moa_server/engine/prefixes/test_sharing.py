@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import MemorySource, Stepper, Work

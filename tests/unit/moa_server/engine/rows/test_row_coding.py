@@ -3,10 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from moa_server.engine.live.attachment import Attachment
-from moa_server.engine.live.live_session import LiveSession
-from moa_server.engine.live.session_drafting import SessionDrafting
-from moa_server.engine.rows.row_coding import NO_CODING, newest_coding
+from moa_server.engine.live_session import Attachment, LiveSession, SessionDrafting
+from moa_server.engine.planning.forward_planner import NO_CODING, newest_coding
 from moa_server.memory.feed import MemoryFeed
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.memory_codec import Codec

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits
-from moa_server.access.holdings import KeyUsage
-from moa_server.engine.live.attachment import Attachment, Listener
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.access.limits import KeyUsage
+from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.sessions.kv_pool import KVPool
 from moa_server.engine.stepper import SessionTensors

@@ -8,9 +8,8 @@ from unittest.mock import Mock, create_autospec
 import pytest
 from inline_snapshot import snapshot
 from moa_server.access.caller import Caller, CallerLimits
-from moa_server.access.holdings import KeyUsage
-from moa_server.engine.live.attachment import Attachment, Listener
-from moa_server.engine.live.live_session import LiveSession
+from moa_server.access.limits import KeyUsage
+from moa_server.engine.live_session import Attachment, Listener, LiveSession
 from moa_server.engine.sessions.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits, SessionPhase

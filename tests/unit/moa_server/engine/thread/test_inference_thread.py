@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from moa_server.engine.thread.inference_thread import InferenceThread
+from moa_server.engine.inference_thread import InferenceThread
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@ from __future__ import annotations
 from unittest.mock import create_autospec
 
 import pytest
-from moa_server.engine.losses import SessionLosses
-from moa_server.engine.thread.inference_thread import InferenceThread
-from moa_server.engine.thread.session_jobs import SessionJobs
+from moa_server.engine.inference_thread import InferenceThread, SessionJobs, SessionLosses
 from moa_shared.errors import InternalError
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_server.service.admission.allowance import (
+from moa_server.service.admission import (
     ADDRESS_TIMES,
     BURST_US,
     FRAME_US,

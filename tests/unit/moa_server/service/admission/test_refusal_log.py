@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_server.service.admission.refusal_log import MINUTE, MOST_KINDS, MOST_LINES, OTHERS, LeftOut, RefusalLog
+from moa_server.service.admission import MINUTE, MOST_KINDS, MOST_LINES, OTHERS, LeftOut, RefusalLog
 
 
 def test_a_few_of_a_kind_are_logged_and_the_rest_counted() -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from inline_snapshot import snapshot
-from moa_server.service.fetching.fetch_places import MOST_PLACES, STILL_SECONDS, FetchPlaces
+from moa_server.service.fetch import MOST_PLACES, STILL_SECONDS, FetchPlaces
 from moa_shared.errors import OverloadedError
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_server.service.stream.bounded_writer import LEAST_RATE, BoundedWriter, SlowReaderLimit
+from moa_server.service.stream.frame_writer import LEAST_RATE, BoundedWriter, SlowReaderLimit
 from moa_shared.errors import UnavailableError
 
 from tests.support.messages import raises

@@ -7,15 +7,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-import torch.nn.attention.flex_attention as flex_attention
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_server.verifier.paged.attention import Attention
-from moa_server.verifier.paged.batch import PAGE_ROWS, Batch, BatchPart, lay_out
-from moa_server.verifier.paged.flex import BLOCK_ROWS, mask_arrays, sees
-from moa_server.verifier.paged.pool import PagePool
+from moa_server.verifier.paged.pool import PAGE_ROWS, Batch, BatchPart, PagePool, lay_out
 
-from tests.support.paged_targets import ATTENTIONS, VMAP, fake_flashinfer
+from tests.support.paged_targets import ATTENTIONS, fake_flashinfer
 from tests.support.properties import examples
 
 pytestmark = pytest.mark.torch
@@ -27,7 +24,6 @@ ROWS = 128  # that a filled batch has
 @pytest.fixture(autouse=True)
 def _libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer())
-    monkeypatch.setattr(flex_attention, "_vmap_for_bhqkv", VMAP)
 
 
 def over_pages(name: str) -> tuple[Attention, PagePool]:
@@ -83,10 +79,9 @@ def test_any_batch_gives_what_the_formula_gives(name: str, parts: list[BatchPart
     torch.testing.assert_close(plan.attend(0, queries), expected(pool, batch, queries), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["flex", "flashinfer"])
-def test_one_plan_for_a_graph_serves_one_batch_after_the_other(name: str) -> None:
+def test_one_plan_for_a_graph_serves_one_batch_after_the_other() -> None:
     """Among them batches without a tree, and with as many conversations as rows."""
-    attention, pool = over_pages(name)
+    attention, pool = over_pages("flashinfer")
     plan = attention.new_plan(rows=8, pages=3)
     for parts in (
         [BatchPart([1] * 5, [0] * 5, 70, [3, 7], [-1, 0, 0, 1, 1])],
@@ -97,31 +92,3 @@ def test_one_plan_for_a_graph_serves_one_batch_after_the_other(name: str) -> Non
         queries = torch.randn(8, HEADS, HEAD_DIM)
         plan.load(batch)
         torch.testing.assert_close(plan.attend(0, queries), expected(pool, batch, queries), atol=1e-5, rtol=1e-5)
-
-
-# ---------------------------------------------------------------- FlexAttention's block mask
-
-
-@given(batches(), st.booleans())
-@settings(max_examples=examples(50))
-def test_a_block_of_rows_reads_exactly_the_pages_of_its_conversations(parts: list[BatchPart], filled: bool) -> None:
-    """The compiled kernel reads no others, so a key that a row sees must be in one of them; each is read once."""
-    batch = lay_out(parts, ROWS if filled else 0)
-    arrays = mask_arrays(batch, PAGES + 1)
-    counts, lists = arrays.pop("page_counts"), arrays.pop("page_lists")
-    row_sees_key = sees(**{name: torch.from_numpy(array) for name, array in arrays.items()})
-    rows, keys = torch.arange(batch.rows)[:, None], torch.arange((PAGES + 1) * PAGE_ROWS)[None]
-    seen = row_sees_key(torch.tensor(0), torch.tensor(0), rows, keys)
-    assert counts.shape == (1, 1, -(-batch.rows // BLOCK_ROWS))
-    for block, count in enumerate(counts[0, 0]):
-        read = lists[0, 0, block, :count].tolist()
-        assert len(set(read)) == count
-        of_block = seen[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS].any(0)
-        assert set((of_block.nonzero()[:, 0] // PAGE_ROWS).tolist()) <= set(read)
-
-
-def test_the_pages_of_a_conversation_are_read_in_the_order_of_its_text() -> None:
-    """A row's sums then have one order, whatever is computed with it."""
-    parts = [BatchPart([1], [0], 150, [8, 2, 5]), BatchPart([1], [0], 70, [7, 1])]
-    arrays = mask_arrays(lay_out(parts), PAGES + 1)
-    assert arrays["page_lists"][0, 0, 0, : arrays["page_counts"][0, 0, 0]].tolist() == [8, 2, 5, 7, 1]

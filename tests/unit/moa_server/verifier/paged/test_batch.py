@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from moa_server.verifier.paged.batch import FILLER, PAGE_ROWS, BatchPart, bucket, lay_out
+from moa_server.verifier.paged.pool import FILLER, PAGE_ROWS, BatchPart, bucket, lay_out
 
 
 def test_rows_of_conversations_in_turn_then_rows_that_fill() -> None:

@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_server.verifier.paged.batch import PAGE_ROWS
-from moa_server.verifier.paged.cache import PagedCache
-from moa_server.verifier.paged.pool import PagePool
+from moa_server.verifier.paged.pool import PAGE_ROWS, PagedCache, PagePool
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises

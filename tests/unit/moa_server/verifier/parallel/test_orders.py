@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.verifier.paged.batch import PAGE_ROWS, BatchPart, Run
-from moa_server.verifier.parallel.orders import Move, Order, Read, Stop, decode, encode
+from moa_server.verifier.paged.pool import PAGE_ROWS, BatchPart, Run
+from moa_server.verifier.parallel.group import Move, Order, Read, Stop, decode, encode
 from moa_shared.tree.arithmetic import add_depths
 
 NUMBERS = st.lists(st.integers(0, 1 << 40), max_size=5)

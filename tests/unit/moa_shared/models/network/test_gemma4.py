@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from moa_kernels import Heads
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_server.verifier.sized_target import SizedTarget
+from moa_server.verifier.memory_check import SizedTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, part_names, resolve
 from moa_shared.models.network.family import check_family

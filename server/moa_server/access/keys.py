@@ -1,0 +1,306 @@
+"""API keys, what of them a server keeps, and the file of keys: TOML, one table a key.
+
+A key is 256 random bits, so its plain SHA-256 keeps it secret: there is nothing to guess that a slow hash would guard.
+Invariants: an entry holds no key; the file, which only its owner may read, or a group if it is root's, is there whole
+or not at all; two commands that change it at the same time both take effect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import AuthenticationError, ConfigError, NotFoundError
+from moa_shared.programs.atomic import write_private
+from moa_shared.programs.secret_files import open_to_others
+
+from moa_server.access.caller import Caller, CallerLimits, Right
+
+PREFIX = "moa_"
+SECRET_BYTES = 32
+LEAST_CHARACTERS = 32  # of a key that was not made here
+MOST_CHARACTERS = 4096
+ID_CHARACTERS = 8  # of the hash, for people and logs
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_NOBODY = hashlib.sha256(b"nobody").hexdigest()
+
+
+def new_key() -> str:
+    """A key that cannot be guessed."""
+    return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def hash_of(key: str) -> str:
+    """What a server keeps of a key: its SHA-256 in hexadecimal."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """A key as a server keeps it.
+
+    Args:
+        name: the operator's; `sha256`: of the key.
+        created, expires: with their time zone; None: not known, or never.
+    """
+
+    name: str
+    sha256: str = field(repr=False)
+    rights: frozenset[Right] = frozenset(Right)
+    limits: CallerLimits = field(default_factory=CallerLimits)
+    created: datetime | None = None
+    expires: datetime | None = None
+
+    @property
+    def identifier(self) -> str:
+        """Tells apart keys that had the same name."""
+        return self.sha256[:ID_CHARACTERS]
+
+    def has_expired(self, now: datetime) -> bool:
+        return self.expires is not None and self.expires <= now
+
+    def caller(self, peer: str) -> Caller:
+        """Who calls with this key."""
+        return Caller(f"key {self.identifier}", peer, self.name, self.rights, self.limits, is_proven=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBook:
+    """All keys of a server, by name."""
+
+    entries: Mapping[str, KeyEntry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[KeyEntry]) -> KeyBook:
+        return cls({entry.name: entry for entry in entries})
+
+    def find(self, key: str) -> KeyEntry | None:
+        """The entry of a key. What it takes says nothing of how much of a key was right."""
+        digest = hash_of(key)
+        begun_alike = (each for each in self.entries.values() if each.identifier == digest[:ID_CHARACTERS])
+        found = next(begun_alike, None)
+        same = compare_digest(digest, found.sha256 if found is not None else _NOBODY)
+        return found if same else None
+
+    def require(self, key: str, now: datetime) -> KeyEntry:
+        """The entry of a key that is in force."""
+        entry = self.find(key)
+        if entry is None:
+            raise AuthenticationError("The server does not know this API key.")
+        if entry.has_expired(now):
+            raise AuthenticationError(
+                f"This API key has expired on {entry.expires:%Y-%m-%d}.", hint="Ask the operator for another one."
+            )
+        return entry
+
+    def with_entry(self, entry: KeyEntry) -> KeyBook:
+        """With one key more."""
+        if entry.name in self.entries:
+            raise ConfigError(
+                f"There is a key named {entry.name} already.",
+                hint=f"Choose another name, or revoke it first: moa-server keys revoke {entry.name}",
+            )
+        return KeyBook({**self.entries, entry.name: entry})
+
+    def without(self, name: str) -> KeyBook:
+        """Without a key."""
+        if name not in self.entries:
+            known = f"There are: {', '.join(self.entries)}." if self.entries else "There are none."
+            raise NotFoundError(f"There is no key named {name}.", hint=known)
+        return KeyBook({other: entry for other, entry in self.entries.items() if other != name})
+
+    def joined(self, other: KeyBook) -> KeyBook:
+        """With the keys of another book, whose names go first."""
+        return KeyBook({**self.entries, **other.entries})
+
+
+def check_name(name: str) -> str:
+    """Raises ConfigError for what cannot be the name of a key."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot be the name of a key.",
+            hint="Use at most 40 letters, digits, dots, hyphens and underscores.",
+        )
+    return name
+
+
+def check_key(key: str, source: str) -> str:
+    """Raises ConfigError for what is too weak to be a key, or could not be sent.
+
+    Args:
+        source: where it comes from, for the message.
+    """
+    if not LEAST_CHARACTERS <= len(key) <= MOST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(
+            f"{source} is no API key.",
+            hint=f"It must be {LEAST_CHARACTERS} random ASCII characters or more, such as moa-server keys add prints.",
+        )
+    return key
+
+
+def keys_in(text: str, source: str) -> KeyBook:
+    """The keys of an environment variable: lines, or parts between commas, of NAME KEY."""
+    entries = []
+    for number, part in enumerate(filter(None, (each.strip() for each in re.split(r"[,\n]", text))), 1):
+        words = part.split()
+        if len(words) != 2:
+            raise ConfigError(f"Entry {number} of {source} is not a name and a key.", hint="Write NAME KEY, NAME KEY.")
+        name, key = words
+        entries.append(KeyEntry(check_name(name), hash_of(check_key(key, f"The key of {name} in {source}"))))
+    return KeyBook.of(entries)
+
+
+def parse_expiry(text: str, now: datetime) -> datetime:
+    """A date (2027-01-31, up to its end) or a number of days from now."""
+    if text.isascii() and text.isdigit() and len(text) < 6:
+        days = int(text)
+        if not days:
+            raise ValueError("0 days is now")
+        return datetime.fromtimestamp(now.timestamp() + 86_400 * days, UTC)
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(hour=23, minute=59, second=59, tzinfo=UTC)
+    except ValueError:
+        raise ValueError("it is neither a date such as 2027-01-31 nor a number of days") from None
+    if day <= now:
+        raise ValueError("it is not in the future")
+    return day
+
+
+def read_expiry(text: str | None, now: datetime) -> datetime | None:
+    """What --expires says; None: never."""
+    if text is None:
+        return None
+    try:
+        return parse_expiry(text, now)
+    except ValueError as error:
+        raise ConfigError(f"--expires is {text!r}: {error}.", hint="") from None
+
+
+def entry_fields(entry: KeyEntry) -> dict[str, Any]:
+    """An entry as values of TOML and JSON; what is not said is left out."""
+    limits = entry.limits
+    rights = [right.value for right in Right if right in entry.rights]
+    fields: dict[str, Any] = {"sha256": entry.sha256, "rights": rights}
+    for name in ("sessions", "kv_bytes", "tokens_per_minute", "requests_per_minute"):
+        if value := getattr(limits, name):
+            fields[name] = value
+    for name in ("created", "expires"):
+        if (moment := getattr(entry, name)) is not None:
+            fields[name] = moment.astimezone(UTC).isoformat(timespec="seconds")
+    return fields
+
+
+HEAD = "# Written by `moa-server keys`. It holds the hashes of keys, not the keys.\n"
+LOCK_SECONDS = 10.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LIMITS = ("sessions", "kv_bytes", "tokens_per_minute", "requests_per_minute")
+
+
+def read_key_file(path: Path) -> KeyBook:
+    """All keys of a file."""
+    try:
+        found = path.stat()
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        hint = "Make the first key: moa-server keys add NAME"
+        raise NotFoundError(f"There is no file of keys {path}.", hint=hint) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"The file of keys {path} cannot be read: {why}.", hint="") from None
+    if open_to_others(found):
+        raise ConfigError(f"Others may read the file of keys {path}.", hint=f"Protect it: chmod 600 {path}")
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"The file of keys {path} is not TOML: {error}.", hint="Correct that line.") from None
+    if not text.strip():  # half-written, more likely than meant
+        raise ConfigError(f"The file of keys {path} is empty.", hint="Delete it, or write it again.")
+    tables = document.get("keys", {})
+    if not isinstance(tables, dict) or document.keys() - {"keys"}:
+        raise ConfigError(f"The file of keys {path} must hold tables [keys.NAME].", hint="Correct it.")
+    return KeyBook.of(_read_entry(name, table, path) for name, table in tables.items())
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[list[KeyBook]]:
+    """The keys of a file, to be replaced: the one element of the list is written when the block ends."""
+    import filelock
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock")
+        with filelock.FileLock(lock, timeout=LOCK_SECONDS, mode=0o600):
+            if os.geteuid() == 0 and path.exists():  # the file's owner changes it too
+                os.chown(lock, path.stat().st_uid, -1, follow_symlinks=False)
+            book = [read_key_file(path) if path.exists() else KeyBook()]
+            yield book
+            write_private(path, text_of(book[0]).encode())
+    except filelock.Timeout:
+        message = f"Another program has been changing {path} for {LOCK_SECONDS:g} s."
+        raise ConfigError(message, hint="Try again.") from None
+    except OSError as error:
+        raise ConfigError(f"The file of keys {path} cannot be written: {error.strerror or error}.", hint="") from None
+
+
+def text_of(book: KeyBook) -> str:
+    """The file."""
+    parts = [HEAD]
+    for entry in book.entries.values():
+        lines = [f"{name} = {_toml(name, value)}\n" for name, value in entry_fields(entry).items()]
+        parts.append(f"\n[keys.{json.dumps(entry.name)}]\n" + "".join(lines))
+    return "".join(parts)
+
+
+def _toml(name: str, value: Any) -> str:
+    """A value as TOML, whose strings, numbers and lists are JSON's, but not its dates."""
+    return str(value) if name in ("created", "expires") else json.dumps(value)
+
+
+def _read_entry(name: str, table: object, path: Path) -> KeyEntry:
+    try:
+        if not isinstance(table, dict):
+            raise ValueError("it is not a table")
+        check_name(name)
+        unknown = table.keys() - {"sha256", "rights", "created", "expires", *_LIMITS}
+        if unknown:
+            raise ValueError(f"{', '.join(sorted(unknown))} is not known")
+        sha256 = table.get("sha256")
+        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+            raise ValueError("sha256 must be 64 hexadecimal digits")
+        rights = table.get("rights", list(Right))
+        if not isinstance(rights, list):
+            raise ValueError("rights must be a list")
+        limits = {field: table[field] for field in _LIMITS if field in table}
+        for field, value in limits.items():
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{field} must be a whole number")
+        return KeyEntry(
+            name,
+            sha256,
+            frozenset(Right(right) for right in rights),
+            CallerLimits(**limits),
+            _moment(table, "created"),
+            _moment(table, "expires"),
+        )
+    except ValueError as error:
+        raise ConfigError(f"keys.{name} in {path}: {error}.", hint="Correct it, or remove the table.") from None
+
+
+def _moment(table: dict[str, Any], field: str) -> datetime | None:
+    moment = table.get(field)
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise ValueError(f"{field} must be a date and a time, such as 2027-01-31T00:00:00Z")
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,7 +1,0 @@
-"""`moa-server completion`."""
-
-from __future__ import annotations
-
-from moa_shared.programs.completion import completion_command
-
-completion = completion_command("moa-server")

@@ -1,0 +1,223 @@
+"""Ends the sessions that an error has hit, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+import structlog
+from moa_shared.errors import InternalError, MoaError
+
+from moa_server.engine.live_session import LiveSession
+from moa_server.engine.observer import Observer
+
+log = structlog.get_logger()
+
+
+class SessionLosses:
+    """Ends sessions that have failed.
+
+    Args:
+        on_lost: called with each.
+        observer: learns of each.
+    """
+
+    def __init__(self, on_lost: Callable[[LiveSession], None], observer: Observer) -> None:
+        self._on_lost = on_lost
+        self._observer = observer
+
+    def lose(self, live: LiveSession, error: Exception) -> None:
+        """Ends a session; its client learns why, the log has the details."""
+        if live.closed:
+            return
+        self._observer.on_lost()
+        log.error("session failed", session=live.number, exc_info=error)
+        listener = live.stream.listener
+        live.account.end_trace("failed", type(error).__name__)
+        live.close()
+        if listener is not None:
+            listener.on_failure(public_error(error))
+        self._on_lost(live)
+
+
+def public_error(error: Exception) -> MoaError:
+    """The error that the client sees; details stay in the log."""
+    if isinstance(error, MoaError):
+        return error
+    public = InternalError(f"The server failed in this session ({type(error).__name__}).")
+    public.__cause__ = error
+    return public
+
+
+STOP_SECONDS = 5.0  # for the running job; one that hangs is abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job under way.
+
+    Args:
+        began: when, on the thread's clock; `worked`: seconds of a processor that the thread has had in all.
+    """
+
+    began: float
+    worked: float
+
+
+class InferenceThread:
+    """Runs jobs one after another.
+
+    Args:
+        before: called once on the thread before the first job (thread settings of torch).
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, before: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._before = before
+        self._clock = clock
+        self._urgent: OrderedDict[int, Callable[[], None]] = OrderedDict()
+        self._forwards: OrderedDict[int, Callable[[], None]] = OrderedDict()
+        self._tickets = count()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._began: float | None = None
+        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+
+    @property
+    def running(self) -> RunningJob | None:
+        """The running job; None: none runs."""
+        began, thread = self._began, self._thread.ident
+        if began is None or thread is None:
+            return None
+        return RunningJob(began, time.clock_gettime(time.pthread_getcpuclockid(thread)))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None], *, urgent: bool = False) -> int:
+        """Queues a job; returns its ticket. An error that it does not handle itself is logged."""
+        with self._changed:
+            ticket = next(self._tickets)
+            if not self._stopping:
+                (self._urgent if urgent else self._forwards)[ticket] = job
+                self._changed.notify()
+            return ticket
+
+    def withdraw(self, ticket: int) -> None:
+        """Removes a job that has not started."""
+        with self._changed:
+            self._urgent.pop(ticket, None)
+            self._forwards.pop(ticket, None)
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Drops what is queued and waits up to `seconds` for the running job."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._stopping and not self._urgent and not self._forwards:
+                self._changed.wait()
+            if self._stopping:
+                return None
+            _, job = (self._urgent or self._forwards).popitem(last=False)
+            return job
+
+    def _run(self) -> None:
+        self._before()
+        while (job := self._next()) is not None:
+            self._began = self._clock()
+            try:
+                job()
+            except Exception as error:  # otherwise no session would ever be answered again
+                log.error("job of the inference thread failed", exc_info=error)
+            self._began = None
+
+
+T = TypeVar("T")
+
+
+class SessionJobs:
+    """Runs jobs between forwards.
+
+    Args:
+        losses: ends a session whose job fails.
+    """
+
+    def __init__(self, thread: InferenceThread, losses: SessionLosses) -> None:
+        self._thread = thread
+        self._losses = losses
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Starts the inference thread; call it on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    # ------------------------------------------------------------ on the event loop
+
+    def run(self, job: Callable[[], None]) -> int:
+        """Has a job run before the next forward; returns its ticket."""
+        return self._thread.submit(job, urgent=True)
+
+    def run_for(self, live: LiveSession, job: Callable[[], None]) -> None:
+        """As `run`; if the job fails, its session is lost."""
+        self.run(partial(self._run_or_lose, live, job))
+
+    def result_of(self, job: Callable[[], T], *, urgent: bool) -> asyncio.Future[T]:
+        """What a job gives, or the error with which it fails; cancelled before it has begun, it does not run.
+
+        Args:
+            urgent: it runs before the next forward; otherwise it takes its turn among them.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001 (whatever it is, the one who waits learns of it)
+                self.post(partial(_fail, future, error))
+            else:
+                self.post(partial(_give, future, result))
+
+        ticket = self._thread.submit(run, urgent=urgent)
+        future.add_done_callback(lambda done: self._thread.withdraw(ticket) if done.cancelled() else None)
+        return future
+
+    # ------------------------------------------------------------ on the inference thread
+
+    def post(self, reply: Callable[[], None]) -> None:
+        """Calls back on the event loop."""
+        if self._loop is None:
+            raise InternalError("The engine ran a job before it was started.")
+        self._loop.call_soon_threadsafe(reply)
+
+    def post_loss(self, live: LiveSession, error: Exception) -> None:
+        """Ends a session that has failed, on the event loop."""
+        self.post(partial(self._losses.lose, live, error))
+
+    def _run_or_lose(self, live: LiveSession, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 (whatever it raises ends only this session)
+            self.post_loss(live, error)
+
+
+def _give(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(public_error(error))

@@ -1,1 +1,0 @@
-"""A session on this server: its parts, each with one writer."""

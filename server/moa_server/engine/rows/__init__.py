@@ -1,1 +1,0 @@
-"""Which memory rows are coded when."""

@@ -1,1 +1,0 @@
-"""The inference thread and its jobs."""

@@ -1,1 +1,0 @@
-"""Which calls may begin, and what they may cost."""

@@ -1,0 +1,300 @@
+"""The places for downloads of the drafter, shared between those who want them.
+
+State: the downloads under way. Invariants: there are never more than MOST_PLACES; an owner with several cannot keep out
+one with fewer; and a download that stands still keeps its place only while no other caller wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError, DiskFullError, MoaError, NotFoundError, OverloadedError
+from moa_shared.models import ModelFiles
+from moa_shared.models.sources.cache import building, cache_root, locked
+from moa_shared.models.sources.digest import remembered_hash
+from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
+from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names, write_part
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
+
+from moa_server.service.offer import CHUNK_BYTES, CompanionFiles, Offer, OfferedFile, Send
+
+MOST_PLACES = 16  # each holds a range of a file
+STILL_SECONDS = 1.0  # without a chunk of 64 KiB taken in; a download at 1 Mbit/s takes one in every half second
+
+
+class FetchPlace:
+    """The place of one download.
+
+    Args:
+        owner: whose it is: a key's, or an address.
+        now: a clock reading.
+    """
+
+    def __init__(self, owner: str, now: float) -> None:
+        self.owner = owner
+        self.moved_at = now
+        self.limit = asyncio.timeout(None)
+        self.is_lost = False
+
+    def moved(self, now: float) -> None:
+        """The client has taken something in."""
+        self.moved_at = now
+
+    def give_up(self) -> None:
+        """Ends the download: another one needs its place."""
+        self.is_lost = True
+        self.limit.reschedule(0.0)
+
+
+class FetchPlaces:
+    """All places.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._taken: list[FetchPlace] = []
+
+    @asynccontextmanager
+    async def take(self, owner: str) -> AsyncIterator[Callable[[], None]]:
+        """Holds a place; yields what is to be called whenever the client has taken something in."""
+        self._make_room(owner)
+        place = FetchPlace(owner, self._clock())
+        self._taken.append(place)
+        try:
+            async with place.limit:
+                yield lambda: place.moved(self._clock())
+        except TimeoutError:
+            if not place.is_lost:
+                raise
+            raise OverloadedError(
+                "Another download needs the place of this one, which stood still or is one of many.",
+                hint="Call again to resume.",
+            ) from None
+        finally:
+            if not place.is_lost:
+                self._taken.remove(place)
+
+    def _make_room(self, owner: str) -> None:
+        """Takes a place from one who has more than this owner will have, else from a download that stands still."""
+        if len(self._taken) < MOST_PLACES:
+            return
+        held = Counter(place.owner for place in self._taken)
+        most = max(held.values(), default=0)
+        if most > held[owner] + 1:
+            candidates = [place for place in self._taken if held[place.owner] == most]
+        else:
+            still_since = self._clock() - STILL_SECONDS
+            candidates = [place for place in self._taken if place.moved_at <= still_since]
+        if not candidates:
+            raise OverloadedError(f"{MOST_PLACES} devices are fetching the drafter already.")
+        lost = min(candidates, key=lambda place: place.moved_at)
+        self._taken.remove(lost)
+        lost.give_up()
+
+
+log = structlog.get_logger()
+
+PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
+    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
+    "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterFile:
+    """A checkpoint that clients may use.
+
+    Args:
+        reused_layers: of the target, which it needs.
+        reads_head: it needs the target's head.
+    """
+
+    path: Path
+    reused_layers: int
+    reads_head: bool = True
+
+
+class DrafterFiles:
+    """The client's half of what is served.
+
+    Args:
+        files: the target's.
+        identity: what the server describes.
+        drafters: the first one is that whose memory is served; none: clients get only the text files.
+        cache_dir: where parts are kept.
+        chunk_bytes: the largest piece of a file in one message.
+        companion: that is offered besides; None: none.
+    """
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        identity: pb.Identity,
+        drafters: Sequence[DrafterFile],
+        cache_dir: Path | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        companion: CompanionFiles | None = None,
+    ) -> None:
+        self._files = files
+        self._identity = identity
+        self._drafters = tuple(drafters)
+        self._cache_dir = cache_dir
+        self._chunk_bytes = min(chunk_bytes, CHUNK_BYTES)
+        self._companion = companion
+        self._parts: Offer | None = None
+        self._companion_offer: Offer | None = None
+        self._lock = asyncio.Lock()
+        self._places = FetchPlaces()
+        self._preparation: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Makes the parts while the server starts, so that no client's first call makes them during answers."""
+        self._preparation = asyncio.create_task(self._prepare_early())
+
+    async def stop(self) -> None:
+        """Makes no further part; one that is being written is finished."""
+        if self._preparation is not None:
+            self._preparation.cancel()
+            await asyncio.gather(self._preparation, return_exceptions=True)
+
+    async def _prepare_early(self) -> None:
+        try:
+            await self._ready()
+            if self._companion is not None:
+                await self._ready(companion=True)
+        except MoaError as error:
+            log.warning("parts for clients cannot be made yet", reason=error.message)
+
+    @property
+    def manifest_sha256(self) -> bytes:
+        """The hash of the manifest of the client's half; empty until that is made."""
+        return self._parts.manifest_sha256 if self._parts is not None else b""
+
+    @property
+    def companion(self) -> pb.Companion | None:
+        """What clients are told of the companion; None: there is none."""
+        return self._companion.described(self._companion_offer) if self._companion is not None else None
+
+    def prepare(self) -> None:
+        """Makes and hashes the files now; if that fails, the first request tries again and gets the error."""
+        try:
+            self._offer_parts()
+            if self._companion is not None:
+                self._offer_companion()
+        except MoaError as error:
+            log.warning("parts for clients are not ready", reason=error.message)
+
+    async def answer(self, request: pb.FetchDrafterRequest, send: Send, owner: str) -> None:
+        """Answers one call.
+
+        Args:
+            owner: who calls (`Caller.owner`).
+        """
+        async with self._places.take(owner) as moved:
+            offer = await self._ready(companion=request.companion)
+            if request.name:
+                await offer.find(request).send(request.offset, self._chunk_bytes, send, moved)
+            else:
+                await send(pb.FetchDrafterResponse(manifest=offer.manifest))
+
+    async def _ready(self, *, companion: bool = False) -> Offer:
+        async with self._lock:
+            made = self._companion_offer if companion else self._parts
+            if made is not None:
+                return made
+            return await asyncio.to_thread(self._offer_companion if companion else self._offer_parts)
+
+    def _offer_parts(self) -> Offer:
+        offer = self._parts = self._prepare()
+        log.info("parts for clients are ready", files=len(offer.manifest.files), bytes=offer.bytes)
+        return offer
+
+    def _offer_companion(self) -> Offer:
+        if self._companion is None:
+            raise NotFoundError("This server offers no companion.", hint="Give --companion FILE, or leave it out.")
+        with _said_to_clients():
+            offer = self._companion_offer = self._companion.offer(cache_root(self._cache_dir))
+        name, hub = self._companion.files.target_id, self._companion.hub
+        log.info("a companion is offered", companion=name, bytes=offer.bytes, **({"hub": hub} if hub else {}))
+        return offer
+
+    def _prepare(self) -> Offer:
+        """Makes the missing files and hashes all of them."""
+        root = cache_root(self._cache_dir)
+        with _said_to_clients():
+            texts = [self._files.folder / name for name in TEXT_FILES]
+            found = [OfferedFile.of(path, pb.PART_TEXT, root) for path in texts if path.is_file()]
+            if self._drafters:
+                found += [OfferedFile.of(path, kind, root) for path, kind in self._tensors(root)]
+            for drafter in self._drafters:
+                name = f"drafter-{remembered_hash(drafter.path, root)[:16]}.safetensors"
+                found.append(OfferedFile.of(drafter.path, pb.PART_DRAFTER, root, name))
+        return Offer(self._identity, found)
+
+    def _tensors(self, root: Path) -> list[tuple[Path, pb.PartKind]]:
+        """The files of tensors, made once and kept in the cache."""
+        files = self._files
+        reused = max(drafter.reused_layers for drafter in self._drafters)
+        reads_head = any(drafter.reads_head for drafter in self._drafters)
+        entry = root / "served-parts" / f"{files.fingerprint[:32]}-{reused if reads_head else 'no-head'}-v{FORMAT}"
+        plan = [("embeddings", [EMBEDDINGS])]
+        reader = WeightReader(files)
+        plan += [("head", [HEAD])] if reader.has_own_head and reads_head else []
+        plan += [(f"layers-{reused}", layer_names(files, reused))] if reused else []
+        with locked(entry):
+            if (entry / MANIFEST).is_file():
+                try:
+                    check_manifest(entry, root)
+                except MoaError as error:
+                    log.warning("parts for clients are made again", reason=error.message)
+                    (entry / MANIFEST).unlink()
+            if not (entry / MANIFEST).is_file():
+                self._make(entry, plan, reader)
+        order = {"embeddings": 0, "head": 1, f"layers-{reused}": 2}
+        return [
+            (entry / f"{name}.{precision}.safetensors", kinds[order[name]])
+            for precision, kinds in PRECISIONS.items()
+            for name, _ in plan
+        ]
+
+    def _make(self, entry: Path, plan: Sequence[tuple[str, Sequence[str]]], reader: WeightReader) -> None:
+        numbers = sum(math.prod(reader.shape(name)) for _, names in plan for name in names)
+        with building(entry, 4 * numbers, "What clients fetch") as folder:  # bf16, and packed at most that again
+            for precision in PRECISIONS:
+                for name, tensors in plan:
+                    write_part(reader, tensors, folder / f"{name}.{precision}.safetensors", precision)
+            write_manifest(folder, self._files.target_id, self._files.fingerprint)
+
+
+@contextmanager
+def _said_to_clients() -> Iterator[None]:
+    """A block that reads and writes the server's files: clients get its errors, without the names of the files."""
+    try:
+        yield
+    except NotFoundError as error:
+        log.exception("parts for clients cannot be made", reason=error.message)
+        raise NotFoundError(
+            "The server no longer has a file that clients fetch.", hint="Tell whoever runs it, or fetch it elsewhere."
+        ) from None
+    except DiskFullError as error:
+        log.exception("parts for clients cannot be made", reason=error.message)
+        raise DiskFullError(
+            "The server's disk has no room for what clients fetch.",
+            hint="Tell whoever runs it, or give --model and --drafter.",
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
+        ) from error

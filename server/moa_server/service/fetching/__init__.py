@@ -1,1 +1,0 @@
-"""The files that clients fetch."""

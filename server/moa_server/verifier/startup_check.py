@@ -1,0 +1,304 @@
+"""The check at the start: a tree against single tokens to the bit, samples of weights against float32, a step's cost.
+
+A target that fails is not used: a text that depends on what is verified together would silently break the promise. A
+matrix may be packed or read wrongly, and this CPU may compute wrongly: both show in a few outputs of a few matrices of
+each format, and in layers of any size, so the time does not grow with the model
+(docs/adr/0040-models-are-mapped.md).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from moa_kernels import (
+    F16,
+    F32,
+    BesideNorms,
+    Experts,
+    Layer,
+    LayerEmbedding,
+    Linear,
+    Segment,
+    Stack,
+    StackShape,
+    Tiles,
+    in_four_bits,
+    quantised,
+    tile_count,
+)
+from moa_kernels.arithmetic import rounded
+from moa_kernels.bindings import LANES
+from moa_shared.errors import ConfigError
+from moa_shared.models.network.network import Network
+from moa_shared.models.weights.tile_file import TiledWeights
+from moa_shared.programs.elapsed import ms_since
+
+from moa_server.verifier.cache import KVCache
+from moa_server.verifier.target import Rows, Target, TargetOutput
+
+CHAIN = 5
+PARENTS = (-1, 0, 1, -1, 3, 2, 5, 0)  # the chain 0, 1, 2, 5, 6 with branches 3, 4, 7
+PATH = (0, 1, 2, 5, 6)
+ROWS = (2, 4, 8, 16, 32)  # of the forwards whose times are measured besides a plain step's
+SOME_ROWS = 8  # as a draft has; of these a row's time is said
+REPEATS = 6
+ENOUGH_MS = 50.0  # of a size, after which it is not measured again
+MOST_MS = 1000.0  # of a forward with more rows than a draft has: those that will take longer are left out
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """The times measured.
+
+    Args:
+        step_ms: of a plain step.
+        times: of forwards with more rows: these, and milliseconds.
+    """
+
+    step_ms: float
+    times: tuple[tuple[int, float], ...]
+
+    @property
+    def row_ms(self) -> float:
+        """Of each further row of a draft."""
+        return max(0.0, (dict(self.times)[SOME_ROWS] - self.step_ms) / (SOME_ROWS - 1))
+
+
+def compare_tree(target: Target) -> None:
+    """Compares one tree with its path, token by token."""
+    rng = np.random.default_rng(0)
+    prompt = [int(token) for token in rng.integers(0, target.vocab_size, CHAIN)]
+    text = [int(token) for token in rng.integers(0, target.vocab_size, len(PATH))]
+    tree = [int(token) for token in rng.integers(0, target.vocab_size, len(PARENTS))]
+    for node, token in zip(PATH, text, strict=True):
+        tree[node] = token
+    alone = target.new_cache()
+    target.forward(alone, prompt)
+    single = [target.forward(alone, [token], want_state_layer=target.layer_count) for token in text]
+    together = target.new_cache()
+    target.forward(together, prompt)
+    output = target.forward(together, tree, PARENTS, want_state_layer=target.layer_count)
+    together.keep(PATH)
+    _compare(single, output, alone.lsa_input(0, alone.length), together.lsa_input(0, together.length))
+
+
+def measure_times(target: Target) -> SelfTest:
+    """The times of forwards by their rows, without what other programs seem to have added to some."""
+    target.forward(cache := target.new_cache(), [1])  # which reads mapped weights
+    measured = [_timed(target, cache, 1)]
+    for rows in ROWS:
+        if rows > SOME_ROWS and 2 * measured[-1] > MOST_MS:
+            break
+        measured.append(_timed(target, cache, rows))
+    step_ms, *times = _without_noise((1, *ROWS)[: len(measured)], measured)
+    return SelfTest(step_ms, tuple(zip(ROWS, times, strict=False)))
+
+
+def _without_noise(rows: Sequence[int], measured: Sequence[float]) -> list[float]:
+    """Times that rise with the rows, by no less from one to the next than before, and are nowhere above those measured.
+
+    The first rows are nearly free, later ones take all of their arithmetic, and noise only adds. Where one size alone
+    met another program, all rows beyond it seemed to be free, and a crowd's forwards were filled with hopeless nodes.
+    """
+    kept: list[tuple[int, float]] = []
+    for here, ms in zip(rows, [*accumulate(reversed(measured), min)][::-1], strict=True):
+        while len(kept) > 1 and (kept[-1][1] - kept[-2][1]) * (here - kept[-1][0]) > (ms - kept[-1][1]) * (
+            kept[-1][0] - kept[-2][0]
+        ):
+            kept.pop()
+        kept.append((here, ms))
+    return [float(ms) for ms in np.interp(rows, [at for at, _ in kept], [ms for _, ms in kept])]
+
+
+def _compare(single: list[TargetOutput], output: TargetOutput, alone: np.ndarray, together: np.ndarray) -> None:
+    rows = [output.logits[node] for node in PATH]
+    expected = [each.logits[0] for each in single]
+    if not all(bool(np.isfinite(row).all()) for row in rows):
+        raise ConfigError("The kernels gave no numbers.", hint="Give --execution float32, and report this.")
+    same = all(a.tobytes() == b.tobytes() for a, b in zip(rows, expected, strict=True))
+    if not same or alone.tobytes() != together.tobytes():
+        raise ConfigError(
+            "On this machine the kernels compute a tree differently from its path on its own.",
+            hint="Give --execution float32, and report this with the model and the processor.",
+        )
+
+
+def _timed(target: Target, cache: KVCache, rows: int) -> float:
+    """The least time of a forward, since other processes only add to it.
+
+    It is processor time where that is less, as beside other programs; of several threads it is more. A long forward is
+    interrupted each time there: with the clock alone, its rows would seem too dear for any draft as long as the server
+    runs.
+    """
+    tokens = [token % target.vocab_size for token in range(1, 1 + rows)]  # which choose experts of their own
+    times: list[float] = []
+    while len(times) < REPEATS and sum(times) < ENOUGH_MS:
+        began, began_cpu = time.perf_counter(), time.process_time()
+        target.forward(cache, tokens)
+        times.append(min(ms_since(began), 1e3 * (time.process_time() - began_cpu)))
+        cache.crop(1)
+    return min(times)
+
+
+COMPARED_ROWS = (1, 20)  # which the kernels compute one by one, in blocks, and on AMX in tiles
+SMALL = 512  # hidden size and MLP width of small layers, at most
+WINDOW = 7  # of theirs, where they have one
+EXPERTS = 8  # of theirs, at most, which are all alike: it matters to no result which of them a row has
+# Mean error over mean size. Products of the same 8-bit activations differ by the order of float32 sums: 3e-7.
+MOST_PRODUCT_ERROR = 1e-3
+# 8-bit activations and weights cost 0.5 to 3 % in a layer; a wrong layout or sign costs more than half.
+MOST_LAYER_ERROR = 0.15
+
+
+def compare_with_float32(network: Network, weights: TiledWeights) -> float:
+    """Compares samples of both with numpy's float32.
+
+    Args:
+        weights: what the network was made from.
+
+    Returns:
+        the largest error of a layer, over the size of what was compared.
+    """
+    for name in _sampled(weights.tiles):
+        _check(name.removesuffix(".weight"), _product_error(weights, name), MOST_PRODUCT_ERROR)
+    errors = {f"layer {index}": _layer_error(network, index) for index in network.different_layers()}
+    for place, error in errors.items():
+        _check(place, error, MOST_LAYER_ERROR)
+    return max(errors.values())
+
+
+def _check(place: str, error: float, most: float) -> None:
+    if not error <= most:  # NaN is not
+        raise ConfigError(
+            f"The kernels' {place} is {error:.1%} away from float32 on this machine, more than {most:.1%}.",
+            hint="Delete the folder tiles in the cache and start again; if that does not help, "
+            "give --execution float32, and report this with the model and the processor.",
+        )
+
+
+def _sampled(tiles: Mapping[str, Tiles]) -> Iterable[str]:
+    """The first and the last matrix of each place in a layer and each format."""
+    first: dict[tuple[str, str], str] = {}
+    last: dict[tuple[str, str], str] = {}
+    for name, each in tiles.items():
+        key = each.kind, re.sub(r"\d+", "", name)
+        first.setdefault(key, name)
+        last[key] = name
+    return dict.fromkeys([*first.values(), *last.values()])
+
+
+def _product_error(weights: TiledWeights, name: str) -> float:
+    """Of three tiles of a matrix: the first, the last and one between them."""
+    rng, tiles = np.random.default_rng(1), weights.tiles[name]
+    count = tile_count(tiles.outputs)
+    size = tiles.memory.nbytes // count
+    numbers = sorted({0, int(rng.integers(count)), count - 1})
+    outputs = [range(at * LANES, min((at + 1) * LANES, tiles.outputs)) for at in numbers]
+    parts = [
+        Tiles(tiles.kind, len(own), tiles.inputs, tiles.memory[at * size : (at + 1) * size])
+        for at, own in zip(numbers, outputs, strict=True)
+    ]
+    product = Linear(parts)
+    expected = _expected(weights, name, tiles.kind, np.concatenate([np.asarray(own) for own in outputs]))
+    rows = rng.standard_normal((max(COMPARED_ROWS), tiles.inputs), np.float32)
+    exact = np.einsum("ri,oi->ro", rounded(rows), expected)  # without BLAS, whose threads wait for busy cores
+    return max(_error(product(rows[:some]), exact[:some]) for some in COMPARED_ROWS)
+
+
+def _expected(weights: TiledWeights, name: str, kind: str, ids: np.ndarray) -> Rows:
+    rows = weights.rows(name, ids)
+    if weights.reader.format_of(name) == kind:
+        return rows
+    return (in_four_bits(rows) if kind == "q4_1" else quantised(rows)).dequantised()
+
+
+def _layer_error(network: Network, index: int) -> float:
+    """Of a small layer with random weights, of the same kind as that layer of the network."""
+    rng, like = np.random.default_rng(2), network.stack.layers[index]
+    shape = _small(network.stack.shape, like)
+    matrices = {
+        "qkv": ((shape.heads + (1 if like.keys_are_values else 2) * shape.kv_heads) * shape.head_dim, shape.hidden),
+        "out": (shape.hidden, shape.heads * shape.head_dim),
+        "gate_up": (2 * shape.inner, shape.hidden),
+        "down": (shape.hidden, shape.inner),
+        "embedding_gate": (shape.embedding, shape.hidden),
+        "embedding_out": (shape.hidden, shape.embedding),
+    }
+    matrices = {name: size for name, size in matrices.items() if all(size)}
+    weights = {name: rng.standard_normal(size, np.float32) / size[1] ** 0.5 for name, size in matrices.items()}
+    biases = {name: rng.standard_normal(outputs, np.float32) for name, (outputs, _) in matrices.items()}
+    heads = {"query_norm": shape.heads, "key_norm": shape.kv_heads, "value_norm": shape.kv_heads}
+
+    def random_norm(width: int) -> Rows:
+        return rng.uniform(0.5, 1.5, width).astype(np.float32)
+
+    def norm(name: str) -> Rows | None:
+        own: Rows | None = getattr(like, name)
+        if own is None:
+            return None
+        width = shape.hidden if name not in heads else shape.head_dim
+        if name in heads and len(own) != shape.head_dim:
+            width *= heads[name]
+        return random_norm(width)
+
+    names = ("attention_norm", "mlp_norm", *heads, "attention_out_norm", "mlp_out_norm")
+    norms: dict[str, Any] = {name: norm(name) for name in names}
+    if like.beside is not None:
+        norms["beside"] = BesideNorms(*(random_norm(shape.hidden) for _ in range(4)))
+    if like.reads_layer is not None:  # of one layer: it has keys and values of its own here
+        norms |= {"key_norm": random_norm(shape.head_dim), "value_norm": np.ones(shape.head_dim, np.float32)}
+    embedding_norm = random_norm(shape.hidden)
+    embeddings = rng.standard_normal((max(COMPARED_ROWS), 1, shape.embedding), np.float32) if shape.embedding else None
+    sinks = None if like.sinks is None else rng.standard_normal(shape.heads, np.float32)
+    router = rng.standard_normal((EXPERTS, shape.hidden), np.float32)
+    rows = rng.standard_normal((max(COMPARED_ROWS), shape.hidden), np.float32)
+
+    def added(*, reference: bool) -> Rows:
+        changes: dict[str, Any] = {name: Linear([weights[name]], biases[name], reference=reference) for name in weights}
+        if shape.embedding:
+            products = changes.pop("embedding_gate"), changes.pop("embedding_out")
+            changes["embedding"] = LayerEmbedding(*products, embedding_norm)
+        if like.experts is not None:
+            scores = Linear([router[: like.experts.count]], plain=True, reference=reference)
+            pair = changes["gate_up"], changes["down"]
+            chosen = min(like.experts.chosen, scores.outputs)
+            scales = None if like.experts.scales is None else like.experts.scales[: scores.outputs]
+            weighs_all = like.experts.weighs_all
+            changes["experts"] = Experts(scores, chosen, lambda number: pair, weighs_all=weighs_all, scales=scales)
+            if like.beside is None:
+                changes |= {"gate_up": None, "down": None}
+        norms["reads_layer"] = None
+        layer = replace(like, **changes, **norms, sinks=sinks, window=min(like.window, WINDOW), heads=None, inner=None)
+        stack = Stack(shape, [layer], network.stack.rotaries, reference=reference)
+        segment = Segment.chain(stack.new_cache(kv=F32 if reference else F16), len(rows))
+        out, _ = stack.run(rows, [segment], embeddings=embeddings)
+        return out - rows * np.float32(like.out_scale)
+
+    return _error(added(reference=False), added(reference=True))
+
+
+def _small(shape: StackShape, like: Layer) -> StackShape:
+    count, dim = like.heads_in(shape)
+    kv_heads = min(count, 2)
+    return replace(
+        shape,
+        hidden=min(shape.hidden, SMALL),
+        inner=min(like.inner_in(shape), SMALL),
+        heads=kv_heads * (shape.heads // count),
+        kv_heads=kv_heads,
+        head_dim=dim,
+    )
+
+
+def _error(got: Rows, expected: Rows) -> float:
+    difference, size = float(np.abs(got - expected).mean()), float(np.abs(expected).mean())
+    if not size:  # of zeros, which a matrix may hold
+        return math.inf if difference else 0.0
+    return difference / size

@@ -1,0 +1,186 @@
+"""What operators see: health, the metrics as the operations page explains them, and callers that mean the port no good."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from inline_snapshot import snapshot
+from moa_server.observing.http_port import MOST_CONNECTIONS, TEXT, HttpPage, HttpPort
+from moa_server.observing.metrics import Metrics
+from moa_server.observing.observing import Observing, Readings, Signs
+from moa_shared.errors import ConfigError
+from prometheus_client.metrics_core import Metric
+
+from tests.support.messages import raises
+from tests.support.programs import CHECKOUT
+
+# ---------------------------------------------------------------- health
+
+WELL = Signs(started=True, draining=False, silent_seconds=0.1, stuck_seconds=0.2, hang_seconds=30.0)
+LOADS = (False, "the model is being loaded")
+
+
+@pytest.mark.parametrize(
+    ("signs", "ready", "alive"),
+    [
+        (WELL, (True, "ready"), (True, "alive")),
+        (replace(WELL, started=False, silent_seconds=0.0), LOADS, (True, "alive")),
+        (replace(WELL, draining=True), (False, "draining: running answers end, no new ones begin"), (True, "alive")),
+        (replace(WELL, silent_seconds=31.0), *[(False, "the event loop has not turned for 31 s")] * 2),
+        (replace(WELL, stuck_seconds=40.0), *[(False, "a forward has been stuck for 40 s")] * 2),
+    ],
+)
+def test_health(signs: Signs, ready: tuple[bool, str], alive: tuple[bool, str]) -> None:
+    assert signs.startup() == ((True, "started") if signs.started else LOADS)
+    assert (signs.readiness(), signs.liveness()) == (ready, alive)
+
+
+# ---------------------------------------------------------------- metrics
+
+
+@pytest.fixture
+def loading() -> Iterator[Observing]:
+    """What is seen while a model is loaded."""
+    observing = Observing(Metrics(), "127.0.0.1", 0, 30.0)
+    yield observing
+    observing.stop()
+
+
+def families(observing: Observing) -> list[Metric]:
+    state = Readings(expires_at=1.0, dropped={"default": False}).families()
+    return [*(each for each in observing.registry.collect() if each.name.startswith("moa_")), *state]
+
+
+def row(family: Metric) -> str:
+    """Of the page's table."""
+    names = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    return f"| `{name}` | {', '.join(f'`{label}`' for label in names)} | {family.documentation} |"
+
+
+def test_the_page_explains_every_metric(loading: Observing) -> None:
+    page = (CHECKOUT / "docs/operations.md").read_text("utf-8").splitlines()
+    told = {line for line in page if line.startswith("| `moa_")}
+    once_it_serves = {line for line in told if line.startswith(("| `moa_model_load", "| `moa_build_info"))}
+    assert told - once_it_serves == {row(family) for family in families(loading)}
+
+
+def test_names_follow_the_conventions(loading: Observing) -> None:
+    for family in families(loading):
+        assert not family.name.endswith(("_ms", "_total", "_count", "_kb"))
+        assert family.documentation.endswith(".")
+
+
+def test_before_there_is_a_server_it_is_not_ready(loading: Observing) -> None:
+    value = loading.registry.get_sample_value
+    assert value("moa_ready") == 0
+    assert value("moa_tokens_written_total") == 0
+    assert value("moa_kv_budget_bytes") is None
+    assert value("process_cpu_seconds_total") is not None
+
+
+# ---------------------------------------------------------------- the port
+
+
+def fail() -> HttpPage:
+    raise ValueError("a defect")
+
+
+PAGES: dict[str, Callable[[], HttpPage]] = {
+    "/good": lambda: (200, b"well\n", TEXT),
+    "/bad": lambda: (503, b"not well\n", TEXT),
+    "/defect": fail,
+}
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    port = HttpPort("127.0.0.1", 0, PAGES, ("gpu1.example.com",))
+    yield port.server_port
+    port.stop()
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def status(port: int, data: bytes) -> int:
+    """Of what comes back; 0: the connection ends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(data)
+        words = connection.makefile("rb").readline().split()
+        return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+
+
+def test_pages(port: int) -> None:
+    assert get(port, "/good") == (200, "well\n")
+    assert get(port, "/good?verbose=1") == (200, "well\n")
+    assert get(port, "/bad") == (503, "not well\n")
+    assert get(port, "/other") == snapshot((404, "Pages: /good, /bad, /defect\n"))
+    assert get(port, "/defect") == snapshot((500, "The page failed; the server's log says why.\n"))
+
+
+def test_what_is_no_request_of_ours(port: int) -> None:
+    assert status(port, b"HEAD /good HTTP/1.1\r\n\r\n") == 200
+    assert status(port, b"POST /good HTTP/1.1\r\n\r\n") == 405
+    assert status(port, b"\x16\x03\x01 hello\r\n\r\n") != 200
+    assert status(port, b"GET /" + b"x" * (1 << 17)) == 414
+    assert get(port, "/good") == (200, "well\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("evil.example", 403),
+        ("evil.example:9464", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("[bad", 403),
+        ("10.1.2.3:9464", 200),
+        ("[fd00::1]:9464", 200),
+        ("localhost:9464", 200),
+        ("server:9464", 200),  # of a compose file
+        ("moa-metrics.default.svc.cluster.local", 200),
+        ("GPU1.example.com:9464", 200),
+        ("", 200),
+    ],
+)
+def test_a_site_that_points_its_name_here_reads_nothing(port: int, host: str, expected: int) -> None:
+    assert status(port, f"GET /good HTTP/1.1\r\nX: y\r\nhost: {host}\r\n\r\n".encode()) == expected
+
+
+def test_callers_that_say_nothing_keep_nobody_out(port: int) -> None:
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            for _ in range(2 * MOST_CONNECTIONS)
+        ]
+        assert get(port, "/good") == (200, "well\n")
+        assert held[0].recv(1) == b""  # the oldest gave way
+
+
+def test_a_silent_caller_is_ended(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moa_server.observing.http_port._Handler.timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(b"GET /good")
+        assert connection.recv(1) == b""
+
+
+def test_a_port_in_use_is_refused_in_words(port: int) -> None:
+    with raises(
+        ConfigError,
+        snapshot(
+            "Cannot listen on 127.0.0.1:PORT for metrics: it is in use, or no address of this machine. Choose another --metrics-host or --metrics-port."
+        ),
+    ):
+        HttpPort("127.0.0.1", port, PAGES)
