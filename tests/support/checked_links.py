@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netsim.backends.tun.namespaces import SERVER_ADDRESS, socket_inside
-from netsim.run.address import Address
-from netsim.run.process import LinkProcess
+from netsim.backends.namespaces import SERVER_ADDRESS, socket_inside
+from netsim.run.control import LinkProcess
+from netsim.run.loop import Address
 
 PORT = 7000
 TIMEOUT_S = 30.0

@@ -32,10 +32,10 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "shared": (("shared",), 22101, 237),
     "training": (("training",), 7226, 68),
     "bench": (("bench",), 9251, 111),
-    "netsim": (("netsim",), 5358, 44),
+    "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3489, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 98539, 785),
+    "tests": (("tests",), 98277, 775),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -41,7 +41,7 @@ class EmulatedLink:
     def conditions(self) -> Conditions:
         """The conditions of each direction, for the simulation."""
         from netsim.core.link import Direction
-        from netsim.profile.profiles import parse
+        from netsim.profiles import parse
 
         return parse(json.dumps(self.document), self.name).conditions(Direction.UP)
 

@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from moa_shared.errors import ConfigError
-from netsim.trace.trace import Row, Trace
+from netsim.traces import Row, Trace
 
 from moa_bench.harness.links import LINKS, EmulatedLink
 
@@ -35,7 +35,7 @@ def recorded_link(given: str) -> EmulatedLink:
 
 def recording_of(link: EmulatedLink) -> Trace:
     """The recording of a link that has one."""
-    from netsim.trace.formats import read_trace
+    from netsim.traces import read_trace
 
     if link.recording is None:
         raise ValueError(f"{link.name} is not recorded")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
-from netsim.cli.standard_streams import open_standard_streams
 from netsim.errors import NetsimError
 
 # Name: (module, what it does). The modules import pydantic and more; this table is all that --help needs.
@@ -17,15 +19,31 @@ COMMANDS = {
     "replay": ("links", "Drive a link from a recorded trace."),
     "profiles": ("profiles", "List the profiles."),
     "show": ("profiles", "Print a profile and the delays and losses it amounts to."),
-    "netem": ("profiles", "Print the tc commands that make a kernel behave like a profile."),
-    "convert": ("profiles", "Convert a trace between formats."),
-    "record": ("measure", "Measure a real link to a server into a profile or a trace."),
-    "serve": ("measure", "Be the far end that `record` measures against."),
+    "record": ("profiles", "Measure a real link to a server into a profile or a trace."),
+    "serve": ("profiles", "Be the far end that `record` measures against."),
     "ctl": ("control", "Change a running link, or list those that are running."),
     "report": ("control", "Draw a run's outputs as one picture."),
     "clean": ("control", "Remove what killed runs left."),
 }
-RETIRED = {"validate": "Its rules are tests of netsim now."}  # since 0.2.0
+RETIRED = {  # commands and options, since 0.2.0: what there is instead
+    "validate": "Its rules are tests of netsim now.",
+    "netem": "`netsim show` prints the delays, losses and rates to give to tc.",
+    "convert": "Every command reads traces of both formats.",
+    "show --fields": "docs/netsim.md describes every field.",
+    "replay --format": "The content of a trace says which format it has.",
+}
+PATH = click.Path(path_type=Path)
+
+
+def open_standard_streams() -> None:
+    """Opens what is closed of standard input, output and error on /dev/null: no socket may become descriptor 2."""
+    for descriptor, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: this one
+        if getattr(sys, name) is None:  # as Python leaves it where the descriptor was closed
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 (as long as the program)
 
 
 class _LazyGroup(click.Group):
@@ -44,8 +62,10 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in RETIRED:
-            ctx.fail(f"Version 0.2.0 was the last with `netsim {args[0]}`. {RETIRED[args[0]]}")
+        ours = args[1 : args.index("--")] if "--" in args else args[1:]
+        for asked in (args[0], *(f"{args[0]} {word.partition('=')[0]}" for word in ours)):
+            if asked in RETIRED:
+                ctx.fail(f"Version 0.2.0 was the last with `netsim {asked}`. {RETIRED[asked]}")
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and command.name in COMMANDS:
             command = getattr(import_module(f"netsim.cli.{COMMANDS[command.name][0]}"), command.name)

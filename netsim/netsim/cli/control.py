@@ -3,132 +3,89 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from netsim.backends.tun.namespaces import clean_leftovers, require_root
-from netsim.cli.options import PATH, chosen, link_options
-from netsim.errors import ControlError
-from netsim.profile.profiles import parse_settings
+from netsim.backends.namespaces import clean_leftovers, require_root
+from netsim.cli import PATH
+from netsim.errors import NetsimError
+from netsim.profiles import parse_settings
 from netsim.run import control
 
-_DIRECTION = click.option("--direction", type=click.Choice(["up", "down", "both"]), default="both", show_default=True)
-_SECONDS = click.option("--for", "seconds", type=click.FloatRange(min=0), help="End by itself after so many seconds.")
+
+def _choose(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        ctx.meta[f"netsim.{parameter.name}"] = value
 
 
-@click.group("ctl")
-@link_options
-def ctl() -> None:
-    """Change a running link, or list those that are running."""
+# They choose a running link, before or after a command of `netsim ctl`; `_send` looks at what they were given.
+LINK: list[click.Parameter] = [
+    click.Option(["--name"], callback=_choose, expose_value=False, help="The link's name; needed if several run."),
+    click.Option(
+        ["--control"], type=PATH, callback=_choose, expose_value=False, help="Its control socket, instead of a name."
+    ),
+]
+DIRECTION = click.Option(["--direction"], type=click.Choice(["up", "down", "both"]), default="both", show_default=True)
+SECONDS = click.Option(["--for", "seconds"], type=click.FloatRange(min=0), help="End by itself after so many seconds.")
+ACTIONS: dict[str, tuple[str, list[click.Parameter]]] = {
+    "cut": ("Lose everything, until healed or for a time.", [DIRECTION, SECONDS]),
+    "hold": ("Keep everything waiting, until healed or for a time.", [DIRECTION, SECONDS]),
+    "heal": ("End every cut, hold and refusal.", []),
+    "reset": ("End every connection with a reset.", []),
+    "fin": ("End every connection in the orderly way, as a middle box would.", []),
+    "refuse": ("Refuse new connections, until healed or for a time.", [SECONDS]),
+}
+ctl = click.Group("ctl", params=LINK, help="Change a running link, or list those that are running.")
 
 
-def _send(ctx: click.Context, request: dict[str, Any]) -> dict[str, Any]:
-    path: Path | None = chosen(ctx, "control")
-    name: str | None = chosen(ctx, "name")
+def _send(request: dict[str, Any]) -> dict[str, Any]:
+    chosen = click.get_current_context().meta
+    path: Path | None = chosen.get("netsim.control")
+    name: str | None = chosen.get("netsim.name")
     if path is not None and name is not None:
-        raise ControlError("--name and --control both choose a link.", hint="Give one of the two.")
-    running = control.running() if path is None else []
-    if name is not None:
-        path = control.named_path(name)
-        if path not in running:
-            listed = ", ".join(each.stem for each in running)
-            raise ControlError(
-                f"No link named {name} is running.", hint=f"Running: {listed}." if listed else "No link is running."
-            )
-    elif path is None:
+        raise NetsimError("--name and --control both choose a link.", hint="Give one of the two.")
+    if path is None:
+        running = {each.stem: each for each in control.running()}
+        listed = ", ".join(running)
+        if name is not None and control.named_path(name).stem not in running:
+            hint = f"Running: {listed}." if running else "No link is running."
+            raise NetsimError(f"No link named {name} is running.", hint=hint)
         if not running:
-            raise ControlError("No link is running.", hint="Start one with `netsim proxy` or `netsim run`.")
-        if len(running) > 1:
-            names = ", ".join(each.stem for each in running)
-            raise ControlError(f"{len(running)} links are running.", hint=f"Say which with --name: {names}")
-        path = running[0]
+            raise NetsimError("No link is running.", hint="Start one with `netsim proxy` or `netsim run`.")
+        if name is None and len(running) > 1:
+            raise NetsimError(f"{len(running)} links are running.", hint=f"Say which with --name: {listed}")
+        path = running[name or listed]
     return control.send(path, request)
 
 
-def _done(ctx: click.Context, request: dict[str, Any]) -> None:
-    answer = _send(ctx, request)
-    click.echo(f"done at {answer['t_s']:.3f} s")
+def _act(name: str, **given: Any) -> None:
+    click.echo(f"done at {_send({'do': name, **given})['t_s']:.3f} s")
 
 
-@ctl.command("cut")
-@link_options
-@_DIRECTION
-@_SECONDS
-@click.pass_context
-def cut(ctx: click.Context, direction: str, seconds: float | None) -> None:
-    """Lose everything, until healed or for a time."""
-    _done(ctx, {"do": "cut", "direction": direction, "seconds": seconds})
+for _name, (_help, _own) in ACTIONS.items():
+    ctl.add_command(click.Command(_name, params=[*LINK, *_own], callback=partial(_act, _name), help=_help))
 
 
-@ctl.command("hold")
-@link_options
-@_DIRECTION
-@_SECONDS
-@click.pass_context
-def hold(ctx: click.Context, direction: str, seconds: float | None) -> None:
-    """Keep everything waiting, until healed or for a time."""
-    _done(ctx, {"do": "hold", "direction": direction, "seconds": seconds})
-
-
-@ctl.command("heal")
-@link_options
-@click.pass_context
-def heal(ctx: click.Context) -> None:
-    """End every cut, hold and refusal."""
-    _done(ctx, {"do": "heal"})
-
-
-@ctl.command("reset")
-@link_options
-@click.pass_context
-def reset(ctx: click.Context) -> None:
-    """End every connection with a reset."""
-    _done(ctx, {"do": "reset"})
-
-
-@ctl.command("fin")
-@link_options
-@click.pass_context
-def fin(ctx: click.Context) -> None:
-    """End every connection in the orderly way, as a middle box would."""
-    _done(ctx, {"do": "fin"})
-
-
-@ctl.command("refuse")
-@link_options
-@_SECONDS
-@click.pass_context
-def refuse(ctx: click.Context, seconds: float | None) -> None:
-    """Refuse new connections, until healed or for a time."""
-    _done(ctx, {"do": "refuse", "seconds": seconds})
-
-
-@ctl.command("set")
-@link_options
+@ctl.command("set", params=[*LINK, DIRECTION])
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
 @click.option("--profile", metavar="NAME|FILE", help="Become this profile first.")
-@click.option(
-    "--ramp", "ramp_s", type=click.FloatRange(min=0), default=0.0, help="Seconds that the change of profile takes."
-)
-@_DIRECTION
-@click.pass_context
-def change(ctx: click.Context, settings: tuple[str, ...], profile: str | None, ramp_s: float, direction: str) -> None:
+@click.option("--ramp", "ramp_s", type=click.FloatRange(min=0), default=0.0, help="Seconds that this takes.")
+def change(settings: tuple[str, ...], profile: str | None, ramp_s: float, direction: str) -> None:
     """Change profile, or single values: rate_mbps (or none), delay_ms, deviation_ms, loss, queue_kib."""
     values = parse_settings(settings)
     if not values and profile is None:
-        raise ControlError("Nothing to set.", hint="For example: netsim ctl set rate_mbps=5 delay_ms=80")
+        raise NetsimError("Nothing to set.", hint="For example: netsim ctl set rate_mbps=5 delay_ms=80")
     resolved = str(Path(profile).resolve()) if profile is not None and "/" in profile else profile
-    _done(ctx, {"do": "set", "settings": values, "profile": resolved, "ramp_s": ramp_s, "direction": direction})
+    _act("set", settings=values, profile=resolved, ramp_s=ramp_s, direction=direction)
 
 
-@ctl.command("status")
-@link_options
-@click.pass_context
-def status(ctx: click.Context) -> None:
+@ctl.command("status", params=[*LINK])
+def status() -> None:
     """Print the state of the link, as JSON."""
-    click.echo(json.dumps(_send(ctx, {"do": "status"}), indent=2))
+    click.echo(json.dumps(_send({"do": "status"}), indent=2))
 
 
 @ctl.command("list")
@@ -171,7 +128,7 @@ def report(folder: Path, target: Path | None) -> None:
 
     FOLDER is what a run wrote with --out; its summary.json has the figures.
     """
-    from netsim.output.picture import draw_run  # imports numpy, which no other command needs
+    from netsim.picture import draw_run  # imports numpy, which no other command needs
 
     path = target or folder / "report.png"
     draw_run(folder, path)

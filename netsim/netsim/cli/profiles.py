@@ -1,20 +1,24 @@
-"""The commands about profiles and traces, none of which opens a link: `netsim profiles`, `show`, `netem`, `convert`."""
+"""The commands about profiles: `netsim profiles`, `show`, and `record` with its far end `serve`."""
 
 from __future__ import annotations
 
 import json
+import signal
+import socket
 from pathlib import Path
+from statistics import fmean, median
+from types import FrameType
 
 import click
 import yaml
 
-from netsim.cli.options import IGNORE, PATH, format_option, print_remarks
+from netsim import measure
+from netsim.cli import PATH
 from netsim.core.link import Direction
-from netsim.errors import ProfileError, TraceError
-from netsim.profile.netem import tc_commands
-from netsim.profile.profiles import load, names
-from netsim.profile.reference import fields_markdown
-from netsim.trace.formats import TraceFormat, format_trace, read_trace
+from netsim.errors import NetsimError
+from netsim.profiles import load, names, parse
+from netsim.run.loop import Address, listen, parse_address
+from netsim.traces import format_csv
 
 
 @click.command("profiles")
@@ -26,16 +30,10 @@ def profiles() -> None:
 
 
 @click.command("show")
-@click.argument("profile", required=False)
+@click.argument("profile")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
-@click.option("--fields", is_flag=True, help="Print the reference of the profile format instead, as Markdown.")
-def show(profile: str | None, as_json: bool, fields: bool) -> None:
+def show(profile: str, as_json: bool) -> None:
     """Print a profile and the delays and losses it amounts to."""
-    if fields:
-        click.echo(fields_markdown(), nl=False)
-        return
-    if profile is None:
-        raise ProfileError("Which profile?", hint=f"Profiles are {', '.join(names())}.")
     loaded = load(profile)
     if as_json:
         click.echo(json.dumps(loaded.document(), indent=2))
@@ -50,39 +48,53 @@ def show(profile: str | None, as_json: bool, fields: bool) -> None:
         )
 
 
-@click.command("netem")
-@click.argument("profile")
-@click.option("--dev", "device", default="eth0", show_default=True, help="The client's device, which sends up.")
-@click.option(
-    "--down-dev", "down_device", help="The device that sends down [default: the same name, at the server]."
-)  # fmt: skip
-def netem(profile: str, device: str, down_device: str | None) -> None:
-    """Print the tc commands that make a kernel behave like a profile."""
-    loaded = load(profile)
-    for direction, name in ((Direction.UP, device), (Direction.DOWN, down_device or device)):
-        for line in tc_commands(loaded, name, direction):
-            click.echo(line)
-
-
-@click.command("convert")
-@click.argument("source", type=PATH)
+@click.command("record")
+@click.argument("server", metavar="HOST:PORT")
 @click.argument("target", type=PATH)
-@format_option("--from", "source_form", "Format of SOURCE [default: detected from its content].")
-@format_option("--to", "target_form", "Format of TARGET.", "csv")
-@click.option("--up", is_flag=True, help="Write the rate up, where the format has only one.")
-@IGNORE
-def convert(
-    source: Path, target: Path, source_form: str | None, target_form: str, up: bool, ignored: tuple[str, ...]
-) -> None:
-    """Convert a trace between formats.
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Round trips on the idle link."
+)
+@click.option(
+    "--load", "load_s", type=click.FloatRange(min=0), default=5.0, show_default=True,
+    help="Then saturate it for so many seconds.",
+)  # fmt: skip
+def record(server: str, target: Path, seconds: float, load_s: float) -> None:
+    """Measure a real link to a server into a profile or a trace.
 
-    Mahimahi and Pensieve files hold a single rate; reading one fills down_mbps.
+    TARGET is a profile if it ends in .yaml, a trace if it ends in .csv. Against `netsim serve`, round trips, rates and
+    retransmissions are measured; against any other server, only the time that connecting takes.
     """
-    trace = read_trace(source, TraceFormat(source_form) if source_form else None, ignored)
-    print_remarks(trace)
-    text = format_trace(trace, TraceFormat(target_form), "up_mbps" if up else "down_mbps")
+    if target.suffix not in (".yaml", ".csv"):
+        raise NetsimError(f"{target} ends in neither .yaml nor .csv.", hint="A profile is .yaml, a trace .csv.")
+    seen = measure.measure(parse_address(server, "server"), seconds, load_s)
+    if not seen.far_end:
+        click.echo("netsim: the server is not `netsim serve`: only round trips were measured", err=True)
+    if target.suffix == ".yaml":
+        text = yaml.safe_dump(measure.to_profile(seen, target.stem, server), sort_keys=False, width=110)
+        parse(text, str(target))  # what we write, we can read
+    else:
+        text = format_csv(measure.to_trace(seen))
     try:
         target.write_text(text)
     except OSError as error:
-        raise TraceError(f"{target} cannot be written: {error.strerror}.") from error
-    click.echo(f"{len(trace.rows)} rows, {trace.duration_s:.1f} s: {target}")
+        raise NetsimError(f"{target} cannot be written: {error.strerror}.") from error
+    parts = [f"{len(seen.round_trips_ms)} round trips, median {median(ms for _, ms in seen.round_trips_ms):.1f} ms"]
+    for name, rates in (("down", seen.down_mbps), ("up", seen.up_mbps)):
+        if rates:
+            parts.append(f"{name} {fmean(rate for _, rate in rates):.1f} Mbit/s")
+    click.echo(f"{', '.join(parts)}\nwritten to {target}")
+
+
+@click.command("serve")
+@click.option("--listen", "at", default=":7000", show_default=True, metavar="[HOST]:PORT", help="Where to listen.")
+def serve(at: str) -> None:
+    """Be the far end that `record` measures against."""
+    listener = listen(parse_address(at, "--listen"))
+
+    def end(number: int, frame: FrameType | None) -> None:
+        listener.shutdown(socket.SHUT_RDWR)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    click.echo(f"netsim serves measurements on {Address(*listener.getsockname()[:2])}")
+    measure.serve(listener)

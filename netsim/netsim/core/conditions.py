@@ -52,18 +52,6 @@ class DelaySpec:
             return 0.0
         return max(0.0, centre - self.deviation_ms * _STANDARD.inv_cdf(upper)) * self.scale * 1e-3
 
-    def cdf(self, delay_ms: float) -> float:
-        """Probability that a delay is at most `delay_ms`."""
-        value = delay_ms / self.scale
-        if value < 0.0:
-            return 0.0
-        if self.deviation_ms == 0.0:
-            return 1.0 if value >= self.mean_ms else 0.0
-        if self.truncation is Truncation.CLAMP:
-            return _STANDARD.cdf((value - self.mean_ms) / self.deviation_ms)
-        centre, kept = _parent(self.mean_ms, self.deviation_ms, self.truncation)
-        return max(0.0, 1.0 - 0.5 * math.erfc((value - centre) / self.deviation_ms / math.sqrt(2.0)) / kept)
-
     def effective(self) -> Moments:
         """Mean and deviation of the draws themselves, after truncation and scale."""
         mean, deviation = self.mean_ms, self.deviation_ms
@@ -128,13 +116,12 @@ class DelayProcess:
 
 @dataclass(frozen=True, slots=True)
 class Bernoulli:
-    """Independent losses: each packet is lost with this probability."""
+    """Independent losses: each packet is lost with this probability, and so is a share `mean` in the long run."""
 
     probability: float = 0.0
 
     @property
     def mean(self) -> float:
-        """Share of packets lost in the long run."""
         return self.probability
 
 
@@ -149,7 +136,6 @@ class GilbertElliott:
 
     @property
     def mean(self) -> float:
-        """Share of packets lost in the long run."""
         bad = self.enter_bad / (self.enter_bad + self.leave_bad)
         return (1.0 - bad) * self.loss_good + bad * self.loss_bad
 
@@ -165,7 +151,6 @@ class LossProcess:
         self._bad = False
 
     def lost(self, spec: LossSpec) -> bool:
-        """True if the next packet is lost."""
         if isinstance(spec, Bernoulli):
             return spec.probability > 0.0 and self._random.random() < spec.probability
         turn = self._random.random()

@@ -25,8 +25,6 @@ class Direction(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a packet does not arrive."""
-
     OUTAGE = "outage"
     LOSS = "loss"
     QUEUE = "queue"
@@ -105,7 +103,6 @@ class LinkModel:
         return Release(arrival, sent - t, delay)
 
     def queued_bytes(self, t: float) -> int:
-        """Bytes that wait or are being sent at `t`."""
         queue = self._queue
         while queue and queue[0][0] <= t:
             self._queued_bytes -= queue.popleft()[1]

@@ -45,7 +45,6 @@ class ConditionSchedule:
             self._cycles += 1
 
     def at(self, t: float) -> Conditions:
-        """Conditions at time `t`."""
         if self._period_s is not None:
             self._reach(t)
         if t >= self._times[-1]:
@@ -117,12 +116,10 @@ class ConditionSchedule:
         insort(self._holds, (start, end))
 
     def heal(self, t: float) -> None:
-        """Ends every outage and hold at `t`."""
         self._blackholes = [(a, min(b, t) if a <= t else b) for a, b in self._blackholes]
         self._holds = [(a, min(b, t) if a <= t else b) for a, b in self._holds]
 
     def cut_at(self, t: float) -> bool:
-        """True if the direction is cut at `t`."""
         for a, b in self._blackholes:
             if a > t:
                 return False

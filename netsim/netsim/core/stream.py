@@ -6,7 +6,9 @@ Pure. Numbers are Linux's: window of 10 segments, times 0.7 at a loss, RTO = SRT
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import deque
+from operator import attrgetter
 from typing import NamedTuple
 
 from netsim.core.link import LinkModel, Release
@@ -40,13 +42,11 @@ class Window:
 
     @property
     def rto_s(self) -> float:
-        """Retransmission time-out, with back-off."""
         # 2 minutes is Linux's TCP_RTO_MAX.
         return min(120.0, (self.srtt_s + max(MIN_VARIANCE_S, 4.0 * self.variance_s)) * 2.0**self.backoff)
 
     @property
     def bytes(self) -> float:
-        """Payload that may be in flight."""
         return self.segments * MSS
 
     def on_ack(self, nbytes: int, rtt_s: float, t: float, *, limited: bool) -> None:
@@ -90,7 +90,6 @@ class Window:
                 self.threshold = self.segments
 
     def on_loss(self) -> None:
-        """The first loss of an episode."""
         self._peak = self.segments if self.segments >= self._peak else self.segments * (1.0 + BETA) / 2.0
         self.segments = max(2.0, self.segments * BETA)
         self.threshold = self.segments
@@ -140,6 +139,9 @@ class _Segment:
         self.counted = False  # whether the sender still thinks that it is in flight
 
 
+_first_sent = attrgetter("first_sent")
+
+
 class StreamSender:
     """The virtual sender of one direction; owns what is unsent, in flight and lost. `start` is when it may send."""
 
@@ -148,7 +150,7 @@ class StreamSender:
         self._backward = backward
         self._start = start
         self.window = Window(rtt_s)
-        self._unsent = 0
+        self.unsent = 0  # payload bytes that wait for the window: what a socket's send buffer holds
         self._end_unsent = False
         self._flight: deque[_Segment] = deque()  # sent and not delivered, in order
         self._lost: deque[_Segment] = deque()  # those of them that are lost, in order
@@ -160,16 +162,6 @@ class StreamSender:
         self._last_sent = start
 
     @property
-    def buffered(self) -> int:
-        """Payload bytes offered and not yet delivered."""
-        return self._unsent + sum(segment.nbytes for segment in self._flight)
-
-    @property
-    def unsent(self) -> int:
-        """Payload bytes that wait for the window: what a socket's send buffer holds."""
-        return self._unsent
-
-    @property
     def wake(self) -> float:
         """When `advance` or `deliver` has something to do next; infinite if nothing is under way."""
         times = [self._timer]
@@ -179,17 +171,15 @@ class StreamSender:
             times.append(self._flight[0].arrival)
         if (segment := self._noticed(math.inf)) is not None:
             times.append(segment.noticed)
-        if (self._unsent or self._end_unsent) and self._pipe == 0 and not self._lost:
+        if (self.unsent or self._end_unsent) and self._pipe == 0 and not self._lost:
             times.append(self._start)
         return min(times)
 
     def offer(self, nbytes: int, t: float) -> None:
-        """The application wrote `nbytes` at `t`."""
-        self._unsent += nbytes
+        self.unsent += nbytes
         self.advance(t)
 
     def offer_end(self, t: float) -> None:
-        """The application closed its sending side."""
         self._end_unsent = True
         self.advance(t)
 
@@ -213,7 +203,7 @@ class StreamSender:
         for segment in self._flight:
             if t < segment.arrival < math.inf:
                 segment.arrival = segment.noticed = math.inf
-                self._lose(segment)
+                insort(self._lost, segment, key=_first_sent)
         self._acks = deque(ack for ack in self._acks if ack[1].arrival < math.inf)
         if self._lost and self._timer == math.inf:
             self._timer, self._probing = t + self.window.rto_s, False
@@ -261,13 +251,6 @@ class StreamSender:
                 return segment if elsewhere == 0 or elsewhere < self.window.bytes else None
         return None
 
-    def _lose(self, segment: _Segment) -> None:
-        position = next((i for i, other in enumerate(self._lost) if other.first_sent > segment.first_sent), None)
-        if position is None:
-            self._lost.append(segment)
-        else:
-            self._lost.insert(position, segment)
-
     def _uncount(self, segment: _Segment) -> None:
         if segment.counted:
             segment.counted = False
@@ -276,18 +259,18 @@ class StreamSender:
     def _send_new(self, t: float) -> None:
         if t < self._start:
             return
-        if self._unsent and self._pipe == 0 and not self._lost:
+        if self.unsent and self._pipe == 0 and not self._lost:
             self.window.on_idle(t - self._last_sent)
         conditions = self._forward.schedule.at(t)
         bundle = BUNDLE_SEGMENTS if conditions.loss.mean == 0.0 and conditions.rate_bps > BUNDLE_RATE_BPS else 1
-        while self._unsent and (self._pipe + MSS <= self.window.bytes or self._pipe == 0):
+        while self.unsent and (self._pipe + MSS <= self.window.bytes or self._pipe == 0):
             allowed = max(1, int((self.window.bytes - self._pipe) // MSS))
-            nbytes = min(self._unsent, min(bundle, allowed) * MSS)
-            self._unsent -= nbytes
+            nbytes = min(self.unsent, min(bundle, allowed) * MSS)
+            self.unsent -= nbytes
             segment = _Segment(nbytes, nbytes + HEADER * -(-nbytes // MSS), t)
             self._flight.append(segment)
             self._transmit(segment, t)
-        if self._end_unsent and not self._unsent:
+        if self._end_unsent and not self.unsent:
             self._end_unsent = False
             segment = _Segment(0, HEADER, t)
             self._flight.append(segment)
@@ -298,12 +281,12 @@ class StreamSender:
         segment.sent = self._last_sent = t
         segment.noticed = math.inf
         segment.counted = True
-        limited = self._unsent > 0 or (self._pipe + segment.nbytes) * 2 >= self.window.bytes
+        limited = self.unsent > 0 or (self._pipe + segment.nbytes) * 2 >= self.window.bytes
         self._pipe += segment.nbytes
         verdict = self._forward.admit(segment.size, t)
         if not isinstance(verdict, Release):
             segment.arrival = math.inf
-            self._lose(segment)
+            insort(self._lost, segment, key=_first_sent)
             if self._timer == math.inf:
                 # The tail of a flight is probed after two round trips (RFC 8985); a single segment waits for the
                 # time-out.

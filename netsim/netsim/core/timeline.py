@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from netsim.core.link import Direction
-from netsim.errors import EventError
+from netsim.errors import UsageError
 
 
 class EventKind(StrEnum):
@@ -47,33 +47,33 @@ class Event:
 
 
 def parse_directions(text: str) -> tuple[Direction, ...]:
-    """`up`, `down` or `both`; raises EventError."""
+    """`up`, `down` or `both`; raises UsageError."""
     if text == "both":
         return BOTH
     try:
         return (Direction(text),)
     except ValueError:
-        raise EventError(f"{text!r} is not a direction.", hint="Directions are up, down and both.") from None
+        raise UsageError(f"{text!r} is not a direction.", hint="Directions are up, down and both.") from None
 
 
 def parse_event(at_s: float, text: str) -> Event:
-    """Reads the short form of an event; raises EventError."""
+    """Reads the short form of an event; raises UsageError."""
     name, *rest = (part.strip() for part in text.strip().split(":"))
     try:
         kind = EventKind(name)
     except ValueError:
         known = ", ".join(EventKind)
-        raise EventError(
+        raise UsageError(
             f"{name!r} is not an event.", hint=f"Events are {known}; for example blackhole:2.5:up."
         ) from None
     if kind is EventKind.CHANGE:
         if not rest or len(rest) > 2:
-            raise EventError(f"{text!r} is incomplete.", hint="Write change:PROFILE or change:PROFILE:RAMP_SECONDS.")
+            raise UsageError(f"{text!r} is incomplete.", hint="Write change:PROFILE or change:PROFILE:RAMP_SECONDS.")
         return Event(at_s, kind, _seconds(rest[1]) if len(rest) == 2 else 0.0, profile=rest[0])
     allowed = (kind in LASTING) + (kind in DIRECTED)
     if len(rest) > allowed or (kind in LASTING and not rest):
         form = f"{kind}:SECONDS" + (":DIRECTION" if kind in DIRECTED else "") if kind in LASTING else str(kind)
-        raise EventError(
+        raise UsageError(
             f"{text!r} is not of the form {form}.", hint="DIRECTION is up, down or both, and may be left out."
         )
     duration = _seconds(rest[0]) if rest else 0.0
@@ -84,7 +84,7 @@ def parse_timed_event(text: str) -> Event:
     """Reads `SECONDS:EVENT`, the form of the command line."""
     at, _, event = text.partition(":")
     if not event:
-        raise EventError(f"{text!r} names no event.", hint="Write SECONDS:EVENT, for example 12:blackhole:3.")
+        raise UsageError(f"{text!r} names no event.", hint="Write SECONDS:EVENT, for example 12:blackhole:3.")
     return parse_event(_seconds(at), event)
 
 
@@ -94,5 +94,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 <= value < math.inf:
-        raise EventError(f"{text!r} is not a number of seconds.", hint="Give a number of at least 0.")
+        raise UsageError(f"{text!r} is not a number of seconds.", hint="Give a number of at least 0.")
     return value

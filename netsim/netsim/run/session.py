@@ -1,41 +1,44 @@
-"""Commands that use a link, and servers at its far end: started, awaited, ended."""
+"""One run: plays its timeline over a backend, answers `netsim ctl`, starts and ends the commands that use the link."""
 
 from __future__ import annotations
 
 import gc
+import math
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from netsim.errors import AddressError, CommandError
-from netsim.output.recorder import RunRecorder
-from netsim.profile.scenario import Scenario
+from netsim.backends import Backend
+from netsim.core.conditions import Bernoulli, Conditions
+from netsim.core.timeline import Event, EventKind, parse_directions
+from netsim.errors import CommandError, NetsimError, UsageError
+from netsim.profiles import Scenario, change_of, check_setting, load, plan
+from netsim.recorder import RunRecorder
 from netsim.run import control
-from netsim.run.conductor import Backend, Conductor
 from netsim.run.loop import Loop
 
-LINK_VARIABLE = "NETSIM_LINK"
-PLACEHOLDER = "{link}"
+B = TypeVar("B", bound=Backend)
+FORGET_AFTER_S = 60.0  # an outage this long past can no longer concern a packet
+IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is due
 SERVER_DEADLINE_S = 120.0  # a server may have a model to load
-POLL_S = 0.05
 
 
 def start_command(command: Sequence[str], link: str, prefix: Sequence[str]) -> subprocess.Popen[bytes]:
     """Starts the command with the link's address in place of `{link}` and in NETSIM_LINK; raises CommandError."""
-    words = [word.replace(PLACEHOLDER, link) for word in command]
+    words = [word.replace("{link}", link) for word in command]
     # The launcher into a namespace would report a missing program in its own words: look before.
     if prefix and shutil.which(words[0]) is None:
         raise CommandError(f"The command {words[0]!r} does not start: there is no such program.")
     try:
-        return subprocess.Popen([*prefix, *words], env={**os.environ, LINK_VARIABLE: link})
+        return subprocess.Popen([*prefix, *words], env={**os.environ, "NETSIM_LINK": link})
     except OSError as error:
         raise CommandError(f"The command {shlex.join(words)!r} does not start: {error.strerror}.") from error
 
@@ -64,17 +67,12 @@ def await_listening(server: subprocess.Popen[bytes], port: int) -> None:
             # Columns: number, local address, remote address, state (0A is LISTEN).
             if any(f[1].endswith(f":{port:04X}") and f[3] == "0A" for f in map(str.split, lines)):
                 return
-        time.sleep(POLL_S)
+        time.sleep(0.05)
     raise CommandError(f"The server does not listen on port {port} after {SERVER_DEADLINE_S:.0f} s.")
-
-
-MakeBackend = Callable[[Loop, RunRecorder], Backend]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is observed, controlled and ended."""
-
     out: Path | None = None
     control: Path | None = None
     ready_file: Path | None = None
@@ -82,33 +80,40 @@ class Options:
     name: str | None = None
 
 
-class LinkRun:
+class LinkRun(Generic[B]):
     """One run; owns everything that lives as long as it."""
 
-    def __init__(self, scenario: Scenario, make_backend: MakeBackend, options: Options) -> None:
+    def __init__(self, scenario: Scenario, make_backend: Callable[[Loop, RunRecorder], B], options: Options) -> None:
         self.scenario = scenario
         self.loop = Loop()
         self.recorder = RunRecorder(options.out)
         self._options = options
         self._scheduling = punctual()
         self.backend = make_backend(self.loop, self.recorder)
-        self._conductor = Conductor(self.loop, self.backend, scenario, self.recorder)
+        self._refuse_until = -math.inf
+        self._watch = self.loop.call_at(math.inf, self.loop.stop)
         try:
-            self.control = control.ControlServer(
-                self.loop, options.control or control.new_path(options.name), self._conductor.command
-            )
+            path = options.control or control.new_path(options.name)
+            self.control = control.ControlServer(self.loop, path, self.command)
         except BaseException:
             self.backend.close()
             raise
 
     def run(self, command: Sequence[str] = (), prefix: Sequence[str] = ()) -> tuple[int, dict[str, Any]]:
-        """Plays the scenario until a signal, the time limit, or the end of `command`; returns its status and the
-        summary.
+        """Plays the scenario until a signal, the time limit, or the end of `command`, which `prefix` is put before.
 
-        `prefix` is put before the command (to enter a namespace). Raises CommandError if the command does not start.
+        Returns the command's status and the summary; raises CommandError if it does not start.
         """
         child: subprocess.Popen[bytes] | None = None
-        handlers = self._catch_signals(lambda: child)
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if child is None:
+                self.loop.stop()
+            elif number == signal.SIGTERM:
+                child.terminate()  # the run ends when it does
+            # SIGINT from a terminal has reached the command itself, which decides what to do with it.
+
+        handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         started = self.loop.time()
         status = 0
         try:
@@ -116,10 +121,16 @@ class LinkRun:
                 child = start_command(command, self.backend.endpoint(), prefix)
                 pidfd = os.pidfd_open(child.pid)
                 self.loop.read(pidfd, self.loop.stop)
-            self._conductor.start()
+            started_as = {"seed": self.scenario.seed, "profile": self.scenario.profile.name}
+            self.recorder.event(self.loop.time(), "start", backend=self.backend.name, **started_as)
+            self._play(iter(self.scenario.events()))
+            self._watch_conditions(-1.0)
+            if self.recorder.records_packets:
+                self._write_when_idle()
             if self._options.seconds is not None:
                 self.loop.call_at(started + self._options.seconds, self.loop.stop)
-            self._announce()
+            if self._options.ready_file is not None:
+                self._announce(self._options.ready_file)
             gc.freeze()  # what exists now stays: the collector need not walk it during the run
             self.loop.run()
             if child is not None:
@@ -143,33 +154,152 @@ class LinkRun:
             self.loop.close()
         return status, summary
 
-    def _announce(self) -> None:
-        if self._options.ready_file is not None:
-            # Written aside and renamed: a reader that waits for the file never reads half an address.
-            aside = self._options.ready_file.with_name(self._options.ready_file.name + ".part")
-            try:
-                aside.write_text(self.backend.endpoint() + "\n")
-                aside.rename(self._options.ready_file)
-            except OSError as error:
-                raise AddressError(f"Ready file {aside} cannot be written: {error.strerror}.") from error
+    def _announce(self, ready: Path) -> None:
+        # Written aside and renamed: a reader that waits for the file never reads half an address.
+        aside = ready.with_name(ready.name + ".part")
+        try:
+            aside.write_text(self.backend.endpoint() + "\n")
+            aside.rename(ready)
+        except OSError as error:
+            raise UsageError(f"Ready file {aside} cannot be written: {error.strerror}.") from error
 
-    def _catch_signals(self, child: Callable[[], subprocess.Popen[bytes] | None]) -> Mapping[signal.Signals, Any]:
-        def handle(number: int, frame: FrameType | None) -> None:
-            running = child()
-            if running is None:
-                self.loop.stop()
-            elif number == signal.SIGTERM:
-                running.terminate()  # the run ends when it does
-            # SIGINT from a terminal has reached the command itself, which decides what to do with it.
+    def _play(self, events: Iterator[Event]) -> None:
+        """Waits for the next event, carries it out, and so on: one timer however long the timeline."""
+        event = next(events, None)
+        if event is None:
+            return
 
-        return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        def carry_out_and_continue() -> None:
+            self._carry_out(event)
+            self._play(events)
+
+        self.loop.call_at(event.at_s, carry_out_and_continue)
+
+    def _carry_out(self, event: Event) -> None:
+        t = self.loop.time()
+        for link in self.backend.links.values():
+            link.schedule.forget(t - FORGET_AFTER_S)
+        until = {"until_s": event.end_s if math.isfinite(event.end_s) else None}
+        match event.kind:
+            case EventKind.BLACKHOLE | EventKind.HOLD:
+                fields: dict[str, Any] = {**until, "directions": list(map(str, event.directions))}
+            case EventKind.CHANGE:
+                fields = {"profile": event.profile, "ramp_s": event.duration_s}
+            case EventKind.RESET:
+                fields = {"connections": self.backend.reset()}
+            case EventKind.FIN:
+                fields = {"connections": self.backend.fin()}
+            case EventKind.REFUSE:
+                fields = until
+                self._refuse_until = max(self._refuse_until, event.end_s)
+                self.backend.refuse(True)
+                self.loop.call_at(event.end_s, self._end_refusal)
+        self.recorder.event(t, str(event.kind), scheduled_s=round(event.at_s, 6), **fields)
+
+    def _end_refusal(self) -> None:
+        if -math.inf < self._refuse_until <= self.loop.time():
+            self._refuse_until = -math.inf
+            self.backend.refuse(False)
+            self.recorder.event(self.loop.time(), "accepting")
+
+    def _watch_conditions(self, t: float) -> None:
+        """Logs the conditions whenever they change, for the report's configured rate."""
+        links = self.backend.links
+        now = max(t, 0.0)
+        described = {str(direction): describe(link.schedule.at(now)) for direction, link in links.items()}
+        self.recorder.event(now, "conditions", **described)
+        following = min(link.schedule.next_change(now) for link in links.values())
+        self._watch.cancel()
+        self._watch = self.loop.call_at(following, lambda: self._watch_conditions(following))
+
+    def _write_when_idle(self) -> None:
+        more = self.recorder.flush()
+        step = IDLE_STEP_S if more else 10.0 * IDLE_STEP_S
+        self.loop.call_at(self.loop.time() + step, self._write_when_idle)
+
+    def command(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carries out one request of `netsim ctl`; raises NetsimError if it makes no sense."""
+        t = self.loop.time()
+        match request.get("do"):
+            case "status":
+                return self._status(t)
+            case "cut" | "hold" | "refuse" as action:
+                seconds = math.inf if request.get("seconds") is None else float(request["seconds"])
+                if not seconds >= 0.0:
+                    raise NetsimError("A duration must be a number of at least 0.")
+                kind = EventKind.BLACKHOLE if action == "cut" else EventKind(action)
+                self._now(Event(t, kind, seconds, parse_directions(request.get("direction", "both"))))
+            case "heal":
+                for link in self.backend.links.values():
+                    link.schedule.heal(t)
+                self._refuse_until = -math.inf
+                self.backend.refuse(False)
+                self.recorder.event(t, "heal")
+            case "reset" | "fin" as action:
+                self._now(Event(t, EventKind(action)))
+            case "set":
+                self._set(request, t)
+            case other:
+                raise NetsimError(f"There is no command {other!r}.")
+        return {"t_s": round(t, 3)}
+
+    def _now(self, event: Event) -> None:
+        plan(event, self.backend.links)
+        if event.kind is EventKind.BLACKHOLE:
+            for direction in event.directions:
+                self.backend.on_cut(direction, event.at_s)
+        self._carry_out(event)
+
+    def _set(self, request: dict[str, Any], t: float) -> None:
+        directions = parse_directions(request.get("direction", "both"))
+        settings = {str(name): float(value) for name, value in request.get("settings", {}).items()}
+        for name, value in settings.items():
+            check_setting(name, value)
+        if request.get("profile") is not None:
+            profile = load(str(request["profile"]))
+            for direction in directions:
+                schedule = self.backend.links[direction].schedule
+                schedule.replace(t, profile.conditions(direction), float(request.get("ramp_s", 0.0)))
+        for direction in directions:
+            if settings:
+                self.backend.links[direction].schedule.override(t, change_of(settings))
+        named = [str(direction) for direction in directions]
+        self.recorder.event(t, "set", profile=request.get("profile"), directions=named, **settings)
+        self._watch_conditions(t)
+
+    def _status(self, t: float) -> dict[str, Any]:
+        links = self.backend.links
+        return {
+            "t_s": round(t, 3),
+            "backend": self.backend.name,
+            "profile": self.scenario.profile.name,
+            "address": self.backend.endpoint(),
+            "connections": self.backend.connections(),
+            **self.backend.facts(),
+            "directions": {
+                str(direction): {**describe(link.schedule.at(t)), "cut": link.schedule.cut_at(t)}
+                for direction, link in links.items()
+            },
+            "packets": self.recorder.counts,
+            "lateness": self.recorder.lateness.summary(),
+        }
+
+
+def describe(conditions: Conditions) -> dict[str, Any]:
+    moments = conditions.delay.effective()
+    loss = conditions.loss
+    return {
+        "rate_mbps": conditions.rate_bps / 1e6 if math.isfinite(conditions.rate_bps) else None,
+        "delay_ms": round(moments.mean_ms, 3),
+        "deviation_ms": round(moments.deviation_ms, 3),
+        "delay": {**asdict(conditions.delay), "truncation": str(conditions.delay.truncation)},
+        "loss": round(loss.mean, 6),
+        "loss_model": "bernoulli" if isinstance(loss, Bernoulli) else "gilbert_elliott",
+    }
 
 
 def punctual() -> str:
-    """Asks the kernel for real-time scheduling, which only root gets; says which one the run has.
-
-    Children do not inherit it.
-    """
+    """Asks for real-time scheduling, which only root gets and children do not inherit; says which one the run has."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except (PermissionError, OSError):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from netsim.errors import MeasurementError
-from netsim.measure.measure import measure, serve
-from netsim.run.address import Address
+from netsim.errors import NetsimError
+from netsim.measure import measure, serve
+from netsim.run.loop import Address
 
 
 @pytest.fixture
@@ -56,5 +56,5 @@ def test_any_server_gives_round_trips() -> None:
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
-    with pytest.raises(MeasurementError, match="cannot be reached: Connection refused"):
+    with pytest.raises(NetsimError, match="cannot be reached: Connection refused"):
         measure(address, 1.0, 0.0)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netsim.backends.tun.namespaces import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
-from netsim.errors import NamespaceError
+from netsim.backends.namespaces import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
+from netsim.errors import NetsimError
 
 from netsim import open_link
 from tests.support.checked_links import PORT, CheckedLink, open_checked_link
@@ -180,7 +180,7 @@ def test_what_a_killed_run_leaves_is_found_and_cleaned() -> None:
 
 def test_a_failed_set_up_leaves_nothing() -> None:
     before = set(NAMESPACES.iterdir()) if NAMESPACES.exists() else set()
-    with pytest.raises(NamespaceError, match="cannot be set up"):
+    with pytest.raises(NetsimError, match="cannot be set up"):
         NamespacePair("nosuch", 7000)
     after = {path for path in NAMESPACES.iterdir() if f"netsim-{os.getpid()}-" in path.name}
     assert not after - before

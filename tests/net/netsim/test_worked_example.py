@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netsim.profile import profiles
-from netsim.trace.formats import read_trace
+from netsim.traces import read_trace
 
+from netsim import profiles
 from tests.support.programs import environment, started
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("netsim-real-time")]

@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from moa_bench.harness.links import EmulatedLink
 from moa_bench.harness.recorded import Outage, outages, recorded_link, recording_of, served_from
 from moa_shared.errors import ConfigError
-from netsim.trace.trace import Row, Trace
+from netsim.traces import Row, Trace
 
 from tests.support.messages import raises
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from netsim.core.link import Direction
 from netsim.core.timeline import Event, EventKind, parse_timed_event
-from netsim.errors import EventError
+from netsim.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_forms(text: str, event: Event) -> None:
     ],
 )
 def test_malformed_events_say_what_is_wrong(text: str, message: str) -> None:
-    with pytest.raises(EventError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_timed_event(text)
     assert message in caught.value.message
     assert caught.value.hint

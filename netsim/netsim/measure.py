@@ -1,6 +1,7 @@
-"""The far end of a measurement. A client's first line says what it wants: ECHO, SINK or SOURCE.
+"""Measuring a real link: a far end that echoes, sinks and sends, a near end that makes a profile or trace of it.
 
-SINK answers with the bytes received so far, eight bytes every 100 ms, so that the rate is measured where it arrives.
+A client's first line says what it wants of the far end: ECHO, SINK or SOURCE. SINK answers with the bytes received so
+far, at most every 100 ms, so that the rate is measured where it arrives.
 """
 
 from __future__ import annotations
@@ -11,20 +12,19 @@ import struct
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
 
 from netsim.core.stream import HEADER, MSS
-from netsim.errors import MeasurementError
-from netsim.run.address import Address, resolve
-from netsim.trace.trace import Row, Trace, from_zero
+from netsim.errors import NetsimError
+from netsim.run.loop import Address, resolve
+from netsim.traces import Row, Trace, from_zero
 
 GREETING = b"netsim-measure 1\n"
-REPORT_S = 0.1
 CHUNK = bytes(64 * 1024)
-IDLE_TIMEOUT_S = 30.0
 
 
 def serve(listener: socket.socket) -> None:
@@ -40,16 +40,21 @@ def serve(listener: socket.socket) -> None:
 
 def _serve_one(peer: socket.socket) -> None:
     with peer:
-        peer.settimeout(IDLE_TIMEOUT_S)
+        peer.settimeout(30.0)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             peer.sendall(GREETING)
-            match _line(peer):
+            match peer.makefile("rb", buffering=0).readline(64).strip():
                 case b"ECHO":
                     while data := peer.recv(4096):
                         peer.sendall(data)
                 case b"SINK":
-                    _sink(peer)
+                    received, due = 0, 0.0
+                    while data := peer.recv(256 * 1024):
+                        received += len(data)
+                        if time.monotonic() >= due:
+                            peer.sendall(struct.pack("!Q", received))
+                            due = time.monotonic() + 0.1
                 case b"SOURCE":
                     while True:
                         peer.sendall(CHUNK)
@@ -57,37 +62,8 @@ def _serve_one(peer: socket.socket) -> None:
             return  # the client has what it wants
 
 
-def _sink(peer: socket.socket) -> None:
-    received, due = 0, time.monotonic() + REPORT_S
-    peer.settimeout(REPORT_S)
-    quiet = 0.0
-    while quiet < IDLE_TIMEOUT_S:
-        try:
-            data = peer.recv(256 * 1024)
-            if not data:
-                return
-            received, quiet = received + len(data), 0.0
-        except TimeoutError:
-            quiet += REPORT_S
-        if time.monotonic() >= due:
-            peer.sendall(struct.pack("!Q", received))
-            due = time.monotonic() + REPORT_S
-
-
-def _line(peer: socket.socket) -> bytes:
-    line = b""
-    while not line.endswith(b"\n") and len(line) < 64:
-        byte = peer.recv(1)
-        if not byte:
-            return b""
-        line += byte
-    return line.strip()
-
-
-CONNECT_TIMEOUT_S = 10.0
 ECHO_BYTES = 32
 PING_EVERY_S = 0.05  # the correlation time of our delay model: closer ones add little
-GREETING_TIMEOUT_S = 2.0
 # struct tcp_info of linux/tcp.h: tcpi_total_retrans, and tcpi_segs_out after seven u64 and two u32.
 TOTAL_RETRANS_OFFSET, SEGS_OUT_OFFSET = 100, 136
 
@@ -104,35 +80,39 @@ class Measurement:
 
 
 def measure(server: Address, idle_s: float, load_s: float) -> Measurement:
-    """Round trips for `idle_s`, then rates for `load_s` (down and up at once). Raises MeasurementError."""
+    """Round trips for `idle_s`, then rates for `load_s` (down and up at once). Raises NetsimError."""
     seen = Measurement()
     start = time.monotonic()
     try:
         seen.far_end = _greets(server)
         if seen.far_end:
-            _ping_echo(server, start, idle_s, seen)
+            with _ask(server, b"ECHO") as sock:
+
+                def echo() -> None:
+                    sock.sendall(bytes(ECHO_BYTES))
+                    _read(sock, ECHO_BYTES, server)
+
+                _ping(echo, start, idle_s, seen)
             if load_s > 0.0:
                 _load(server, start, load_s, seen)
         else:
-            _ping_connects(server, start, idle_s, seen)
+            _ping(lambda: _connect(server).close(), start, idle_s, seen)
     except OSError as error:
-        raise MeasurementError(f"The connection to {server} was lost while measuring: {error}.") from error
+        raise NetsimError(f"The connection to {server} was lost while measuring: {error}.") from error
     if not seen.round_trips_ms:
-        raise MeasurementError(
-            f"No round trip to {server} was completed in {idle_s:g} s.", hint="Give it more --seconds."
-        )
+        raise NetsimError(f"No round trip to {server} was completed in {idle_s:g} s.", hint="Give it more --seconds.")
     return seen
 
 
 def _connect(server: Address) -> socket.socket:
     family, numeric = resolve(server, "server")
     sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.settimeout(CONNECT_TIMEOUT_S)
+    sock.settimeout(10.0)
     try:
         sock.connect(tuple(numeric))
     except OSError as error:
         sock.close()
-        raise MeasurementError(
+        raise NetsimError(
             f"{server} cannot be reached: {error.strerror or error}.",
             hint="Start `netsim serve` there, or any TCP server.",
         ) from error
@@ -142,45 +122,32 @@ def _connect(server: Address) -> socket.socket:
 
 def _ask(server: Address, what: bytes) -> socket.socket:
     sock = _connect(server)
-    greeting = b""
-    while len(greeting) < len(GREETING):
-        part = sock.recv(len(GREETING) - len(greeting))
-        if not part:
-            raise MeasurementError(f"{server} closed the connection.")
-        greeting += part
+    _read(sock, len(GREETING), server)
     sock.sendall(what + b"\n")
     return sock
 
 
+def _read(sock: socket.socket, nbytes: int, server: Address) -> None:
+    while nbytes:
+        part = sock.recv(nbytes)
+        if not part:
+            raise NetsimError(f"{server} closed the connection.")
+        nbytes -= len(part)
+
+
 def _greets(server: Address) -> bool:
     with _connect(server) as sock:
-        sock.settimeout(GREETING_TIMEOUT_S)
+        sock.settimeout(2.0)
         with contextlib.suppress(OSError):
             return sock.recv(len(GREETING)) == GREETING
     return False
 
 
-def _ping_echo(server: Address, start: float, seconds: float, seen: Measurement) -> None:
-    with _ask(server, b"ECHO") as sock:
-        end = time.monotonic() + seconds
-        while (t := time.monotonic()) < end:
-            sock.sendall(bytes(ECHO_BYTES))
-            got = 0
-            while got < ECHO_BYTES:
-                part = sock.recv(ECHO_BYTES - got)
-                if not part:
-                    raise MeasurementError(f"{server} closed the connection.")
-                got += len(part)
-            now = time.monotonic()
-            seen.round_trips_ms.append((t - start, (now - t) * 1e3))
-            time.sleep(max(0.0, PING_EVERY_S - (now - t)))
-
-
-def _ping_connects(server: Address, start: float, seconds: float, seen: Measurement) -> None:
+def _ping(once: Callable[[], None], start: float, seconds: float, seen: Measurement) -> None:
     end = time.monotonic() + seconds
     while (t := time.monotonic()) < end:
-        with _connect(server):
-            now = time.monotonic()
+        once()
+        now = time.monotonic()
         seen.round_trips_ms.append((t - start, (now - t) * 1e3))
         time.sleep(max(0.0, PING_EVERY_S - (now - t)))
 
@@ -188,12 +155,27 @@ def _ping_connects(server: Address, start: float, seconds: float, seen: Measurem
 def _load(server: Address, start: float, seconds: float, seen: Measurement) -> None:
     """Saturates both directions; counts each second's arrivals."""
     end = time.monotonic() + seconds
+    received, arrived, reports = 0, 0, b""
+
+    def count(data: bytes) -> int:
+        nonlocal received
+        received += len(data)
+        return received
+
+    def read_reports(data: bytes) -> int:
+        nonlocal arrived, reports
+        reports += data
+        if whole := len(reports) // 8 * 8:
+            arrived = struct.unpack_from("!Q", reports, whole - 8)[0]
+            reports = reports[whole:]
+        return arrived
+
     with _ask(server, b"SOURCE") as down, _ask(server, b"SINK") as up:
         with ThreadPoolExecutor() as threads:
             jobs = [
-                threads.submit(_receive, down, start, end, seen),
+                threads.submit(_watch, down, count, start, end, seen.down_mbps),
                 threads.submit(_send, up, end),
-                threads.submit(_read_reports, up, start, end, seen),
+                threads.submit(_watch, up, read_reports, start, end, seen.up_mbps),
             ]
         for job in jobs:
             job.result()  # raises what the thread raised
@@ -204,18 +186,6 @@ def _load(server: Address, start: float, seconds: float, seen: Measurement) -> N
             seen.loss = sent_again / sent if sent else None
 
 
-def _receive(sock: socket.socket, start: float, end: float, seen: Measurement) -> None:
-    received, mark = 0, time.monotonic()
-    sock.settimeout(0.1)
-    while mark < end:
-        with contextlib.suppress(TimeoutError):
-            received += len(sock.recv(256 * 1024))
-        now = time.monotonic()
-        if now - mark >= 1.0:
-            seen.down_mbps.append((mark - start, received * 8e-6 / (now - mark)))
-            received, mark = 0, now
-
-
 def _send(sock: socket.socket, end: float) -> None:
     sock.settimeout(0.1)
     while time.monotonic() < end:
@@ -223,17 +193,18 @@ def _send(sock: socket.socket, end: float) -> None:
             sock.send(CHUNK)
 
 
-def _read_reports(sock: socket.socket, start: float, end: float, seen: Measurement) -> None:
-    pending, before, mark = b"", 0, time.monotonic()
+def _watch(
+    sock: socket.socket, total_of: Callable[[bytes], int], start: float, end: float, rates: list[tuple[float, float]]
+) -> None:
+    """Notes each second's rate; `total_of` gives the bytes in all that what has come amounts to."""
+    total, before, mark = 0, 0, time.monotonic()
+    sock.settimeout(0.1)
     while mark < end:
         with contextlib.suppress(TimeoutError):
-            pending += sock.recv(4096)
+            total = total_of(sock.recv(256 * 1024))
         now = time.monotonic()
         if now - mark >= 1.0:
-            whole = len(pending) // 8 * 8
-            total = struct.unpack_from("!Q", pending, whole - 8)[0] if whole else before
-            pending = pending[whole:]
-            seen.up_mbps.append((mark - start, (total - before) * 8e-6 / (now - mark)))
+            rates.append((mark - start, (total - before) * 8e-6 / (now - mark)))
             before, mark = total, now
 
 

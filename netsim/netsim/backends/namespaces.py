@@ -15,10 +15,10 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from netsim.errors import NamespaceError, PrivilegeError
+from netsim.errors import NetsimError, PrivilegeError
 
 LOCKS = Path("/run/netsim")
 NAMESPACES = Path("/run/netns")  # where iproute2 keeps named ones
@@ -29,8 +29,7 @@ CLIENT_ADDRESS, SERVER_ADDRESS = "198.18.0.1", "198.18.0.2"
 MTU = 1500
 LINK_TABLE = 100  # routing table of what goes over the link though it is addressed to loopback
 
-_CLONE_NEWNET = 0x40000000
-_TUNSETIFF = 0x400454CA
+_CLONE_NEWNET, _TUNSETIFF = 0x40000000, 0x400454CA
 _IFF_TUN_NO_PI = 0x0001 | 0x1000  # plain IP packets, no header before them
 _counter = itertools.count()
 
@@ -84,13 +83,13 @@ class NamespacePair:
             fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
             self._fds.append(fd)
             fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), _IFF_TUN_NO_PI))
-            for setting, value in (
-                ("ipv6/conf/all/disable_ipv6", "1"),  # no router solicitations among the packets
-                ("ipv4/conf/all/route_localnet", "1"),  # loopback's address may come in over the link
-                ("ipv4/tcp_no_metrics_save", "1"),  # one connection's threshold must not shape the next
+            for setting in (
+                "ipv6/conf/all/disable_ipv6",  # no router solicitations among the packets
+                "ipv4/conf/all/route_localnet",  # loopback's address may come in over the link
+                "ipv4/tcp_no_metrics_save",  # one connection's threshold must not shape the next
             ):
                 with suppress(FileNotFoundError):  # a kernel without IPv6
-                    Path("/proc/sys/net", setting).write_text(value)
+                    Path("/proc/sys/net", setting).write_text("1")
         _ip(
             "link set lo up\n"
             f"addr add {own} peer {other} dev {DEVICE}\n"
@@ -115,33 +114,24 @@ class NamespacePair:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Moves the calling thread into the namespace for the block; what it opens stays there. Raises NamespaceError."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    try:
-        there = os.open(NAMESPACES / name, os.O_RDONLY)
-    except OSError as error:
-        os.close(home)
-        raise NamespaceError(f"Namespace {name} cannot be entered: {error.strerror}.") from error
-    try:
-        _setns(there)
+    """Moves the calling thread into the namespace for the block; what it opens stays there. Raises NetsimError."""
+    with ExitStack() as stack:
+        home = stack.enter_context(open("/proc/thread-self/ns/net"))
+        try:
+            there = stack.enter_context((NAMESPACES / name).open())
+        except OSError as error:
+            raise NetsimError(f"Namespace {name} cannot be entered: {error.strerror}.") from error
+        _setns(there.fileno())
         try:
             yield
         finally:
-            _setns(home)
-    finally:
-        os.close(there)
-        os.close(home)
+            _setns(home.fileno())
 
 
 def socket_inside(name: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """A socket that belongs to the namespace, whoever uses it."""
     with inside(name):
         return socket.socket(socket.AF_INET, kind)
-
-
-def command_prefix(name: str) -> tuple[str, ...]:
-    """What to put before a command to run it in the namespace."""
-    return ("ip", "netns", "exec", name)
 
 
 def clean_leftovers() -> list[str]:
@@ -161,35 +151,30 @@ def clean_leftovers() -> list[str]:
 
 def _held(lock_path: Path) -> bool:
     try:
-        fd = os.open(lock_path, os.O_RDWR)
+        with lock_path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except PermissionError:  # another user's, who removes it
+    except (PermissionError, BlockingIOError):  # another user's, who removes it, or in use
         return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
     return False
 
 
 def _setns(fd: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(fd, _CLONE_NEWNET) != 0:
-        raise NamespaceError(f"The network namespace cannot be changed: {os.strerror(ctypes.get_errno())}.")
+        raise NetsimError(f"The network namespace cannot be changed: {os.strerror(ctypes.get_errno())}.")
 
 
 def _ip(batch: str, namespace: str | None = None) -> None:
-    """Runs lines of iproute2; raises NamespaceError with what it said."""
+    """Runs lines of iproute2; raises NetsimError with what it said."""
     command = ["ip", *(["-n", namespace] if namespace else []), "-batch", "-"]
     try:
         done = subprocess.run(command, input=batch, capture_output=True, text=True, check=False, timeout=20)
     except FileNotFoundError:
-        raise NamespaceError("The program `ip` is missing.", hint="Install iproute2, or use --backend proxy.") from None
+        raise NetsimError("The program `ip` is missing.", hint="Install iproute2, or use --backend proxy.") from None
     if done.returncode != 0:
         said = " ".join(done.stderr.split())
-        raise NamespaceError(
+        raise NetsimError(
             f"The namespaces cannot be set up: {said}", hint="`netsim clean` removes what killed runs left."
         )

@@ -1,4 +1,4 @@
-"""How late releases were: a histogram with buckets 2 % wide, so that any number of packets costs the same memory."""
+"""What a run leaves: events.jsonl, packets.csv.gz and summary.json, with counts and how late releases were."""
 
 from __future__ import annotations
 
@@ -10,31 +10,22 @@ import platform
 import sys
 from collections import deque
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from netsim.core.link import Direction, Reason, Release, Verdict
-from netsim.errors import AddressError
-from netsim.profile.scenario import Scenario
-
-_RATIO = math.log(1.02)
-_FLOOR_S = 1e-6
+from netsim.errors import UsageError
+from netsim.profiles import Scenario
 
 MEDIAN_LIMIT_S = 0.3e-3
 P99_LIMIT_S = 5e-3
 
 
-class Lateness(NamedTuple):
-    """Quantiles of lateness, in ms; `flagged` if the machine was too busy for the run to be trusted."""
-
-    releases: int
-    median_ms: float
-    p99_ms: float
-    max_ms: float
-    flagged: bool
+_RATIO = math.log(1.02)
+_FLOOR_S = 1e-6
 
 
 class LatenessHistogram:
-    """A histogram of lateness, in seconds."""
+    """A histogram of lateness, with buckets 2 % wide, so that any number of packets costs the same memory."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
@@ -57,20 +48,18 @@ class LatenessHistogram:
                 return min(_FLOOR_S * math.exp(bucket * _RATIO), self._max_s)
         return self._max_s
 
-    def summary(self) -> Lateness:
-        """Quantiles, and whether they are beyond the limits: median 0.3 ms, 99 % 5 ms."""
+    def summary(self) -> dict[str, float]:
+        """Quantiles in ms; flagged if the machine was too busy for the run to be trusted."""
         median, p99 = self.quantile_s(0.5), self.quantile_s(0.99)
         flagged = median > MEDIAN_LIMIT_S or p99 > P99_LIMIT_S
-        return Lateness(self._count, median * 1e3, p99 * 1e3, self._max_s * 1e3, flagged)
+        quantiles = {"median_ms": median * 1e3, "p99_ms": p99 * 1e3, "max_ms": self._max_s * 1e3}
+        return {"releases": self._count, **quantiles, "flagged": flagged}
 
 
 EVENTS, PACKETS, SUMMARY = "events.jsonl", "packets.csv.gz", "summary.json"
 PACKET_COLUMNS = ("t_s", "direction", "bytes", "verdict", "release_s", "queue_ms", "delay_ms")
 IDLE_ROWS = 64  # about 0.1 ms of formatting
 MAX_WAITING_ROWS = 300_000  # some 50 MB; beyond it rows are written even when packets are due
-
-Row = tuple[float, Direction, int, Verdict]
-
 
 # How HTTP/2, and so gRPC, begins: both sides talk at once, so nothing is the answer to anything.
 BOTH_WAYS = b"PRI * HTTP/2"
@@ -83,11 +72,13 @@ class RunRecorder:
         self.lateness = LatenessHistogram()
         self.records_packets = folder is not None
         self._folder = folder
-        self._waiting: deque[Row] = deque()
-        self._counts: dict[Direction, dict[str, int]] = {
-            direction: {"packets": 0, "bytes": 0, **{f"dropped_{reason}": 0 for reason in Reason}}
+        self._waiting: deque[tuple[float, Direction, int, Verdict]] = deque()
+        self.counts: dict[str, dict[str, int]] = {
+            str(direction): {"packets": 0, "bytes": 0, **{f"dropped_{reason}": 0 for reason in Reason}}
             for direction in Direction
         }
+        self._asked: dict[int, float] = {}  # when, by connection
+        self._both_ways: set[int] = set()  # connections without requests
         self._events: IO[str] | None = None
         self._packets: IO[str] | None = None
         if folder is not None:
@@ -96,12 +87,12 @@ class RunRecorder:
                 self._events = (folder / EVENTS).open("w")
                 self._packets = gzip.open(folder / PACKETS, "wt", compresslevel=1)  # noqa: SIM115 - closed by finish
             except OSError as error:
-                raise AddressError(f"Output folder {folder} cannot be written: {error.strerror}.") from error
+                raise UsageError(f"Output folder {folder} cannot be written: {error.strerror}.") from error
             self._packets.write(",".join(PACKET_COLUMNS) + "\n")
 
     def packet(self, direction: Direction, t: float, nbytes: int, verdict: Verdict) -> None:
         """A verdict of a link model (this is its observer)."""
-        counts = self._counts[direction]
+        counts = self.counts[direction]
         if isinstance(verdict, Release):
             counts["packets"] += 1
             counts["bytes"] += nbytes
@@ -119,6 +110,18 @@ class RunRecorder:
             if kind != "request":  # the only frequent one; the others can be read during the run
                 self._events.flush()
 
+    def question(self, connection: int, t: float, data: bytes) -> None:
+        """A client sends, which begins a request unless one is open."""
+        if data.startswith(BOTH_WAYS):
+            self._both_ways.add(connection)
+        if connection not in self._both_ways:
+            self._asked.setdefault(connection, t)
+
+    def answer(self, connection: int, t: float) -> None:
+        """Bytes reach the client, which end its request."""
+        if (asked_at := self._asked.pop(connection, None)) is not None:
+            self.event(asked_at, "request", connection=connection, latency_ms=round((t - asked_at) * 1e3, 3))
+
     def flush(self, rows: int = IDLE_ROWS) -> bool:
         """Writes up to `rows` packets; False if none waits."""
         if self._packets is None or not self._waiting:
@@ -126,11 +129,6 @@ class RunRecorder:
         lines = [_line(*self._waiting.popleft()) for _ in range(min(rows, len(self._waiting)))]
         self._packets.write("".join(lines))
         return bool(self._waiting)
-
-    @property
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Packets, bytes and drops by direction."""
-        return {str(direction): dict(counts) for direction, counts in self._counts.items()}
 
     def finish(self, scenario: Scenario, backend: str, duration_s: float, **extra: Any) -> dict[str, Any]:
         """Writes what is left and summary.json; returns the summary."""
@@ -142,8 +140,12 @@ class RunRecorder:
             "duration_s": round(duration_s, 3),
             "profile": scenario.profile.document(),
             "trace": None if scenario.trace is None else {"rows": len(scenario.trace.rows), "loop": scenario.loop},
-            "effective_delay_ms": effective_delay(scenario),
-            "lateness": self.lateness.summary()._asdict(),
+            "effective_delay_ms": {
+                str(direction): {"mean": round(drawn.mean_ms, 3), "deviation": round(drawn.deviation_ms, 3)}
+                for direction in Direction
+                for drawn in [scenario.profile.conditions(direction).delay.effective()]
+            },
+            "lateness": self.lateness.summary(),
             "directions": self.counts,
             "kernel": platform.release(),
             "python": platform.python_version(),
@@ -158,15 +160,6 @@ class RunRecorder:
             self._packets.close()
             (self._folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
         return summary
-
-
-def effective_delay(scenario: Scenario) -> dict[str, dict[str, float]]:
-    """Mean and deviation of each direction's delay as drawn, at the start of the run."""
-    moments = {direction: scenario.profile.conditions(direction).delay.effective() for direction in Direction}
-    return {
-        str(direction): {"mean": round(value.mean_ms, 3), "deviation": round(value.deviation_ms, 3)}
-        for direction, value in moments.items()
-    }
 
 
 def _line(t: float, direction: Direction, nbytes: int, verdict: Verdict) -> str:

@@ -1,14 +1,16 @@
-"""The event loop: timers in order and never early, readers, stop from a signal handler's place."""
+"""The event loop: timers in order and never early, readers, stop from a signal handler's place; and addresses."""
 
 from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from netsim.run.loop import Loop
+from netsim.errors import UsageError
+from netsim.run.loop import Address, Loop, listen, parse_address, resolve
 
 
 @pytest.fixture
@@ -90,3 +92,47 @@ def test_stop_wakes_a_loop_that_waits(loop: Loop) -> None:
     loop.call_at(loop.time(), loop.stop)
     loop.run()
     assert loop.time() < 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":6000", Address("127.0.0.1", 6000)),
+        ("localhost:1", Address("localhost", 1)),
+        ("[::1]:50051", Address("::1", 50051)),
+        ("10.0.0.1:0", Address("10.0.0.1", 0)),
+    ],
+)
+def test_forms_of_addresses(text: str, address: Address) -> None:
+    assert parse_address(text, "--listen") == address
+    assert str(Address("::1", 80)) == "[::1]:80"
+
+
+@pytest.mark.parametrize(
+    "text", ["6000", "host", "host:", "host:port", "host:70000", "host:-1", "::1", "fe80::1:50051"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--listen: .* is not an address"):
+        parse_address(text, "--listen")
+
+
+def test_a_port_in_use_is_said() -> None:
+    with listen(Address("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"Port {port} is in use on 127.0.0.1") as caught:
+            listen(Address("127.0.0.1", port))
+        assert "--listen" in str(caught.value.hint)
+
+
+def test_an_address_that_is_not_ours() -> None:
+    with pytest.raises(UsageError, match=r"Cannot listen on 192\.0\.2\.1:1"):
+        listen(Address("192.0.2.1", 1))
+
+
+def test_an_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: object, **kwargs: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(UsageError, match=r"host 'nowhere\.invalid' is not known"):
+        resolve(Address("nowhere.invalid", 1), "upstream")

@@ -1,23 +1,31 @@
-"""One direction of a proxied connection: reads from one socket, writes to the other when the virtual sender says so.
+"""The stream backend: needs no privileges, sees bytes instead of packets, and so is approximate.
 
-Owns the bytes between the two. Invariant: what is written is what was read, in order, nothing left out.
+It listens, makes a connection for each client, whose two halves move bytes when their virtual senders say so, and
+passes refusals on: while the upstream refuses, or the timeline says so, the socket does not listen (its port stays
+ours), so that clients are refused by the kernel. Invariant: what is written is what was read, in order, nothing left
+out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import math
+import os
+import signal
 import socket
 import struct
+import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
-from netsim.core.link import Direction, LinkModel, Release
+from netsim.backends import Backend
+from netsim.core.link import Direction, Release
 from netsim.core.stream import StreamSender
-from netsim.output.recorder import BOTH_WAYS, LatenessHistogram, RunRecorder
-from netsim.run.address import Address
-from netsim.run.loop import Loop, Timer
+from netsim.profiles import Scenario, load
+from netsim.recorder import RunRecorder
+from netsim.run.loop import Address, Loop, Timer, listen, parse_address, resolve
 
 READ_BYTES = 256 * 1024
 # Linux lets a connection buffer some multiples of its window before a writer blocks; at least this much.
@@ -29,31 +37,22 @@ class Half:
     """One direction of a connection: moves bytes from `source` to `sink`."""
 
     def __init__(
-        self,
-        loop: Loop,
-        source: socket.socket,
-        sink: socket.socket,
+        self, connection: ProxiedConnection, direction: Direction, source: socket.socket, sink: socket.socket,
         sender: StreamSender,
-        lateness: LatenessHistogram,
-        on_read: Callable[[bytes], None],
-        on_written: Callable[[], None],
-        on_error: Callable[[OSError], None],
-        on_done: Callable[[], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.sender = sender
         self.done = False
-        self._loop = loop
+        self._connection, self._direction = connection, direction
+        self._loop, self._recorder = connection.backend.loop, connection.backend.recorder
         self._source = source
         self._sink = sink
-        self._lateness = lateness
-        self._on_read, self._on_written, self._on_error, self._on_done = on_read, on_written, on_error, on_done
         self._buffer = bytearray()  # read and not yet written
         self._released = 0  # of those, how many have arrived
         self._ended = False  # the source has no more
         self._end_released = False
         self._blocked = False  # the sink takes no more for now
         self._closed = False
-        self._timer: Timer = loop.call_at(math.inf, self.advance)
+        self._timer: Timer = self._loop.call_at(math.inf, self.advance)
         self._reading = False
         self._watch()
 
@@ -75,12 +74,13 @@ class Half:
         except BlockingIOError:
             return
         except OSError as error:
-            self._on_error(error)
+            self._connection.on_error(self._direction, error)
             return
         t = self._loop.time()
         if data:
             self._buffer += data
-            self._on_read(data)
+            if self._direction is Direction.UP:
+                self._recorder.question(self._connection.number, t, data)
             self.sender.offer(len(data), t)
         else:
             self._ended = True
@@ -88,7 +88,6 @@ class Half:
         self.advance()
 
     def advance(self) -> None:
-        """Does what is due by now."""
         if self._closed:
             return
         self._timer.callback = None
@@ -99,7 +98,7 @@ class Half:
             self._released += delivery.nbytes
             self._end_released = self._end_released or delivery.end
             if not self._blocked:
-                self._lateness.add(t - delivery.due)
+                self._recorder.lateness.add(t - delivery.due)
             self._write()
         if not self._closed:
             self._watch()
@@ -111,16 +110,17 @@ class Half:
                     sent = self._sink.send(part)
                 del self._buffer[:sent]
                 self._released -= sent
-                self._on_written()
+                if self._direction is Direction.DOWN:
+                    self._recorder.answer(self._connection.number, self._loop.time())
             self._block(False)
             if self._end_released and not self.done:
                 self._sink.shutdown(socket.SHUT_WR)
                 self.done = True
-                self._on_done()
+                self._connection.on_half_done()
         except BlockingIOError:
             self._block(True)
         except OSError as error:
-            self._on_error(error)
+            self._connection.on_error(self._direction, error)
 
     def _block(self, blocked: bool) -> None:
         if blocked != self._blocked:
@@ -144,46 +144,18 @@ SYN_BYTES = 60  # 20 of IP and 40 of TCP with the usual options
 SYN_RETRIES = 6  # tcp_syn_retries of Linux
 FIRST_SYN_TIMEOUT_S = 1.0  # RFC 6298
 LINGER_S = 2.0  # how long an end by a middle box waits for both sides to close
-
-
-class ConnectionState(enum.Enum):
-    """The state of a connection."""
-
-    CONNECTING = "connecting"
-    OPEN = "open"
-    ENDING = "ending"
-    CLOSED = "closed"
-
-
-class Proxy(Protocol):
-    """What a connection passes through; learns how it ends."""
-
-    loop: Loop
-    recorder: RunRecorder
-    links: dict[Direction, LinkModel]
-    upstream: Address
-    upstream_family: socket.AddressFamily
-
-    def on_closed(self, connection: ProxiedConnection, why: str) -> None:
-        """A connection has ended."""
-
-    def on_upstream_refused(self, code: int) -> None:
-        """The server refuses, with this errno."""
+ConnectionState = enum.Enum("ConnectionState", "CONNECTING OPEN ENDING CLOSED")
 
 
 class ProxiedConnection:
-    """One proxied connection; owns both sockets."""
-
-    def __init__(self, backend: Proxy, client: socket.socket, number: int) -> None:
+    def __init__(self, backend: ProxyBackend, client: socket.socket, number: int) -> None:
         self.number = number
         self.state = ConnectionState.CONNECTING
         self.halves: dict[Direction, Half] = {}
-        self._backend = backend
+        self.backend = backend
         self._loop = backend.loop
         self._client = client
         self._server = socket.socket(backend.upstream_family, socket.SOCK_STREAM)
-        self._asked_at: float | None = None
-        self._has_requests: bool | None = None  # unknown until its first bytes
         self._timers: list[Timer] = []
         for sock in (client, self._server):
             sock.setblocking(False)
@@ -193,7 +165,7 @@ class ProxiedConnection:
     def _syn(self, direction: Direction, attempt: int, first: float) -> None:
         """Sends the handshake's packet of one direction through the link, again and again if it is lost."""
         t = self._loop.time()
-        verdict = self._backend.links[direction].admit(SYN_BYTES, t)
+        verdict = self.backend.links[direction].admit(SYN_BYTES, t)
         if not isinstance(verdict, Release):
             if attempt == SYN_RETRIES:
                 self.abort("handshake_timeout")
@@ -213,7 +185,7 @@ class ProxiedConnection:
         self._timers.append(self._loop.call_at(t, unless_closed))
 
     def _connect(self, asked: float) -> None:
-        code = self._server.connect_ex(tuple(self._backend.upstream))
+        code = self._server.connect_ex(tuple(self.backend.upstream))
         if code not in (0, errno.EINPROGRESS):
             self._refused(code)
             return
@@ -229,55 +201,33 @@ class ProxiedConnection:
 
     def _refused(self, code: int) -> None:
         """The server does not take the connection: the client's is reset, after the way back."""
-        self._backend.on_upstream_refused(code)
-        verdict = self._backend.links[Direction.DOWN].admit(SYN_BYTES, self._loop.time())
+        self.backend.on_upstream_refused(code)
+        verdict = self.backend.links[Direction.DOWN].admit(SYN_BYTES, self._loop.time())
         due = verdict.t if isinstance(verdict, Release) else self._loop.time() + FIRST_SYN_TIMEOUT_S
         self._later(due, lambda: self.abort("upstream_refused"))
 
     def _establish(self, asked: float) -> None:
         t = self._loop.time()
         rtt_s = t - asked
-        links, up, down = self._backend.links, Direction.UP, Direction.DOWN
+        links, up, down = self.backend.links, Direction.UP, Direction.DOWN
         last_leg = links[up].acknowledgement_s(t)  # the handshake's third packet
         self.state = ConnectionState.OPEN
         for direction, other, source, sink, start in (
             (up, down, self._client, self._server, t),
             (down, up, self._server, self._client, t + last_leg),
         ):
-            self.halves[direction] = Half(
-                self._loop,
-                source,
-                sink,
-                StreamSender(links[direction], links[other], start, rtt_s),
-                self._backend.recorder.lateness,
-                on_read=self._on_question if direction is up else _nothing,
-                on_written=self._on_answer if direction is down else _nothing,
-                on_error=lambda error, direction=direction: self._on_error(direction, error),  # type: ignore[misc]
-                on_done=self._on_half_done,
-            )
+            sender = StreamSender(links[direction], links[other], start, rtt_s)
+            self.halves[direction] = Half(self, direction, source, sink, sender)
 
-    def _on_question(self, data: bytes) -> None:
-        if self._has_requests is None:
-            self._has_requests = not data.startswith(BOTH_WAYS)
-        if self._has_requests and self._asked_at is None:
-            self._asked_at = self._loop.time()
-
-    def _on_answer(self) -> None:
-        if self._asked_at is not None:
-            t = self._loop.time()
-            latency_ms = round((t - self._asked_at) * 1e3, 3)
-            self._backend.recorder.event(self._asked_at, "request", connection=self.number, latency_ms=latency_ms)
-            self._asked_at = None
-
-    def _on_error(self, direction: Direction, error: OSError) -> None:
+    def on_error(self, direction: Direction, error: OSError) -> None:
         """A side reset its connection: the other learns it after the link's delay."""
         for half in self.halves.values():
             half.close()
         t = self._loop.time()
-        delay_s = self._backend.links[direction].acknowledgement_s(t)
+        delay_s = self.backend.links[direction].acknowledgement_s(t)
         self._later(t + delay_s, lambda: self.abort(errno.errorcode.get(error.errno or 0, "error").lower()))
 
-    def _on_half_done(self) -> None:
+    def on_half_done(self) -> None:
         if all(half.done for half in self.halves.values()):
             self._close("closed")
 
@@ -314,7 +264,6 @@ class ProxiedConnection:
         self._later(self._loop.time() + LINGER_S, lambda: self._close("fin"))
 
     def abort(self, why: str) -> None:
-        """Both sides see a reset."""
         for sock in (self._client, self._server):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._close(why)
@@ -331,8 +280,143 @@ class ProxiedConnection:
             self._loop.read(sock.fileno(), None)
             self._loop.write(sock.fileno(), None)
             sock.close()
-        self._backend.on_closed(self, why)
+        self.backend.on_closed(self, why)
 
 
-def _nothing(data: bytes = b"") -> None:
-    """Nothing to note."""
+MAX_CONNECTIONS = 480  # two sockets each, and select(2) knows no more than 1,024
+RETRY_S = 0.05  # between looks at a server that refuses
+RECEIVE_BUFFER = 256 * 1024  # what a client may have under way to the proxy before the link is asked
+
+
+class ProxyBackend(Backend):
+    """A link before one upstream address."""
+
+    name = "proxy"
+
+    def __init__(
+        self, loop: Loop, scenario: Scenario, recorder: RunRecorder, at: Address | socket.socket, upstream: Address
+    ) -> None:
+        super().__init__(loop, scenario, recorder)
+        self.upstream_family, self.upstream = resolve(upstream, "upstream")
+        self._connections: set[ProxiedConnection] = set()
+        self._accepted = 0
+        self._socket = at if isinstance(at, socket.socket) else listen(at)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        self.address = Address(*self._socket.getsockname()[:2])
+        self._closed_for: set[str] = set()
+        loop.read(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            client, _ = self._socket.accept()
+            self._accepted += 1
+            t = self.loop.time()
+            if len(self._connections) >= MAX_CONNECTIONS:
+                client.close()
+                self.recorder.event(t, "too_many_connections", limit=MAX_CONNECTIONS)
+                return
+            self.recorder.event(t, "open", connection=self._accepted)
+            self._connections.add(ProxiedConnection(self, client, self._accepted))
+
+    def endpoint(self) -> str:
+        return str(self.address)
+
+    def facts(self) -> dict[str, Any]:
+        return {"listen": str(self.address), "upstream": str(self.upstream), "congestion_control": "modelled cubic"}
+
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def on_closed(self, connection: ProxiedConnection, why: str) -> None:
+        self._connections.discard(connection)
+        self.recorder.event(self.loop.time(), "close", connection=connection.number, why=why)
+
+    def on_upstream_refused(self, code: int) -> None:
+        """The server refuses: so does the proxy, until the server accepts again."""
+        self.recorder.event(self.loop.time(), "upstream_refused", error=errno.errorcode.get(code, str(code)))
+        if "upstream" not in self._closed_for:
+            self._close_for("upstream")
+            self.loop.call_at(self.loop.time() + RETRY_S, self._try_upstream)
+
+    def _try_upstream(self) -> None:
+        probe = socket.socket(self.upstream_family, socket.SOCK_STREAM)
+        probe.setblocking(False)
+        code = probe.connect_ex(tuple(self.upstream))
+        if code == errno.EINPROGRESS:
+            self.loop.write(probe.fileno(), lambda: self._probed(probe))
+        else:
+            self._probed(probe, code)
+
+    def _probed(self, probe: socket.socket, code: int | None = None) -> None:
+        self.loop.write(probe.fileno(), None)
+        if code is None:
+            code = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        probe.close()
+        if code == 0:
+            self._open_for("upstream")
+        else:
+            self.loop.call_at(self.loop.time() + RETRY_S, self._try_upstream)
+
+    def _close_for(self, reason: str) -> None:
+        if not self._closed_for:
+            self.loop.read(self._socket.fileno(), None)
+            self._socket.shutdown(socket.SHUT_RDWR)  # stops listening, keeps the port
+        self._closed_for.add(reason)
+
+    def _open_for(self, reason: str) -> None:
+        if reason in self._closed_for:
+            self._closed_for.discard(reason)
+            if not self._closed_for:
+                self._socket.listen(128)
+                self.loop.read(self._socket.fileno(), self._accept)
+
+    def on_cut(self, direction: Direction, t: float) -> None:
+        for connection in self._connections:
+            half = connection.halves.get(direction)
+            if half is not None:
+                half.sender.cut(t)
+                half.advance()
+
+    def reset(self) -> int:
+        return self._end(lambda connection: connection.abort("reset"))
+
+    def fin(self) -> int:
+        return self._end(ProxiedConnection.end)
+
+    def _end(self, how: Callable[[ProxiedConnection], None]) -> int:
+        ended = list(self._connections)
+        for connection in ended:
+            how(connection)
+        return len(ended)
+
+    def refuse(self, refusing: bool) -> None:
+        if refusing:
+            self._close_for("timeline")
+        else:
+            self._open_for("timeline")
+
+    def close(self) -> None:
+        self.reset()
+        if self._socket.fileno() >= 0:
+            self.loop.read(self._socket.fileno(), None)
+            self._socket.close()
+
+
+def main(fd: int, upstream: str) -> None:
+    """Forwards from the listening socket `fd` until standard input ends; the tun backend starts it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the command; the emulator ends us
+    loop = Loop()
+    listener = socket.socket(fileno=fd)
+    listener.setblocking(False)
+    scenario = Scenario(load("perfect"))
+    backend = ProxyBackend(loop, scenario, RunRecorder(None), listener, parse_address(upstream, "upstream"))
+    loop.read(sys.stdin.fileno(), lambda: loop.stop() if not os.read(sys.stdin.fileno(), 1) else None)
+    signal.signal(signal.SIGTERM, lambda number, frame: loop.stop())
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    loop.run()
+    backend.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

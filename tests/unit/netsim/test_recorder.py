@@ -1,4 +1,4 @@
-"""A run's files, and the picture drawn from them."""
+"""A run's files, the picture drawn from them, and how late its releases were."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from matplotlib.figure import Figure
 from netsim.core.link import Direction, Drop, Reason, Release
-from netsim.errors import AddressError, ReportError
-from netsim.output.picture import (
-    PacketTraffic,
-    draw_delay,
-    draw_losses,
-    draw_queue,
-    draw_requests,
-    draw_run,
-    heading,
-    read_run,
-)
-from netsim.output.recorder import RunRecorder
-from netsim.profile import profiles
-from netsim.profile.scenario import Scenario
+from netsim.errors import NetsimError, UsageError
+from netsim.picture import draw_losses, draw_queue, draw_requests, draw_run, heading, read_run
+from netsim.profiles import Scenario, load
+from netsim.recorder import LatenessHistogram, RunRecorder
 
 from tests.support.messages import raises
 
@@ -31,7 +23,7 @@ from tests.support.messages import raises
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """Ten seconds over 4g, an outage in the middle, made in virtual time."""
-    scenario = Scenario(profiles.load("4g"), 7)
+    scenario = Scenario(load("4g"), 7)
     recorder = RunRecorder(tmp_path / "run")
     links = scenario.models(recorder.packet)
     for link in links.values():
@@ -82,7 +74,7 @@ def test_without_a_folder_it_only_counts() -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with raises(AddressError, snapshot("Output folder TMP/file/run cannot be written: Not a directory.")):
+    with raises(UsageError, snapshot("Output folder TMP/file/run cannot be written: Not a directory.")):
         RunRecorder(tmp_path / "file" / "run")
 
 
@@ -99,10 +91,8 @@ approximate: the proxy models TCP; the tun backend is the reference\
 
 def test_axes_of_what_did_not_happen_are_no_axes(run_folder: Path) -> None:
     run = read_run(run_folder)
-    run.events = [event for event in run.events if event["kind"] != "request"]
-    run.traffic = {direction: PacketTraffic() for direction in Direction}
+    run.events, run.released, run.drops_s = [], {each: packets[:0] for each, packets in run.released.items()}, {}
     for draw, said in (
-        (draw_delay, "no packet passed"),
         (draw_queue, "no packet passed"),
         (draw_losses, "no packet was dropped"),
         (draw_requests, "no requests (connections that talk both ways at once"),
@@ -115,7 +105,7 @@ def test_axes_of_what_did_not_happen_are_no_axes(run_folder: Path) -> None:
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     with raises(
-        ReportError, snapshot("TMP does not hold a finished run: TMP/summary.json: No such file or directory.")
+        NetsimError, snapshot("TMP does not hold a finished run: TMP/summary.json: No such file or directory.")
     ):
         draw_run(tmp_path, tmp_path / "r.png")
 
@@ -123,9 +113,34 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 def test_a_damaged_run(run_folder: Path, tmp_path: Path) -> None:
     (run_folder / "events.jsonl").write_text("{")
     with raises(
-        ReportError,
+        NetsimError,
         snapshot(
             "The outputs in TMP/run are damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."
         ),
     ):
         draw_run(run_folder, tmp_path / "r.png")
+
+
+@given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=200), st.floats(0.01, 1.0))
+def test_quantiles_are_within_a_bucket(values: list[float], share: float) -> None:
+    histogram = LatenessHistogram()
+    for value in values:
+        histogram.add(value)
+    ordered = sorted(values)
+    rank = next(i for i in range(len(ordered)) if (i + 1) / len(ordered) >= share - 1e-9)
+    assert histogram.quantile_s(share) == pytest.approx(ordered[rank], rel=0.03, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "flagged"),
+    [([1e-4] * 100, False), ([4e-4] * 100, True), ([1e-4] * 97 + [6e-3] * 3, True), ([1e-4] * 995 + [6e-3] * 5, False)],
+)
+def test_flags(values: list[float], flagged: bool) -> None:
+    histogram = LatenessHistogram()
+    for value in values:
+        histogram.add(value)
+    assert histogram.summary()["flagged"] is flagged
+
+
+def test_nothing_counted_is_nothing_late() -> None:
+    assert LatenessHistogram().summary() == {"releases": 0, "median_ms": 0, "p99_ms": 0, "max_ms": 0, "flagged": False}

@@ -5,20 +5,10 @@ Pure functions over bytes. Only packets without IP options are looked at, as no 
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import struct
-import sys
 from typing import NamedTuple
 
-from netsim.backends.proxy.server import ProxyBackend
 from netsim.core.link import Direction
-from netsim.output.recorder import RunRecorder
-from netsim.profile import profiles
-from netsim.profile.scenario import Scenario
-from netsim.run.address import parse_address
-from netsim.run.loop import Loop
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
@@ -26,8 +16,6 @@ FlowKey = bytes  # source address, destination address, source port, destination
 
 
 class TcpSegment(NamedTuple):
-    """The parts of a TCP packet that matter here."""
-
     key: FlowKey
     sequence: int
     acknowledgement: int
@@ -48,9 +36,8 @@ def is_tcp(packet: bytes) -> bool:
 
 def parse(packet: bytes) -> TcpSegment:
     """Reads a packet for which `is_tcp` holds."""
-    total = struct.unpack_from("!H", packet, 2)[0]
-    sequence, acknowledgement, offset, flags = struct.unpack_from("!IIBB", packet, 24)
-    return TcpSegment(packet[12:24], sequence, acknowledgement, flags, total - 20 - (offset >> 4) * 4)
+    sequence, acknowledgement, _, flags = struct.unpack_from("!IIBB", packet, 24)
+    return TcpSegment(packet[12:24], sequence, acknowledgement, flags, payload_bytes(packet))
 
 
 def payload_bytes(packet: bytes) -> int:
@@ -73,9 +60,7 @@ def forge(key: FlowKey, sequence: int, acknowledgement: int, flags: int) -> byte
 
 
 def checksum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071)."""
-    if len(data) % 2:
-        data += b"\0"
+    """The Internet checksum (RFC 1071) of an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total > 0xFFFF:
         total = (total & 0xFFFF) + (total >> 16)
@@ -91,11 +76,7 @@ MAX_FLOWS = 10_000  # the oldest is forgotten beyond it; a forgotten one can no 
 OTHER = {Direction.UP: Direction.DOWN, Direction.DOWN: Direction.UP}
 
 
-class Forged(NamedTuple):
-    """A packet to deliver at the far end of `direction`."""
-
-    direction: Direction
-    packet: bytes
+Forged = tuple[Direction, bytes]  # a packet to deliver at the far end of a direction
 
 
 class FlowTable:
@@ -112,7 +93,6 @@ class FlowTable:
         return self.refusing or bool(self._ended)
 
     def note(self, direction: Direction, packet: bytes) -> None:
-        """A TCP packet entered the link."""
         last = self._last[direction]
         last[packet[12:24]] = packet
         if len(last) > MAX_FLOWS:
@@ -130,7 +110,7 @@ class FlowTable:
 
     def end_all(self, flag: int) -> tuple[int, list[Forged]]:
         """Ends every flow with RST or FIN; returns how many, and the packets for both sides."""
-        forged = []
+        forged: list[Forged] = []
         flows = self.open_flows()
         for key in flows:
             back = reverse(key)
@@ -142,8 +122,8 @@ class FlowTable:
             # What each side expects next: what it has acknowledged, or what was last on its way to it.
             to_server = later(down.acknowledgement, up.next_sequence)
             to_client = later(up.acknowledgement, down.next_sequence)
-            forged.append(Forged(Direction.UP, forge(key, to_server, to_client, flag | ACK)))
-            forged.append(Forged(Direction.DOWN, forge(back, to_client, to_server, flag | ACK)))
+            forged.append((Direction.UP, forge(key, to_server, to_client, flag | ACK)))
+            forged.append((Direction.DOWN, forge(back, to_client, to_server, flag | ACK)))
             self._ended[key] = self._ended[back] = flag
         return len(flows), forged
 
@@ -153,7 +133,7 @@ class FlowTable:
         if segment.flags & SYN and not segment.flags & ACK:
             if self.refusing and direction is Direction.UP:
                 answer = forge(reverse(segment.key), 0, segment.next_sequence, RST | ACK)
-                return False, [Forged(Direction.DOWN, answer)]
+                return False, [(Direction.DOWN, answer)]
             # A new connection on the same ports.
             self._ended.pop(segment.key, None)
             self._ended.pop(reverse(segment.key), None)
@@ -163,28 +143,8 @@ class FlowTable:
             return True, []
         if segment.flags & RST or (flag == FIN and segment.next_sequence == segment.sequence):
             return False, []  # the side has understood
-        return False, [Forged(OTHER[direction], forge(reverse(segment.key), segment.acknowledgement, 0, RST))]
+        return False, [(OTHER[direction], forge(reverse(segment.key), segment.acknowledgement, 0, RST))]
 
     def ended(self, packet: bytes) -> bool:
         """True if the packet belongs to a flow that was ended while it was under way."""
         return packet[12:24] in self._ended
-
-
-def main(fd: int, upstream: str) -> None:
-    """Forwards from the listening socket `fd` until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the command; the emulator ends us
-    loop = Loop()
-    listener = socket.socket(fileno=fd)
-    listener.setblocking(False)
-    scenario = Scenario(profiles.load("perfect"))
-    backend = ProxyBackend(loop, scenario, RunRecorder(None), listener, parse_address(upstream, "upstream"))
-    loop.read(sys.stdin.fileno(), lambda: loop.stop() if not os.read(sys.stdin.fileno(), 1) else None)
-    signal.signal(signal.SIGTERM, lambda number, frame: loop.stop())
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    loop.run()
-    backend.close()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 from netsim.core.link import Direction
-from netsim.measure.measure import WIRE_SHARE, Measurement, to_profile, to_trace
-from netsim.profile import profiles
-from netsim.trace.trace import Row
+from netsim.measure import WIRE_SHARE, Measurement, to_profile, to_trace
+from netsim.profiles import parse
+from netsim.traces import Row
 
 SEEN = Measurement(
     round_trips_ms=[(0.1, 40.0), (0.6, 60.0), (1.2, 50.0)],
@@ -18,7 +18,7 @@ SEEN = Measurement(
 
 
 def test_a_profile_reads_back_with_the_round_trips_moments() -> None:
-    profile = profiles.parse(yaml.safe_dump(to_profile(SEEN, "home", "host:1")), "home.yaml")
+    profile = parse(yaml.safe_dump(to_profile(SEEN, "home", "host:1")), "home.yaml")
     up, down = profile.conditions(Direction.UP), profile.conditions(Direction.DOWN)
     assert up.delay.effective().mean_ms == pytest.approx(25.0, abs=0.01)
     # Two halves drawn apart: their sum deviates by sqrt(2) of each.

@@ -1,1 +1,0 @@
-"""The packet backend, the reference: two network namespaces joined by TUN devices. Needs root."""

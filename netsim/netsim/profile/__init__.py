@@ -1,1 +1,0 @@
-"""What a user describes: profiles, scenarios, changes."""

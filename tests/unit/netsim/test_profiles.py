@@ -1,0 +1,179 @@
+"""Profiles and what is said about a malformed one; settings of a running link; scenarios, which become schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+import yaml
+from inline_snapshot import snapshot
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott, Truncation
+from netsim.core.link import Direction, Drop, Reason, Release
+from netsim.core.timeline import EventKind, parse_timed_event
+from netsim.errors import UsageError
+from netsim.profiles import Scenario, change_of, load, names, parse, parse_settings
+from netsim.traces import parse_trace
+
+from tests.support.messages import raises
+
+SHIPPED = {"wired", "4g", "4g-rtt", "5g", "5g-rtt", "lte-train", "satellite", "bad-wifi", "perfect"}
+BASE = "version: 1\nname: x\ndescription: y\nbasis: one_way\ndelay: {mean_ms: 10}\n"
+
+
+def test_every_promised_profile_is_there_and_reads_back_as_it_is_printed() -> None:
+    assert set(names()) == SHIPPED
+    for name in SHIPPED:
+        profile = load(name)
+        assert profile.name == name
+        assert parse(yaml.safe_dump(profile.document()), "printed.yaml") == profile
+
+
+@pytest.mark.parametrize(
+    ("name", "mean_ms", "rate_mbps", "loss"),
+    [("wired", 4.5, 50, 0.0), ("4g", 25.75, 20, 0.001), ("4g-rtt", 12.88, 20, 0.001), ("5g", 12.88, math.inf, 0.001)],
+)
+def test_the_papers_numbers(name: str, mean_ms: float, rate_mbps: float, loss: float) -> None:
+    for direction in Direction:
+        conditions = load(name).conditions(direction)
+        assert conditions.delay.effective().mean_ms == pytest.approx(mean_ms, abs=0.02)
+        assert conditions.rate_bps == rate_mbps * 1e6
+        assert conditions.loss.mean == loss
+        assert conditions.queue_bytes == 256 * 1024
+        assert conditions.delay.truncation is Truncation.REJECT
+        assert conditions.delay.correlation_ms == 50.0
+
+
+def test_directions_may_differ() -> None:
+    text = (
+        BASE
+        + "rate_mbps: 10\nup: {rate_mbps: 2, queue_kib: 64}\n"
+        + "down: {loss: {model: gilbert_elliott, enter_bad: 0.1, leave_bad: 0.5}}\n"
+    )
+    profile = parse(text, "x.yaml")
+    up, down = profile.conditions(Direction.UP), profile.conditions(Direction.DOWN)
+    assert (up.rate_bps, up.queue_bytes) == (2e6, 64 * 1024)
+    assert (down.rate_bps, down.queue_bytes) == (1e7, 256 * 1024)
+    assert down.loss == GilbertElliott(0.1, 0.5)
+
+
+def test_a_loss_without_its_model_is_independent() -> None:
+    profile = parse(BASE + "loss: {probability: 0.1}\nup: {loss: {probability: 0.2}}\n", "mine.yaml")
+    assert [profile.conditions(each).loss for each in Direction] == [Bernoulli(0.2), Bernoulli(0.1)]
+    assert parse(yaml.safe_dump(profile.document()), "mine.yaml") == profile
+
+
+def test_toml_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'version = 1\nname = "mine"\ndescription = "d"\nbasis = "rtt"\n[delay]\nmean_ms = 30\n'
+        "[[timeline]]\nat_s = 3\nkind = 'blackhole'\nduration_s = 2\ndirection = 'up'\n",
+        encoding="utf-8-sig",  # some editors write a mark first
+    )
+    profile = load(str(path))
+    assert profile.conditions(Direction.UP).delay.effective().mean_ms == 15.0
+    [event] = Scenario(profile).events()
+    assert (event.kind, event.duration_s, event.directions) == (EventKind.BLACKHOLE, 2.0, (Direction.UP,))
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered"), [("wird", ["wired"]), ("satelite", ["satellite"]), ("5G", ["5g"]), ("zzzzzz", SHIPPED)]
+)
+def test_an_unknown_profile_offers_the_nearest_or_all(asked: str, offered: Collection[str]) -> None:
+    with pytest.raises(UsageError, match=f"no profile '{asked}'") as caught:
+        load(asked)
+    assert all(name in str(caught.value.hint) for name in offered)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "cannot be parsed"),
+        ("just words", "holds no fields"),
+        (BASE.replace("basis: one_way\n", ""), "does not say its basis"),
+        (BASE.replace("one_way", "sideways"), "basis: Input should be 'one_way' or 'rtt'"),
+        (BASE.replace("version: 1", "version: 2"), "version: Input should be 1"),
+        (BASE + "speed: 3\n", "speed: Extra inputs are not permitted"),
+        (BASE.replace("10", "-1"), "delay.mean_ms: Input should be greater than or equal to 0"),
+        (BASE + "rate_mbps: 0\n", "rate_mbps: Input should be greater than 0"),
+        (BASE + "loss: {model: bernoulli, probability: 2}\n", "less than or equal to 1"),
+        (BASE + "loss: {model: martian}\n", "loss: the model is 'bernoulli' (the default) or 'gilbert_elliott'"),
+        (BASE + "timeline: [{at_s: 1, kind: blackhole}]\n", "a blackhole needs duration_s above 0"),
+        (BASE + "timeline: [{at_s: 1, kind: change}]\n", "a change, and only a change, names a profile"),
+        (BASE + "timeline: [{at_s: 1, kind: reset, duration_s: 1}]\n", "a reset has no duration_s"),
+        (BASE + "timeline: [{at_s: 1, kind: refuse, duration_s: 1, direction: up}]\n", "a refuse has no direction"),
+        (BASE + "timeline: [{at_s: 1, kind: reset, ramp_s: 1}]\n", "only a change has a ramp"),
+    ],
+)
+def test_a_malformed_profile_says_where(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text, "mine.yaml")
+    assert "mine.yaml" in caught.value.message
+    assert message in caught.value.message
+
+
+def test_a_missing_file_says_so() -> None:
+    with raises(UsageError, snapshot("Profile ./none.yaml cannot be read: No such file or directory.")):
+        load("./none.yaml")
+
+
+def test_settings_change_only_what_they_name() -> None:
+    before = Conditions(1e6, DelaySpec(20.0, 5.0, scale=0.5), Bernoulli(0.1), 1000)
+    after = change_of(parse_settings(("delay_ms=80", "loss=0.2", "queue_kib=8")))(before)
+    assert after.rate_bps == 1e6
+    assert after.delay == DelaySpec(80.0, 2.5)
+    assert (after.loss, after.queue_bytes) == (Bernoulli(0.2), 8192)
+
+
+def test_a_limit_can_be_lifted() -> None:
+    assert change_of(parse_settings(("rate_mbps=none",)))(Conditions(1e6)).rate_bps == math.inf
+    assert change_of(parse_settings(("rate_mbps=2",)))(Conditions()).rate_bps == 2e6
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["speed=3", "rate_mbps", "rate_mbps=fast", "loss=1.5", "delay_ms=-1", "queue_kib=1", "delay_ms=none", "loss=nan"],
+)
+def test_nonsense_is_refused(word: str) -> None:
+    with pytest.raises(UsageError):
+        parse_settings((word,))
+
+
+def test_events_reach_the_schedules() -> None:
+    events = tuple(map(parse_timed_event, ["1:blackhole:1:up", "3:hold:1", "5:change:wired:2"]))
+    links = Scenario(load("perfect"), extra_events=events).models()
+    assert links[Direction.UP].admit(100, 1.5) == Drop(Reason.OUTAGE)
+    assert links[Direction.DOWN].admit(100, 1.5) == Release(1.5, 0.0, 0.0)
+    held = links[Direction.DOWN].admit(100, 3.5)
+    assert isinstance(held, Release)
+    assert held.t == 4.0
+    assert links[Direction.UP].schedule.at(8.0).rate_bps == 50e6
+    assert 0.0 < links[Direction.UP].schedule.at(6.0).delay.effective().mean_ms < 4.5
+
+
+def test_the_timeline_of_the_profile_is_played() -> None:
+    links = Scenario(load("lte-train")).models()
+    assert links[Direction.UP].schedule.cut_at(31.0)
+    assert links[Direction.DOWN].schedule.held_until(8.1) == 8.4
+
+
+def test_a_trace_drives_and_the_profile_fills_in() -> None:
+    trace = parse_trace("t_s,down_mbps,loss,rtt_ms\n0,5,,\n1,,0.5,80\n", "t")
+    down = Scenario(load("4g"), trace=trace).models()[Direction.DOWN].schedule
+    assert [down.at(t).rate_bps for t in (0.5, 1.5, 9.0)] == [5e6, 20e6, 20e6]
+    assert down.at(0.5).loss.mean == 0.001
+    assert down.at(1.5).loss.mean == 0.5
+    assert down.at(1.5).delay.effective() == (40.0, 0.0)
+    up = Scenario(load("4g"), trace=trace).models()[Direction.UP].schedule
+    assert up.at(0.5).rate_bps == 20e6
+
+
+def test_a_looped_trace_repeats_rows_and_events() -> None:
+    trace = parse_trace("t_s,down_mbps,event\n0,5,\n1,6,blackhole:0.5\n", "t")
+    scenario = Scenario(load("perfect"), trace=trace, loop=True)
+    down = scenario.models()[Direction.DOWN].schedule
+    assert down.at(101.5).rate_bps == 6e6
+    assert down.cut_at(101.2)
+    assert not down.cut_at(101.7)
+    assert scenario.events()[0].kind is EventKind.BLACKHOLE

@@ -1,0 +1,179 @@
+"""Traces: what is written reads back, the place of what is malformed; a row goes before the profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
+from netsim.core.link import Direction
+from netsim.core.timeline import EventKind
+from netsim.errors import UsageError
+from netsim.traces import Row, Trace, format_csv, from_zero, parse_trace, read_trace
+
+from tests.support.messages import raises
+
+cells = st.none() | st.floats(0.0, 999.0).map(lambda value: float(f"{value:.6g}"))
+rows = st.builds(
+    Row,
+    st.just(0.0),
+    cells,
+    cells,
+    cells,
+    st.none() | st.sampled_from([0.0, 0.01, 1.0]),
+    st.sampled_from(["", "reset"]),
+)
+
+
+@given(st.lists(rows, min_size=1, max_size=20))
+def test_csv_there_and_back(made: list[Row]) -> None:
+    trace = Trace(tuple(replace(row, t_s=i / 8) for i, row in enumerate(made)))
+    assert parse_trace(format_csv(trace), "t") == trace
+
+
+def test_blanks_inherit_and_columns_may_be_left_out() -> None:
+    trace = parse_trace("t_s, up_mbps,event\n5,1,\n6,,hold:0.5\n", "t")
+    assert trace.rows == (Row(0.0, up_mbps=1.0), Row(1.0, event="hold:0.5"))
+    assert trace.duration_s == 2.0
+    [event] = trace.events
+    assert (event.kind, event.at_s) == (EventKind.HOLD, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a,b\n1,2\n", "line 1: the header has no column t_s"),
+        ("t_s,speed\n0,1\n", "line 1, column 2: there is no column 'speed'"),
+        ("t_s,loss,loss\n0,1,1\n", "line 1, column 3: 'loss' appears twice"),
+        ("t_s,loss\n", "has no rows"),
+        ("t_s,loss\n0,0.1\n1,x\n", "line 3, column 2: 'x' is not a number"),
+        ("t_s,loss\n0,2\n", "line 2, column 2: 2 is not between 0 and 1"),
+        ("t_s,down_mbps\n0,-1\n", "line 2, column 2: -1 is not of at least 0"),
+        ("t_s,down_mbps\n0,nan\n", "line 2, column 2"),
+        ("t_s,down_mbps\n1,1\n0,1\n", "line 3, column 1: time 0 does not come after 1"),
+        ("t_s,event\n0,reset\n0,fin\n", "line 3, column 1: time 0 does not come after 0"),
+        ("t_s,down_mbps\n,1\n", "line 2, column 1: t_s is blank"),
+        ("t_s,down_mbps\n0\n", "line 2, column 2: 1 cells, expected 2"),
+        ("0 1\n7\n", "line 2, column 2: 1 cells, expected 2"),
+        ("t_s,event\n0,quake\n", "line 2, column 2: 'quake' is not an event"),
+    ],
+)
+def test_a_malformed_trace_names_its_place(text: str, place: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_trace(text, "my.csv")
+    assert caught.value.message.startswith("my.csv")
+    assert place in caught.value.message
+
+
+def test_rows_of_one_time_are_merged_with_a_remark() -> None:
+    trace = parse_trace("t_s,down_mbps,up_mbps,event\n0,1,5,reset\n0,2,,\n1,3,,\n", "t.csv")
+    assert trace.rows == (Row(0.0, 2.0, 5.0, event="reset"), Row(1.0, 3.0))
+    assert trace.remarks == ("t.csv, line 3: a second row for 0 s; its values replace those before.",)
+    assert parse_trace("0 1\n1 2\n1 4\n", "t").rows == (Row(0.0, 1.0), Row(1.0, 4.0))
+
+
+def test_a_recorded_walk_with_a_second_that_is_there_twice(shared_dir: Path) -> None:
+    trace = read_trace(shared_dir / "traces" / "4g-walking-50007.txt")
+    [remark] = trace.remarks
+    assert "a second row for" in remark
+    assert all(before.t_s < row.t_s for before, row in pairwise(trace.rows))
+
+
+def test_ignored_columns_are_passed_over() -> None:
+    assert parse_trace("t_s,network\n0,lte\n", "t", ("network",)).rows == (Row(0.0),)
+
+
+@pytest.mark.parametrize("text", ["1.0 155\n2.0\t0\n", "\nt_s,down_mbps\n1,155\n2,0\n".lstrip()])
+def test_both_formats_say_the_same(text: str) -> None:
+    assert parse_trace(text, "t").rows == (Row(0.0, down_mbps=155.0), Row(1.0, down_mbps=0.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, snapshot("Trace TMP/t cannot be read: No such file or directory.")),
+        (b"\n", snapshot("TMP/t is empty.")),
+        (b"\xff\xfe\x00", snapshot("Trace TMP/t cannot be read: it is not text.")),
+        (
+            b'{"Bw": {}}',
+            snapshot("TMP/t is JSON: version 0.2.0 was the last that read traces of netem-trace and Mahimahi."),
+        ),
+        (
+            b"1\n2\n",
+            snapshot(
+                "TMP/t is a list of times: version 0.2.0 was the last that read traces of netem-trace and Mahimahi."
+            ),
+        ),
+    ],
+)
+def test_unreadable_files(content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "t").write_bytes(content)
+    with raises(UsageError, message):
+        read_trace(tmp_path / "t")
+
+
+def test_recorded_traces_are_read(shared_dir: Path) -> None:
+    folder = shared_dir / "traces"
+    handover = read_trace(folder / "handover-lte-5g.csv", ignored=("network",))
+    assert handover.duration_s == pytest.approx(614, abs=2)
+    driving = read_trace(folder / "4g-driving-50096.txt")
+    assert sum(row.down_mbps or 0.0 for row in driving.rows) / len(driving.rows) == pytest.approx(15, abs=1)
+    assert read_trace(folder / "5g-driving-23.txt").rows[0] == Row(0.0, down_mbps=155.0)
+
+
+PROFILE = Conditions(rate_bps=5e6, delay=DelaySpec(30.0, 4.0), loss=Bernoulli(0.01))
+
+
+def test_a_row_changes_what_it_names_in_its_direction() -> None:
+    trace = Trace((Row(0.0, down_mbps=20.0, loss=0.5), Row(1.0, up_mbps=2.0, rtt_ms=80.0)))
+    (start, down), (later, still) = trace.points(Direction.DOWN, PROFILE)
+    assert (start, later) == (0.0, 1.0)
+    assert (down.rate_bps, down.delay, down.loss) == (20e6, PROFILE.delay, Bernoulli(0.5))
+    assert (still.rate_bps, still.loss) == (PROFILE.rate_bps, PROFILE.loss)  # not those of the row before
+    [(_, up), (_, slow)] = trace.points(Direction.UP, PROFILE)
+    assert (up.rate_bps, slow.rate_bps) == (PROFILE.rate_bps, 2e6)
+
+
+def test_half_of_a_recorded_round_trip_is_each_ways_delay_without_more_variation() -> None:
+    [(_, row)] = Trace((Row(0.0, rtt_ms=80.0),)).points(Direction.UP, PROFILE)
+    effective = row.delay.effective()
+    assert effective.mean_ms == pytest.approx(40.0)
+    assert effective.deviation_ms == 0.0
+
+
+def test_the_last_row_lasts_as_long_as_the_one_before_it() -> None:
+    assert Trace((Row(0.0), Row(2.0), Row(5.0))).duration_s == 8.0
+    assert Trace((Row(0.0),)).duration_s == 1.0
+
+
+def test_rows_carry_events_at_their_time() -> None:
+    trace = Trace((Row(0.0), Row(2.0, event="blackhole:1.5:up"), Row(3.0, event="reset")))
+    first, second = trace.events
+    assert (first.at_s, first.kind, first.duration_s, first.directions) == (2.0, EventKind.BLACKHOLE, 1.5, ("up",))
+    assert (second.at_s, second.kind) == (3.0, EventKind.RESET)
+
+
+def test_a_recording_is_moved_to_zero() -> None:
+    trace = from_zero([Row(1e9 + 0.1, down_mbps=1.0), Row(1e9 + 0.35, up_mbps=2.0)], ["corrected"])
+    assert [row.t_s for row in trace.rows] == [0.0, 0.25]
+    assert (trace.rows[0].down_mbps, trace.rows[1].up_mbps, trace.remarks) == (1.0, 2.0, ("corrected",))
+
+
+def test_a_trace_can_begin_in_the_middle_of_a_row() -> None:
+    trace = Trace((Row(0.0, 8.0), Row(2.0, 4.0, event="blackhole:1.5:up"), Row(5.0, 2.0, event="reset")))
+    later = trace.since(3.5)
+    assert later.rows == (Row(0.0, 4.0), Row(1.5, 2.0, event="reset"))
+    assert trace.since(2.0).rows == (Row(0.0, 4.0, event="blackhole:1.5:up"), Row(3.0, 2.0, event="reset"))
+    assert trace.since(0.0) == trace
+    assert trace.since(7.9).rows == (Row(0.0, 2.0),)
+
+
+def test_a_trace_cannot_begin_after_its_end() -> None:
+    with pytest.raises(UsageError, match="lasts 8 s: it cannot begin at 8 s"):
+        Trace((Row(0.0), Row(2.0), Row(5.0))).since(8.0)
