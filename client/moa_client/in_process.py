@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from moa_kernels import set_threads
 from moa_kernels.threads import available
 from moa_shared.models.tokenizer.tokenizer import no_template
-from moa_shared.programs.cores import parse_cores, pin_to_cores
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.start_line import StartLine
 
@@ -75,6 +74,5 @@ async def begin(
 
 
 def use_threads(settings: ClientSettings) -> None:
-    """Sets the cores and threads of the drafter."""
-    pin_to_cores(parse_cores(settings.cores))
+    """Sets the threads of the drafter."""
     set_threads(settings.threads or (2 if available() >= MANY_CORES else 1))

@@ -38,12 +38,11 @@ def log_traces(sentence: str) -> None:
     logging.getLogger("moa_client").warning("%s", sentence)
 
 
-def configure_log(log_file: Path | None, level: str) -> None:
+def configure_log(log_file: Path | None) -> None:
     """Sends the client's log to a file.
 
     Args:
         log_file: None: the default one, made with the first line.
-        level: lines below it are dropped.
 
     Raises:
         ConfigError: the file named cannot be written.
@@ -61,4 +60,4 @@ def configure_log(log_file: Path | None, level: str) -> None:
         old.close()
     log.handlers = [handler]
     log.propagate = False
-    log.setLevel(level.upper())
+    log.setLevel(logging.INFO)

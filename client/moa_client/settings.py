@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +10,11 @@ from urllib.parse import urlsplit
 
 from moa_shared.programs.addresses import is_host_port
 from moa_shared.programs.config import SettingsBase, setting
-from moa_shared.programs.cores import parse_cores
-from moa_shared.sampling.settings import (
-    LEAST_REPEAT_PENALTY,
-    LEAST_TEMPERATURE,
-    MOST_BIAS,
-    MOST_BIASED_TOKENS,
-    MOST_PENALTY,
-    MOST_REPEAT_PENALTY,
-    TOKEN_LIMIT,
-    WHOLE_CONTEXT,
-)
+from moa_shared.sampling.settings import LEAST_TEMPERATURE
 
 from moa_client.conversation.answer_options import AnswerOptions
 
 SECTION = "client"
-_BIAS = re.compile(r"(\d{1,10})(?:=|(?=[+-]))([+-]?(?:\d{1,9}(?:\.\d*)?|\.\d+))", re.ASCII)
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
 
@@ -53,34 +41,9 @@ def _names_servers(value: str) -> None:
             raise ValueError(f"expected HOST:PORT, such as {LOCAL_SERVER}, or a name of `moa-client servers list`")
 
 
-def _is_no_division_by_nearly_nothing(value: float) -> None:
+def _check_temperature(value: float) -> None:
     if 0 < value < LEAST_TEMPERATURE:
         raise ValueError(f"expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100")
-
-
-def _is_a_penalty(value: float) -> None:
-    if not LEAST_REPEAT_PENALTY <= value <= MOST_REPEAT_PENALTY:
-        raise ValueError(f"expected {LEAST_REPEAT_PENALTY:g} to {MOST_REPEAT_PENALTY:g}; 1 is off")
-
-
-def _are_biases(value: tuple[str, ...]) -> None:
-    biases = [bias_of(part) for part in value]
-    if len({token for token, _ in biases}) < len(biases):
-        raise ValueError("it names a token twice")
-    if len(biases) > MOST_BIASED_TOKENS:
-        raise ValueError(f"expected at most {MOST_BIASED_TOKENS} tokens")
-
-
-def bias_of(value: str) -> tuple[int, float]:
-    """A token's id and its bias: `42=-5`, or as llama.cpp writes it, `42-5`.
-
-    Raises:
-        ValueError: what was expected.
-    """
-    found = _BIAS.fullmatch(value)
-    if found is None or int(found[1]) >= TOKEN_LIMIT or abs(float(found[2])) > MOST_BIAS:
-        raise ValueError(f"expected ID=BIAS, a token's id and -{MOST_BIAS:g} to {MOST_BIAS:g}, such as 42=-5")
-    return int(found[1]), float(found[2])
 
 
 def _can_stop(value: tuple[str, ...]) -> None:
@@ -112,6 +75,25 @@ class ClientSettings(SettingsBase):
         "alone_chance": "A companion writes on however likely its text is, and what is less likely looks different.",
         "alone_tokens": "A companion writes on until the server is back, or the answer ends.",
         "reconcile": "/keep in a chat, or a button of the page, has this device's text back after a correction.",
+        **dict.fromkeys(
+            "mode rounds run_ahead length depth breadth nodes codec dtype copies parts".split(),
+            "Drafts are made as was measured to be the fastest.",
+        ),
+        **dict.fromkeys(
+            "alone_seconds connect_seconds silence_seconds settle_seconds idle_seconds".split(),
+            "How long a client waits is the same for all: docs/client.md has the times.",
+        ),
+        **dict.fromkeys(
+            "min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias loop_guard "
+            "thinking_budget unverified".split(),
+            "It is the model's own; a program's request may say otherwise (docs/api.md).",
+        ),
+        **dict.fromkeys(
+            ("tls_cert", "tls_key"), "A listed server has it: moa-client servers add NAME HOST:PORT --tls-cert FILE ..."
+        ),
+        "cores": "The system's own `taskset` sets the cores of a program.",
+        "max_requests": "Eight answers for programs run at once; further requests wait.",
+        "log_level": "All that there is to say is logged.",
     }
 
     server: str = setting(
@@ -124,11 +106,7 @@ class ClientSettings(SettingsBase):
     tls: bool = setting(
         False, "Encrypt, and check a server's certificate with this system's authorities; for servers not listed."
     )
-    tls_ca: Path | None = setting(None, "The same, with the authorities in FILE, in PEM.", "FILE", shown="none")
-    tls_cert: Path | None = setting(
-        None, "The same, and show this certificate, in PEM, to a server that wants one.", "FILE", shown="none"
-    )
-    tls_key: Path | None = setting(None, "Its private key; others must not be able to read it.", "FILE", shown="none")
+    tls_ca: Path | None = setting(None, "CA certificates (PEM); implies --tls.", "FILE", shown="none")
     insecure: bool = setting(False, "Talk to a server beyond this device without encryption.")
     model: str = setting(
         "",
@@ -153,25 +131,14 @@ class ClientSettings(SettingsBase):
         shown="that of `moa-client companion`, else none",
         may_be_path=True,
     )
-    mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
         "Who drafts while the server answers. auto: the server while it has time, otherwise this device; off: nobody.",
     )
-    rounds: bool = setting(False, "Send one whole draft after each verdict, instead of drafts as they are made.")
-    run_ahead: bool = setting(True, "The server continues while no draft has arrived.")
     alone: Literal["auto", "always", "never"] = setting(
         "auto",
         "Whether this device writes on when the server is lost. auto: a companion does, a drafter while its text is "
         "likely to be right; never: it waits for the server. A single answer with --offline has its text in any case.",
-    )
-    # a tunnel, a lift, a change of the network: most are over in 10 s
-    alone_seconds: float = setting(
-        30.0, "How long the server must have been lost before an answer ends without it.", "SECONDS", ge=0
-    )
-    # packed by default: docs/adr/0040-models-are-mapped.md
-    parts: Literal["packed", "bf16"] = setting(
-        "packed", "How the target's matrices are fetched: in 4 or 8 bits as its file has them, or in bf16."
     )
     fetch_gb: float = setting(
         1.0,
@@ -187,17 +154,11 @@ class ClientSettings(SettingsBase):
         "not to reason where that can be asked. Where the answer goes to a program, fold leaves it out too.",
     )
     render: bool = setting(False, "On a terminal, show the Markdown of answers as it is meant.")
-    # longer chains do not pay off while acceptance is low
-    length: int = setting(5, "Tokens of a chain.", ge=1, le=64)
-    # with breadth and nodes: the tree that paid off best on the default target
-    depth: int = setting(4, "Levels of a tree.", ge=1, le=16)
-    breadth: int = setting(4, "Candidates per node, and nodes expanded per level.", ge=1, le=64)
-    nodes: int = setting(16, "Nodes of a tree that are sent.", ge=1, le=512)
     temperature: float | None = setting(
         None,
         f"0 is greedy; otherwise at least {LEAST_TEMPERATURE:g}.",
         shown="the model's, else 0.7",
-        check=_is_no_division_by_nearly_nothing,
+        check=_check_temperature,
         ge=0,
         le=100,
     )
@@ -217,40 +178,6 @@ class ClientSettings(SettingsBase):
         gt=0,
         le=1,
     )
-    min_p: float | None = setting(
-        None,
-        "Leave out tokens less likely than this share of the likeliest one; 0: none.",
-        "P",
-        shown="the model's, else 0",
-        ge=0,
-        le=1,
-    )
-    repeat_penalty: float | None = setting(
-        None,
-        "Makes tokens of the newest text less likely, question included; 1: off.",
-        shown="the model's, else 1",
-        check=_is_a_penalty,
-    )
-    repeat_last_n: int | None = setting(
-        None,
-        "So many tokens back; 0: none, -1: all.",
-        shown="the model's, else 64",
-        ge=WHOLE_CONTEXT,
-        lt=1 << 31,
-    )
-    presence_penalty: float = setting(
-        0.0, "Makes tokens that the answer has less likely.", ge=-MOST_PENALTY, le=MOST_PENALTY
-    )
-    frequency_penalty: float = setting(
-        0.0, "The same, more for each time that it has them.", ge=-MOST_PENALTY, le=MOST_PENALTY
-    )
-    logit_bias: tuple[str, ...] = setting(
-        (),
-        "Makes a token, by its id, more or less likely (-100: never); may be repeated.",
-        "ID=BIAS",
-        shown="none",
-        check=_are_biases,
-    )
     seed: int | None = setting(
         None,
         "The same seed gives the same text, except on bf16 servers.",
@@ -258,7 +185,6 @@ class ClientSettings(SettingsBase):
         ge=0,
         lt=1 << 64,
     )
-    loop_guard: bool = setting(True, "End an answer that only repeats itself.")
     # A server promises the memory for as many tokens. /continue goes beyond it.
     max_tokens: int = setting(2048, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
     stop: tuple[str, ...] = setting(
@@ -268,14 +194,6 @@ class ClientSettings(SettingsBase):
         None,
         "How much the model reasons, where its chat template can be asked.",
         shown="the model's own",
-    )
-    thinking_budget: int | None = setting(
-        None,
-        "The most tokens of reasoning; then the model answers.",
-        "TOKENS",
-        shown="none",
-        ge=0,
-        lt=1 << 31,
     )
     system: str | None = setting(None, "System prompt.", "TEXT", shown="the model's own")
     mcp: Path | None = setting(
@@ -291,38 +209,14 @@ class ClientSettings(SettingsBase):
         shown="none",
         check=_name_tools,
     )
-    # int4: no loss of acceptance was measured
-    codec: Literal["bf16", "int8", "int4"] = setting("int4", "The finest precision that memory is sent in.")
-    # int8: a fifth to a quarter of the time of float32 a draft step (docs/adr/0009-drafting.md)
-    dtype: Literal["int8", "float32"] = setting("int8", "Weights of the drafter.")
-    # trees of 24 nodes accept a third more with copies from the conversation
-    copies: bool = setting(True, "Merge what the conversation repeats, and what the target usually says, into drafts.")
     # With two threads a level takes 0.54 to 0.65 times as long (3.9 instead of 7.1 ms of the deep drafter's); the
     # others are the user's, and a busy one costs the first.
     threads: int = setting(0, "Threads of the drafter; 0: two on four cores or more, otherwise one.", ge=0, le=64)
-    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any", check=parse_cores)
-    # an available server answers within one round trip
-    connect_seconds: float = setting(5.0, "How long to wait for the server at the start.", "SECONDS", gt=0)
-    # the longest wait for a frame while an answer runs: a long prompt's prefill
-    silence_seconds: float = setting(
-        60.0, "An answer without progress for this long continues standalone.", "SECONDS", gt=0
-    )
-    # as long as `alone_seconds`, for the same reason; a server restarts from its cache in five
-    settle_seconds: float = setting(
-        30.0,
-        "How long a single answer, or a program's request, waits for a lost server to verify it; 0: not at all.",
-        "SECONDS",
-        ge=0,
-    )
     history: bool = setting(True, "Keep conversations on this device (docs/device.md).")
     history_dir: Path | None = setting(None, "Where conversations are kept.", "FOLDER", shown="the user's data folder")
     daemon: bool = setting(True, "Chat through the daemon, which is started where it does not run (docs/device.md).")
     daemon_dir: Path | None = setting(
         None, "Where the daemon's socket, lock and log are.", "FOLDER", shown="the user's runtime folder"
-    )
-    # a server keeps a session that has left for 2 minutes; waking costs one round trip
-    idle_seconds: float = setting(
-        300.0, "How long a conversation without questions keeps its stream to the server; 0: always.", "SECONDS", ge=0
     )
     endpoint: bool = setting(True, "The daemon serves the page and the endpoint for programs (docs/api.md).")
     endpoint_host: str = setting("127.0.0.1", "Where they listen; beyond this device only with a key.", "ADDRESS")
@@ -338,26 +232,36 @@ class ClientSettings(SettingsBase):
         flag="--allowed-origin",
         check=_are_origins,
     )
-    unverified: Literal["fail", "end"] = setting(
-        "fail",
-        "What a program gets if the server does not verify an answer within --settle-seconds: an error, or the "
-        "answer with what this device has written, marked so.",
-    )
-    # each holds a state of the drafter and a session at the server
-    max_requests: int = setting(8, "Answers for programs at once; further requests wait.", "N", ge=1, le=1024)
     log_file: Path | None = setting(
         None,
         "Where changes of the link are logged; /dev/null: nowhere.",
         "FILE",
         shown="client.log in the user's log folder",
     )
-    log_level: Literal["info", "warning"] = setting("warning", "The least important events to log.")
     tracing: Literal["off", "otlp"] = setting(
         "off", "Traces of answers, without their text. otlp: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."
     )
     cache_dir: Path | None = setting(
         None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
     )
+
+    # What bench and tests choose, and no user: each is what was measured as the best, or as the paper has it.
+    mode: Literal["chain", "tree"] = "tree"  # of drafts
+    rounds: bool = False  # a whole draft after each verdict, as in the paper
+    run_ahead: bool = True  # the server continues while no draft has arrived
+    length: int = 5  # of a chain: longer ones do not pay off while acceptance is low
+    depth: int = 4  # with breadth and nodes: the tree that paid off best on the default target
+    breadth: int = 4
+    nodes: int = 16
+    codec: Literal["bf16", "int8", "int4"] = "int4"  # the finest for memory: no loss of acceptance was measured
+    dtype: Literal["int8", "float32"] = "int8"  # a fifth to a quarter of the time of float32 (docs/adr/0009-drafting.md)
+    copies: bool = True  # trees of 24 nodes accept a third more with copies from the conversation
+    parts: Literal["packed", "bf16"] = "packed"  # of the target's matrices: docs/adr/0040-models-are-mapped.md
+    alone_seconds: float = 30.0  # a tunnel, a lift, a change of the network: most are over in 10 s
+    connect_seconds: float = 5.0  # an available server answers within one round trip
+    silence_seconds: float = 60.0  # the longest wait for a frame while an answer runs: a long prompt's prefill
+    settle_seconds: float = 30.0  # as `alone_seconds`, for the same reason; a server restarts from its cache in five
+    idle_seconds: float = 300.0  # a server keeps a session that has left for 2 minutes; waking costs one round trip
 
     @property
     def fetch_bytes(self) -> int:
@@ -374,13 +278,5 @@ class ClientSettings(SettingsBase):
             seed=self.seed,
             max_tokens=self.max_tokens,
             stop=self.stop,
-            min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty,
-            repeat_last_n=self.repeat_last_n,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=tuple(sorted(map(bias_of, self.logit_bias))),
-            loop_guard=self.loop_guard,
             reasoning_effort=self.reasoning_effort,
-            thinking_budget=self.thinking_budget,
         )

@@ -18,7 +18,7 @@ from moa_bench.harness.child import running
 from moa_client.chat.messages import BACK_WORDS, HELD_BACK_WORDS, UNREAD_WORDS, link_words
 from moa_client.conversation.events import LinkChanged, LinkState
 
-from tests.support.programs import environment
+from tests.support.programs import PATIENCE, environment
 from tests.support.tiny_models import END, save_drafter, save_tokenizer, small_drafter, tiny_model
 
 # COLUMNS and LINES are of another terminal, as a shell may leave them.
@@ -40,6 +40,14 @@ Run = Callable[..., tuple[int, str, str]]  # exit code, standard output, standar
 LOST_WORDS = link_words(LinkChanged(LinkState.OFFLINE, "the server is silent"))
 BUSY_WORDS = {LOST_WORDS, HELD_BACK_WORDS, UNREAD_WORDS, BACK_WORDS}
 CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
+# It waits for a lost server for as long as a busy machine may take.
+_PATIENT = f"""
+from moa_client.settings import ClientSettings
+ClientSettings.__init__.__kwdefaults__ |= {{"settle_seconds": {PATIENCE}, "alone_seconds": {PATIENCE}}}
+from moa_client.cli import main
+main()
+"""
+PATIENT_CHAT = [sys.executable, "-c", _PATIENT, "chat"]
 
 
 @dataclass(frozen=True)

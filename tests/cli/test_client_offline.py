@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
+from moa_client.settings import ClientSettings
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.text.template import ChatTemplate
 
 from tests.cli.client_program import (
     CHAT,
     ENVIRONMENT,
+    PATIENT_CHAT,
     Run,
     Served,
     alone,
@@ -25,7 +27,7 @@ from tests.cli.client_program import (
     serving,
     words,
 )
-from tests.support.programs import PATIENCE, free_port, started
+from tests.support.programs import free_port, started
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.xdist_group("client command line")
@@ -90,13 +92,14 @@ def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run
 
 
 def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
-    served: Served, nowhere: str, run: Run
+    served: Served, nowhere: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    willing = options(served, server=nowhere, max_tokens=6, alone="always", alone_seconds=0)
+    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__, "alone_seconds", 0.0)
+    willing = options(served, server=nowhere, max_tokens=6, alone="always")
     code, out, err = run("chat", *willing, "w10")
     assert (code, len(out.split())) == (69, 6)
     assert "(The last 6 tokens were written by the small model on this device; no server has checked them.)" in err
-    code, out, err = run("chat", *options(served, server=nowhere, max_tokens=6, alone_seconds=0), "w10")
+    code, out, err = run("chat", *options(served, server=nowhere, max_tokens=6), "w10")
     assert (code, out) == (69, "")
     assert untimed(err) == snapshot("""\
 There is no moa server at 127.0.0.1:PORT: the connection was refused.
@@ -117,7 +120,8 @@ You are offline. Until a server is reachable, the small model on this device ans
 """)
 
 
-def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
+def test_events_for_programs(served: Served, nowhere: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__, "alone_seconds", 0.0)
     answer = alone(served, ASKED, max_tokens=6)
     code, out, _ = run("chat", *options(served, max_tokens=6), "--json", "w10")
     first, *middle, last = events(out)
@@ -133,7 +137,7 @@ def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
     texts = [str(event.get("text", "")) for event in [*middle, last]]  # on a busy machine the link may be lost between
     assert "".join(texts) == words(answer)
     assert (last["event"], last["finish"], last["verified"]) == ("ended", "max_tokens", True)
-    careful = options(served, server=nowhere, max_tokens=6, alone_seconds=0)
+    careful = options(served, server=nowhere, max_tokens=6)
     code, out, _ = run("chat", *careful, "--json", "w10")
     assert code == 69
     assert [event["event"] for event in events(out)] == ["ready", "asked", "held_back", "ended", "error"]
@@ -155,18 +159,18 @@ def own(tmp_path: Path) -> tuple[Path, Path, int]:
 def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, int], tmp_path: Path) -> None:
     model, drafter, port = own
     log = tmp_path / "client.log"
-    arguments = ["--max-tokens", "400", "--settle-seconds", str(PATIENCE), "--log-file", str(log), "w10"]
+    arguments = ["--max-tokens", "400", "--log-file", str(log), "w10"]
     stack = ExitStack()
     with serving(tmp_path, model, drafter, port) as running:
         expected = words(alone(running, ASKED, max_tokens=400))
-        client = stack.enter_context(started([*CHAT, *options(running), *arguments], ENVIRONMENT))
+        client = stack.enter_context(started([*PATIENT_CHAT, *options(running), *arguments], ENVIRONMENT))
         begun = client.out.read(10)
         running.process.kill()
     with stack, serving(tmp_path, model, drafter, port):
         code, rest, err = client.end()
     assert begun + rest == expected + "\n"
     assert code == 0, err
-    logged = [line.split(": ", 1)[1] for line in log.read_text().splitlines()]
+    logged = [line.split(": ", 1)[1] for line in log.read_text().splitlines() if " WARNING " in line]
     [lost, opened] = [line for line in logged if line.startswith("stream")]
     address = f"127.0.0.1:{port}"
     assert lost.startswith(f"stream 1 to {address} lost: ")
@@ -182,11 +186,11 @@ def test_one_answer_through_a_server_that_is_replaced_by_one_of_another_drafter_
     own: tuple[Path, Path, int], tmp_path: Path
 ) -> None:
     model, drafter, port = own
-    arguments = ["--max-tokens", "400", "--alone-seconds", str(PATIENCE), "--json", "w10"]
+    arguments = ["--max-tokens", "400", "--json", "w10"]
     stack = ExitStack()
     with serving(tmp_path, model, drafter, port) as running:
         expected = words(alone(running, ASKED, max_tokens=400))
-        client = stack.enter_context(started([*CHAT, *options(running), *arguments], ENVIRONMENT))
+        client = stack.enter_context(started([*PATIENT_CHAT, *options(running), *arguments], ENVIRONMENT))
         begun = client.out.read(300)
         running.process.kill()
     with stack, serving(tmp_path, model, make_drafter(tmp_path / "other.safetensors", seed=2), port):

@@ -81,16 +81,16 @@ def test_relative_paths_begin_where_it_was_started(home: Home, served: Served) -
 def test_it_starts_again_with_the_same_options_and_environment_and_after_a_kill_another_one_takes_its_place(
     home: Home,
 ) -> None:
-    given = {"MOA_CLIENT_IDLE_SECONDS": "77", "MOA_ENDPOINT_KEY": "a-key-that-is-long-enough"}
+    given = {"MOA_CLIENT_THREADS": "2", "MOA_ENDPOINT_KEY": "a-key-that-is-long-enough"}
     home.environment |= given
-    home.run("daemon", "start", "--codec", "bf16")
+    home.run("daemon", "start", "--drafting", "device")
     for variable in given:
         del home.environment[variable]
     since = home.status()["since"]
     assert home.run("daemon", "restart")[0] == 0
     status = home.status()
     assert status["since"] > since
-    assert (status["settings"]["codec"], status["settings"]["idle_seconds"]) == ("bf16", 77)
+    assert (status["settings"]["drafting"], status["settings"]["threads"]) == ("device", 2)
     assert httpx.get(f"{status['url']}/v1/models", timeout=20).status_code == 401
     home.kill()
     assert home.paths.socket.exists()
@@ -224,7 +224,7 @@ def test_many_chats_share_it(home: Home, served: Served) -> None:
 def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_makes_it_run_alone(
     home: Home, served: Served
 ) -> None:
-    home.run("daemon", "start", "--companion", str(served.model), "--codec", "int8")
+    home.run("daemon", "start", "--companion", str(served.model), "--drafting", "device")
     chat = Terminal([*CLIENT, "chat"], home.environment)
     try:
         assert "without it" not in chat.wait_for("Talking to tiny")
@@ -232,9 +232,9 @@ def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_m
         assert ", companion tiny, level " in home.run("daemon", "status")[1]
     finally:
         chat.close()
-    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6", "--codec", "int4"], home.environment)  # the default, named
+    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6", "--drafting", "auto"], home.environment)  # the default, named
     try:
-        chat.wait_for(r"\(The daemon runs with a setting other than this chat's: codec. The chat runs without it.\)")
+        chat.wait_for(r"\(The daemon runs with a setting other than this chat's: drafting. The chat runs without it.\)")
         chat.wait_for("Talking to tiny")
     finally:
         chat.close()

@@ -137,7 +137,7 @@ def test_misspelt_commands_and_options_get_a_hint(run: Run, arguments: list[str]
         (["moa-client", "chat", "--drafti"], ["--drafting"]),
         (["moa-client", "chat", "--drafting", ""], ["auto", "server", "device", "off"]),
         (["moa-client", "chat", "--drafter", "d"], ["default", "deep"]),
-        (["moa-client", "config", "--mode", "t"], ["tree"]),
+        (["moa-client", "config", "--drafting", "s"], ["server"]),
         (["moa-client", "completion", "z"], ["zsh"]),
         (["moa-server", "serve", "--execution", "f"], ["float32"]),
         (["netsim", "rep"], ["replay", "report"]),
@@ -160,7 +160,7 @@ def test_bash_takes_the_script_and_completes_by_it(tmp_path: Path) -> None:
     script = """
         eval "$(moa-client completion bash)"
         complete -p moa-client
-        COMP_WORDS=(moa-client chat --parts '') COMP_CWORD=3
+        COMP_WORDS=(moa-client chat --tracing '') COMP_CWORD=3
         _moa_client_completion moa-client
         echo "${COMPREPLY[*]}"
     """
@@ -168,7 +168,7 @@ def test_bash_takes_the_script_and_completes_by_it(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=ENVIRONMENT | found, timeout=60)
     assert done.stdout.splitlines() == [
         "complete -o nosort -F _moa_client_completion moa-client",
-        "packed bf16",
+        "off otlp",
     ], done.stderr
 
 

@@ -267,8 +267,7 @@ def finish_words(answer: AnswerText, *, is_only: bool) -> str:
         case Finish.CONTEXT:
             return "(the context is full)" if is_only else "(the context is full: /reset starts a new conversation)"
         case Finish.LOOP:
-            lets_go_on = "--no-loop-guard" if is_only else "/set loop_guard off"
-            return f"(The answer only repeated itself, so it was ended. {lets_go_on} lets such answers go on.)"
+            return "(The answer only repeated itself, so it was ended.)"
     return ""
 
 

@@ -11,26 +11,7 @@ from moa_shared.programs.config import load_settings, settings_of
 
 from moa_client.settings import SECTION, ClientSettings
 
-USED = {
-    "server",
-    "tls",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-    "insecure",
-    "model",
-    "drafter",
-    "companion",
-    "mode",
-    "drafting",
-    "breadth",
-    "parts",
-    "dtype",
-    "threads",
-    "cores",
-    "connect_seconds",
-    "cache_dir",
-}
+USED = {"server", "tls", "tls_ca", "insecure", "model", "drafter", "companion", "drafting", "threads", "cache_dir"}
 
 
 @click.command()

@@ -19,7 +19,7 @@ def servers() -> None:
 @click.argument("name")
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--tls", is_flag=True, help="Encrypt, and check the server's certificate with this system's authorities.")
-@click.option("--tls-ca", metavar="FILE", type=FILE, help="The same, with the authorities in FILE, in PEM.")
+@click.option("--tls-ca", metavar="FILE", type=FILE, help="CA certificates (PEM); implies --tls.")
 @click.option(
     "--tls-cert", metavar="FILE", type=FILE, help="Show this certificate, in PEM, to a server that wants one."
 )

@@ -5,34 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from moa_client.conversation.answer_options import OPTION_NAMES
 from moa_client.settings import ClientSettings
 
-OF_SURFACES = (
-    *OPTION_NAMES,
+OF_ANSWERS = (  # those that the daemon itself does not take
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "max_tokens",
+    "stop",
+    "reasoning_effort",
     "system",
     "mcp_allow",
     "json_events",
     "render",
     "thinking",
-    "settle_seconds",
     "daemon",
-    "daemon_dir",
-    "log_file",
-    "log_level",
 )
-
-OF_ANSWERS = tuple(  # those that the daemon itself does not take
-    name for name in OF_SURFACES if name not in ("daemon_dir", "log_file", "log_level", "settle_seconds")
-)
+OF_SURFACES = (*OF_ANSWERS, "daemon_dir", "log_file")
 OF_ENDPOINT = (  # the daemon's own: no conversation depends on them
     "endpoint",
     "endpoint_host",
     "endpoint_port",
     "endpoint_key_file",
     "allowed_origins",
-    "unverified",
-    "max_requests",
 )
 
 

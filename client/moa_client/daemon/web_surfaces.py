@@ -58,7 +58,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
         log.warning("no page and no endpoint: %s", error)
         return
     closing = Closing()
-    limits = EndpointSettings(settings.settle_seconds, settings.unverified, settings.max_requests)
+    limits = EndpointSettings(settings.settle_seconds)
     routes = [
         *endpoint_routes(HostSource(hub.host), limits, closing, hub.store),
         health_route(Health(hub.status, hub.link.check)),

@@ -374,12 +374,11 @@ def _changed(identity: pb.Identity, **fields: bytes) -> pb.Identity:
 
 
 def _check_draft_size(settings: ClientSettings, most: int) -> None:
-    chain = settings.mode == "chain" or settings.drafter == "lookup"
-    name, value = ("length", settings.length) if chain else ("nodes", settings.nodes)
+    value = settings.length if settings.mode == "chain" or settings.drafter == "lookup" else settings.nodes
     if (settings.drafter != NONE or settings.companion) and 0 < most < value:
         raise ConfigError(
-            f"--{name} is {value}, the server verifies at most {most} draft tokens at once.",
-            hint=f"Give --{name} {most} or less.",
+            f"The server verifies at most {most} draft tokens at once, and this device drafts {value}.",
+            hint="Its operator raises that limit.",
         )
 
 

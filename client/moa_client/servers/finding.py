@@ -43,7 +43,5 @@ def _unlisted(address: str, settings: ClientSettings) -> ServerEntry:
         address=address,
         tls=settings.tls,
         tls_ca=settings.tls_ca,
-        tls_cert=settings.tls_cert,
-        tls_key=settings.tls_key,
         insecure=settings.insecure,
     )

@@ -27,9 +27,9 @@ def _log_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     LOG.handlers, LOG.level, LOG.propagate = before
 
 
-def test_lines_of_the_level_and_above_go_to_the_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configure_log(tmp_path / "log", "warning")
-    LOG.getChild("link.connection").info("opened")
+def test_lines_go_to_the_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_log(tmp_path / "log")
+    LOG.getChild("link.connection").debug("opened")
     LOG.getChild("link.connection").warning("lost")
     [line] = (tmp_path / "log").read_text().splitlines()
     assert line.endswith(": lost")
@@ -38,7 +38,7 @@ def test_lines_of_the_level_and_above_go_to_the_file_alone(tmp_path: Path, capsy
 
 
 def test_the_default_file_is_made_with_the_first_line(tmp_path: Path) -> None:
-    configure_log(None, "warning")
+    configure_log(None)
     path = default_log_file()
     assert path.is_relative_to(tmp_path / "state")
     assert not path.exists()
@@ -48,7 +48,7 @@ def test_the_default_file_is_made_with_the_first_line(tmp_path: Path) -> None:
 
 def test_a_default_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "state").write_text("a file, not a folder")
-    configure_log(None, "warning")
+    configure_log(None)
     LOG.warning("lost")
     assert capsys.readouterr() == ("", "")
 
@@ -60,7 +60,7 @@ def test_a_named_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
             "The log file TMP/none/log cannot be written: No such file or directory. Name another with --log-file."
         ),
     ):
-        configure_log(tmp_path / "none" / "log", "warning")
+        configure_log(tmp_path / "none" / "log")
 
 
 def test_the_package_as_a_library_logs_nothing_by_itself() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from inline_snapshot import snapshot
 from moa_client.settings import SECTION, ClientSettings
@@ -23,44 +25,29 @@ def test_settings_become_an_answers_settings() -> None:
 
 def test_what_is_not_set_is_left_to_the_model() -> None:
     open_ = load().options
-    assert (open_.temperature, open_.top_p, open_.min_p, open_.repeat_penalty, open_.seed) == (None,) * 5
+    assert (open_.temperature, open_.top_p, open_.top_k, open_.seed) == (None,) * 4
     decided = open_.decided(SamplingDefaults(temperature=0.6, top_k=20), CHAT_DEFAULTS, seed=9)
     assert decided.settings() == AnswerSettings(Sampling(0.6, 20, 0.95, 9), 2048, loop_guard=True)
     assert load(temperature=0).options.decided(CHAT_DEFAULTS).settings().sampling.greedy
 
 
-def test_every_option_of_sampling_has_its_effect() -> None:
-    values = {
-        "min_p": 0.1,
-        "repeat_penalty": 1.2,
-        "repeat_last_n": -1,
-        "presence_penalty": 1.0,
-        "frequency_penalty": -2.0,
-    }
-    options = load(**values, logit_bias=("42=-5", "7+1.5", "9-100"), loop_guard=False).options
-    assert {name: getattr(options, name) for name in values} == values
-    assert options.logit_bias == ((7, 1.5), (9, -100.0), (42, -5.0))
-    assert not options.settings().loop_guard
+@pytest.mark.parametrize("value", [("calculator/add", "add"), ("add",)])
+def test_a_tool_without_its_server_is_refused(value: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="expected SERVER/TOOL, such as calculator/add, or all"):
+        load(mcp_allow=value)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("logit_bias", ("hello=1",), "expected ID=BIAS, a token's id and -100 to 100, such as 42=-5"),
-        ("logit_bias", ("42=101",), "expected ID=BIAS"),
-        ("logit_bias", ("42",), "expected ID=BIAS"),
-        ("mcp_allow", ("calculator/add", "add"), "expected SERVER/TOOL, such as calculator/add, or all"),
-        ("logit_bias", ("42=1", "42=2"), "it names a token twice"),
-        ("repeat_penalty", 0, "expected 0.01 to 100; 1 is off"),
-        ("repeat_penalty", float("nan"), "expected 0.01 to 100; 1 is off"),
-        ("repeat_last_n", -2, "at least -1"),
-        ("presence_penalty", 2.1, "at most 2"),
-        ("min_p", 1.5, "at most 1"),
-    ],
-)
-def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        load(**{name: value})
+@pytest.mark.parametrize("name", ClientSettings.RETIRED)
+def test_what_is_gone_is_refused_by_name_wherever_it_is_given(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "moa.toml"
+    file.write_text(f"[client]\n{name} = 1\n")
+    for flags, path, environment, label in (
+        ({name: "1"}, None, {}, f"--{name.replace('_', '-')}"),
+        ({}, file, {}, f"{name} in \\[client\\]"),
+        ({}, None, {f"MOA_CLIENT_{name.upper()}": "1"}, f"MOA_CLIENT_{name.upper()}"),
+    ):
+        with pytest.raises(ConfigError, match=f"{label}.* is not a setting any more.*moa 0.2.0 was the last"):
+            load_settings(ClientSettings, SECTION, flags, path, environment)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +96,9 @@ def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: 
             snapshot("--endpoint-port is 65536: expected less than 65536. See --help for the values allowed."),
         ),
         (
-            "mode",
-            "bush",
-            snapshot("--mode is 'bush': expected 'chain' or 'tree'. See --help for the values allowed."),
+            "drafting",
+            "all",
+            "--drafting is 'all': expected 'auto', 'server', 'device' or 'off'. See --help for the values allowed.",
         ),
         (
             "temperature",
@@ -132,26 +119,6 @@ def test_an_option_out_of_its_range_is_refused(name: str, value: object, words: 
             snapshot(
                 "--stop is ('',): expected at most 16 stop strings of 1 to 64 characters. See --help for the values allowed."
             ),
-        ),
-        (
-            "codec",
-            "zip",
-            snapshot("--codec is 'zip': expected 'bf16', 'int8' or 'int4'. See --help for the values allowed."),
-        ),
-        (
-            "depth",
-            0,
-            snapshot("--depth is 0: expected at least 1. See --help for the values allowed."),
-        ),
-        (
-            "cores",
-            "1-",
-            snapshot("--cores is '1-': expected cores such as 0 or 0,2-3. See --help for the values allowed."),
-        ),
-        (
-            "connect_seconds",
-            0,
-            snapshot("--connect-seconds is 0: expected more than 0. See --help for the values allowed."),
         ),
     ],
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from moa_shared.programs.config import load_settings
 
 from moa_client.settings import SECTION, ClientSettings
 
-_OPEN = {"system": "the model's own", "reasoning_effort": "the model's own", "thinking_budget": "not limited"}
+_OPEN = {"system": "the model's own", "reasoning_effort": "the model's own"}
 
 
 def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
@@ -20,12 +21,9 @@ def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
     Raises:
         ConfigError: the value is not allowed.
     """
-    changed = settings.values()
-    if value == "default":
-        del changed[name]
-    else:
-        changed[name] = (value,) if name == "stop" else tuple(value.split()) if name == "logit_bias" else value
-    return load_settings(ClientSettings, SECTION, changed, environment={}, shown=str)
+    given = {} if value == "default" else {name: (value,) if name == "stop" else value}
+    loaded = load_settings(ClientSettings, SECTION, given, environment={}, shown=str)
+    return replace(settings, **{name: getattr(loaded, name)})
 
 
 def shown(settings: ClientSettings, name: str, sampling: Mapping[str, float]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from moa_client.conversation.answer_options import OPTION_NAMES
 
 
 class ChatCommand(NamedTuple):
@@ -22,9 +21,18 @@ class ChatCommand(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-SETTABLE = (*OPTION_NAMES, "thinking", "system", "render")
-SWITCHES = ("on", "off")
-SWITCHED = ("loop_guard", "render")
+SETTABLE = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "max_tokens",
+    "stop",
+    "reasoning_effort",
+    "thinking",
+    "system",
+    "render",
+)
 TABLE = (
     ChatCommand("help", "/help", "this list"),
     ChatCommand("reset", "/reset", "start a new conversation"),
@@ -93,8 +101,8 @@ def values_of(name: str, before: tuple[str, ...]) -> tuple[str, ...]:
     """
     if not before:
         return next((command.values for command in TABLE if command.name == name and command.values), ())
-    if name == "set" and len(before) == 1 and before[0] in SWITCHED:
-        return SWITCHES
+    if name == "set" and before == ("render",):
+        return ("on", "off")
     return ("default",) if name == "set" and len(before) == 1 else ()
 
 

@@ -36,7 +36,7 @@ def chat(
         named: the settings that were given; the others are the daemon's.
         may_start: start the daemon for a chat if none runs.
     """
-    configure_log(settings.log_file, settings.log_level)
+    configure_log(settings.log_file)
     identifier = None if conversation is None else _find_conversation(settings, conversation)
     try:
         with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:

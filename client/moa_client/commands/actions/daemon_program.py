@@ -27,7 +27,7 @@ def run(settings: ClientSettings, options: Sequence[str]) -> None:
     """
     os.chdir("/")  # the folder of its start may be deleted, or its disk taken away
     paths = find_paths(settings.daemon_dir)
-    configure_log(settings.log_file, settings.log_level)
+    configure_log(settings.log_file)
     use_threads(settings)
 
     def ready(status: Mapping[str, Any]) -> None:

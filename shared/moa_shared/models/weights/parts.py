@@ -111,5 +111,5 @@ def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
         return {f"{name}.{blocks.kind}": blocks.raw}
     try:
         return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
-    except ValueError as error:
-        raise ModelSourceError(f"The tensor {name} cannot be packed: {error}.", hint="Give --parts bf16.") from None
+    except ValueError:  # a scale out of float16's range
+        return {name: round_to_bfloat16(reader.array(name))}

@@ -19,17 +19,17 @@ def test_what_was_given_to_one_command_line_can_be_given_to_another() -> None:
         "server": "127.0.0.1:5",
         "offline": False,
         "drafter": None,
-        "idle_seconds": "0",
+        "threads": "2",
         "allowed_origins": ("https://a.example", "https://b.example"),
         "stop": (),
     }
-    environment = {"MOA_CLIENT_CODEC": "bf16", "MOA_CLIENT_SERVER": "127.0.0.1:6", "MOA_CLIENT_TEMPERATURE": "1"}
+    environment = {"MOA_CLIENT_DRAFTING": "server", "MOA_CLIENT_SERVER": "127.0.0.1:6", "MOA_CLIENT_TEMPERATURE": "1"}
     assert given(flags, Path("/etc/moa.toml"), **environment) == [
         *("--config", "/etc/moa.toml"),
         *("--server", "127.0.0.1:5"),
         "--no-offline",
-        *("--codec", "bf16"),
-        *("--idle-seconds", "0.0"),
+        *("--drafting", "server"),
+        *("--threads", "2"),
         *("--allowed-origin", "https://a.example"),
         *("--allowed-origin", "https://b.example"),
     ]

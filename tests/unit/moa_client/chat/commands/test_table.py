@@ -56,7 +56,6 @@ def test_a_misspelt_command_gets_a_hint() -> None:
     [
         ("set", (), SETTABLE),
         ("set", ("render",), ("on", "off")),
-        ("set", ("loop_guard",), ("on", "off")),
         ("set", ("seed",), ("default",)),
         ("set", ("seed", "1"), ()),
         ("copy", (), ("code",)),
