@@ -56,9 +56,6 @@ async def run(
         files: that go with the first question.
         named: the settings that were given; the others are the daemon's.
         may_start: start the daemon for a chat if none runs.
-
-    Raises:
-        MoaError: why it cannot continue.
     """
     try:
         with interruptible_work():

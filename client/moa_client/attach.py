@@ -35,9 +35,6 @@ async def attach(
         named: the settings that were given; the others are the daemon's.
         single: one answer only, which is not kept.
         may_start: start a daemon if none runs.
-
-    Raises:
-        MoaError: there is one, and it does not answer; or it has not started.
     """
     paths = find_paths(settings.daemon_dir)
     status = await find_daemon(paths)

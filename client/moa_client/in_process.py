@@ -37,9 +37,6 @@ async def begin(
         line: reports progress.
         remark: takes what the user should know.
         single: one answer only, which is not kept.
-
-    Raises:
-        MoaError: why it cannot.
     """
     use_threads(settings)
     progress = make_progress()

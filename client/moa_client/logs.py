@@ -43,9 +43,6 @@ def configure_log(log_file: Path | None) -> None:
 
     Args:
         log_file: None: the default one, made with the first line.
-
-    Raises:
-        ConfigError: the file named cannot be written.
     """
     path = log_file if log_file is not None else default_log_file()
     try:

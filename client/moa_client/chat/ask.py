@@ -61,11 +61,7 @@ class AnswerFollower:
         self._lost_at: float | None = None  # when the server was lost, on the loop's clock; None: it is there
 
     async def answer(self, question: str, options: AnswerOptions, view: View) -> tuple[AnswerText, bool]:
-        """Asks, and shows what happens; the answer, and False if the user stopped it.
-
-        Raises:
-            MoaError: why there is no (more) answer; what had arrived was shown.
-        """
+        """Asks, and shows what happens; the answer, and False if the user stopped it."""
         return await self._follow(
             AnswerText(question),
             lambda: self._conversation.ask(question, options),
@@ -74,11 +70,7 @@ class AnswerFollower:
         )
 
     async def continue_answer(self, text: AnswerText, max_tokens: int, view: View) -> tuple[AnswerText, bool]:
-        """The same for the newest answer, which goes on; the view shows what is new.
-
-        Raises:
-            MoaError: as `answer`.
-        """
+        """The same for the newest answer, which goes on; the view shows what is new."""
         text.seen = len(text.committed)
         return await self._follow(
             text,
@@ -88,11 +80,7 @@ class AnswerFollower:
         )
 
     async def keep(self, text: AnswerText, view: View) -> None:
-        """The same for the newest answer, which is again what this device had written of it.
-
-        Raises:
-            MoaError: it cannot be had back.
-        """
+        """The same for the newest answer, which is again what this device had written of it."""
         begun = AnswerText(text.question)
         await self._follow(begun, self._conversation.keep, lambda event, _: isinstance(event, Asked), view)
 
@@ -202,9 +190,6 @@ class AnswerFollower:
 
         Args:
             waiting: runs while the server is unavailable.
-
-        Raises:
-            MoaError: why the answer ends here.
         """
         async for update in updates:
             about, event = self.take(update), update.event
@@ -220,11 +205,7 @@ class AnswerFollower:
         return 0
 
     async def _after_calls(self, text: AnswerText, updates: AsyncIterator[Update], view: View) -> AnswerText | None:
-        """Shows what becomes of an answer's calls, and asks about them; the next answer, or None: they are left.
-
-        Raises:
-            MoaError: the process that runs the conversation has gone.
-        """
+        """Shows what becomes of an answer's calls, and asks about them; the next answer, or None: they are left."""
         asking: asyncio.Task[None] | None = None
         try:
             async for update in updates:

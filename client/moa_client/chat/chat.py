@@ -136,10 +136,6 @@ class Chat:
 
         Args:
             is_only: the chat is about nothing else.
-
-        Raises:
-            CancelledAnswerError: the user stopped it.
-            MoaError: why there is no (more) answer.
         """
         if self.conversation.is_gone:
             await self._open_again()
@@ -148,11 +144,7 @@ class Chat:
         return self._ended(text, finished=finished, is_only=is_only)
 
     def _ended(self, text: AnswerText, *, finished: bool, is_only: bool = False) -> AnswerText:
-        """Says why an answer has ended, where its text does not; the answer.
-
-        Raises:
-            CancelledAnswerError: the user stopped it.
-        """
+        """Says why an answer has ended, where its text does not; the answer."""
         if words := finish_words(text, is_only=is_only):
             self._err(words)
         if text.withdrawn and not is_only:
@@ -223,11 +215,7 @@ class Chat:
             view.end(answer)
 
     async def switch(self, identifier: str | None) -> None:
-        """Opens another conversation in place of this one.
-
-        Raises:
-            MoaError: it cannot be opened; this one stays open.
-        """
+        """Opens another conversation in place of this one."""
         if self._open is None:
             raise ConfigError("There is only this conversation here.", hint="")
         opened = await self._open(identifier, self.settings.system)
@@ -305,21 +293,11 @@ class Chat:
         self._err(text)
 
     async def put(self, question: str) -> None:
-        """Asks a question, and says what became of it.
-
-        Raises:
-            CancelledAnswerError: the user stopped the answer.
-            MoaError: why there is no (more) answer.
-        """
+        """Asks a question, and says what became of it."""
         self._say_left(await self.ask(question, is_only=False))
 
     async def continue_answer(self) -> None:
-        """Continues the newest answer by as many tokens as an answer may have.
-
-        Raises:
-            CancelledAnswerError: the user stopped it.
-            MoaError: it cannot go on, or why there is no more of it.
-        """
+        """Continues the newest answer by as many tokens as an answer may have."""
         if self.conversation.is_gone:
             await self._open_again()
         if (last := self.last_answer) is None:
@@ -328,11 +306,7 @@ class Chat:
         self._say_left(self._ended(text, finished=finished))
 
     async def keep(self) -> None:
-        """Has this device's text back where the server has replaced it in the newest answer.
-
-        Raises:
-            MoaError: there is none.
-        """
+        """Has this device's text back where the server has replaced it in the newest answer."""
         if (last := self.last_answer) is None or not last.withdrawn:
             raise nothing_withdrawn()
         await self._follower.keep(last, self._view())
@@ -382,19 +356,11 @@ class Chat:
         return None if last.committed or last.provisional else last
 
     async def begin_again(self) -> None:
-        """Opens a new conversation, with the system prompt that is set.
-
-        Raises:
-            MoaError: it cannot be opened; this one stays open.
-        """
+        """Opens a new conversation, with the system prompt that is set."""
         await self.switch(None)
 
     async def rewind(self, answers: int) -> None:
-        """Keeps the first `answers` answers.
-
-        Raises:
-            MoaError: the process that runs the conversation has gone, and cannot be started again.
-        """
+        """Keeps the first `answers` answers."""
         if self.conversation.is_gone:
             await self._open_again()
         self.conversation.rewind(answers)

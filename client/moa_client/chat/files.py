@@ -35,12 +35,7 @@ class TextFile:
 
 
 def read_text_file(path: Path) -> TextFile:
-    """Reads a file of text in UTF-8, with a BOM or without; its lines end as those of a question.
-
-    Raises:
-        NotFoundError: it is not there, or cannot be read.
-        DataError: it is no text, or too long.
-    """
+    """Reads a file of text in UTF-8, with a BOM or without; its lines end as those of a question."""
     shown = plain_line(str(path))
     try:
         if not stat.S_ISREG(path.expanduser().stat().st_mode):
@@ -64,11 +59,7 @@ def read_text_file(path: Path) -> TextFile:
 
 
 def with_files(question: str, files: Sequence[TextFile]) -> str:
-    """A question with the files that go with it.
-
-    Raises:
-        DataError: they are too long together.
-    """
+    """A question with the files that go with it."""
     if sum(len(file.text.encode()) for file in files) > MOST_BYTES:
         raise _too_long("The files have together")
     frames = [f'<file name="{file.name}">\n{file.text}\n</file>\n\n' for file in files]

@@ -23,10 +23,6 @@ def read_question(prompt: str | None, stdin: TextIO, remark: Callable[[str], Non
 
     Args:
         remark: is told if no input comes.
-
-    Raises:
-        ConfigError: there is nothing but space.
-        DataError: it is not text in UTF-8, or far too long.
     """
     if prompt is None and stdin.isatty():
         return None

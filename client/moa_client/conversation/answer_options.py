@@ -92,11 +92,7 @@ class AnswerOptions:
         return replace(self, **{name: value for name, value in values.items() if getattr(self, name) is None})
 
     def settings(self) -> AnswerSettings:
-        """The same for the engine; what was left open is off.
-
-        Raises:
-            ConfigError: a value outside its range.
-        """
+        """The same for the engine; what was left open is off."""
         decided = self.decided()
         sampling = {name: getattr(decided, name) for name in OPTION_NAMES if name not in _ENDS + _OF_REASONING}
         ends = {name: getattr(decided, name) for name in _ENDS}
@@ -157,11 +153,7 @@ def draw_seed() -> int:
 
 
 def options_from(fields: Mapping[str, Any]) -> AnswerOptions:
-    """The options that `AnswerOptions.fields` has made; what is missing is left open.
-
-    Raises:
-        ConfigError: a token id that is none, a constraint that is none, or chances that cannot be told.
-    """
+    """The options that `AnswerOptions.fields` has made; what is missing is left open."""
     values = dict(fields)
     if (constraint := values.get("constraint")) is not None:
         values["constraint"] = _constraint_from(constraint)
@@ -196,11 +188,7 @@ def _chances_from(fields: Mapping[str, Any]) -> WantedChances:
 
 
 def token_bias(bias: Mapping[str, float]) -> TokenBias:
-    """Biases by token, as OpenAI's API has them.
-
-    Raises:
-        ConfigError: what is no token's id.
-    """
+    """Biases by token, as OpenAI's API has them."""
     for token in bias:
         if not (token.isascii() and token.isdigit() and len(token) <= len(str(1 << 32))):
             raise ConfigError(f"logit_bias names {token[:40]!r}, expected the id of a token.", hint="Such as 42.")

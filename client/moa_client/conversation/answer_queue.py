@@ -127,11 +127,7 @@ class AnswerQueue:
         return ask
 
     def go_on(self, settings: AnswerSettings) -> Ask:
-        """Continues the newest answer, which has ended; what to ask a server.
-
-        Raises:
-            ProtocolError: it has not, or an answer before it is not settled.
-        """
+        """Continues the newest answer, which has ended; what to ask a server."""
         if self.front is not None:
             raise ProtocolError("settled answers", f"{len(self._jobs)} that are not")
         ask = self.conversation.go_on(settings)
@@ -143,9 +139,6 @@ class AnswerQueue:
         """Makes the front job's question the conversation's; what to ask a server.
 
         A question that cannot be asked after what the server has decided is dropped, so that the next one is asked.
-
-        Raises:
-            MoaError: why the current question is dropped.
         """
         while (job := self.front) is not None:
             try:
@@ -186,11 +179,7 @@ class AnswerQueue:
                 job.left = job.finish is Finish.UNFINISHED
 
     def rewind(self, answers: int) -> bool:
-        """Keeps the first `answers` answers; whether committed text had to go, of which a server may know.
-
-        Raises:
-            ProtocolError: an answer is running.
-        """
+        """Keeps the first `answers` answers; whether committed text had to go, of which a server may know."""
         if self.current is not None:
             raise ProtocolError("the answer under way to end first", "a wish to rewind")
         self._withdrawn = None

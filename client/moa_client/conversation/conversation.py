@@ -100,11 +100,7 @@ class Conversation:
     # ------------------------------------------------------------ the user
 
     def ask(self, tokens: Sequence[int], settings: AnswerSettings) -> Ask:
-        """Appends a turn and begins an answer.
-
-        Raises:
-            ProtocolError: an answer is already under way, or the conversation would be empty.
-        """
+        """Appends a turn and begins an answer."""
         if self.phase is not Phase.IDLE:
             raise ProtocolError("the answer under way to end first", "another question")
         base = len(self.tokens)
@@ -120,11 +116,7 @@ class Conversation:
         return self._ask(base, tokens)
 
     def go_on(self, settings: AnswerSettings) -> Ask:
-        """Continues the newest answer, which has ended, with settings under which it would not have.
-
-        Raises:
-            ProtocolError: an answer is under way, or there is none.
-        """
+        """Continues the newest answer, which has ended, with settings under which it would not have."""
         if self.phase is not Phase.IDLE or not self.answer:
             raise ProtocolError("an answer that has ended", "none" if self.phase is Phase.IDLE else "one under way")
         self.settings = settings
@@ -134,11 +126,7 @@ class Conversation:
         return self._ask(len(self.tokens), ())
 
     def resume(self) -> Ask:
-        """The Ask that continues the answer under way, on a server that was opened with all committed tokens.
-
-        Raises:
-            ProtocolError: no answer is under way.
-        """
+        """The Ask that continues the answer under way, on a server that was opened with all committed tokens."""
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to resume", "none under way")
         self.drop_draft()
@@ -146,11 +134,7 @@ class Conversation:
         return self._ask(base, ())
 
     def repeat(self) -> Ask:
-        """The Ask of the answer under way as first sent, with everything committed of it.
-
-        Raises:
-            ProtocolError: no answer is under way.
-        """
+        """The Ask of the answer under way as first sent, with everything committed of it."""
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer under way", "none")
         base = self.turns[-1]
@@ -174,9 +158,6 @@ class Conversation:
         Args:
             writers: of each token; empty: this device.
             finish: whether and why the answer has ended with them.
-
-        Raises:
-            ProtocolError: no answer is under way.
         """
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to add to", "none under way")
@@ -307,11 +288,7 @@ class Conversation:
     # ------------------------------------------------------------ the server
 
     def on_verdict(self, verdict: Verdict) -> VerdictEffect:
-        """Takes in a verdict; a repeated one changes nothing, nor does one of an answer that has ended here.
-
-        Raises:
-            ProtocolError: a verdict that leaves a gap or contradicts what is committed.
-        """
+        """Takes in a verdict; a repeated one changes nothing, nor does one of an answer that has ended here."""
         if verdict.ask != self.ask_id or self.phase is not Phase.ANSWERING:
             return VerdictEffect((), 0, self._node is not None, Finish.UNFINISHED)
         base, tokens, finish = verdict.base, verdict.tokens, verdict.finish

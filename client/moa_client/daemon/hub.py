@@ -59,11 +59,7 @@ class Hub:
         self._starting = asyncio.create_task(self._start())
 
     async def library(self) -> Library:
-        """The conversations, once the daemon has started.
-
-        Raises:
-            MoaError: why it has not.
-        """
+        """The conversations, once the daemon has started."""
         if self._library is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(START_SECONDS):
@@ -75,11 +71,7 @@ class Hub:
         )
 
     def store(self) -> HistoryStore | None:
-        """The history, once it is open, also without a server; None: nothing is kept.
-
-        Raises:
-            MoaError: it cannot be used.
-        """
+        """The history, once it is open, also without a server; None: nothing is kept."""
         if not self.settings.history:
             return None
         if self._store is None:
@@ -87,19 +79,11 @@ class Hub:
         return self._store
 
     async def host(self) -> Host:
-        """The host, once the daemon has started.
-
-        Raises:
-            MoaError: why it has not.
-        """
+        """The host, once the daemon has started."""
         return (await self.library()).host
 
     async def open(self, identifier: str | None, system: str | None, single: bool = False) -> OpenConversation:
-        """Opens a conversation for a person, or for a program that asks one question.
-
-        Raises:
-            MoaError: it cannot be opened.
-        """
+        """Opens a conversation for a person, or for a program that asks one question."""
         return (await self.library()).open(identifier, system, is_read=not single, single=single)
 
     def status(self) -> Fields:

@@ -33,11 +33,7 @@ class DaemonLock:
     """The lock, held."""
 
     def __init__(self, path: Path, holder: Holder) -> None:
-        """Takes the lock.
-
-        Raises:
-            ConfigError: another process holds it.
-        """
+        """Takes the lock."""
         self._file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held open as long as the lock)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

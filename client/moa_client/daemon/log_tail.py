@@ -18,9 +18,6 @@ def tail(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
 
     Args:
         follow: continue with new lines as they are written, also in a file that takes this one's place.
-
-    Raises:
-        NotFoundError: there is no log yet.
     """
     try:
         file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 (replaced below)

@@ -49,12 +49,7 @@ def find_paths(folder: Path | None) -> DaemonPaths:
 
 
 def make_folder(paths: DaemonPaths) -> None:
-    """Makes the folder where absent.
-
-    Raises:
-        ConfigError: others could enter it, or it cannot be made or written; or the socket's path is too long.
-        DiskFullError: it has no room for what the daemon writes first, so that nothing could say why it ends.
-    """
+    """Makes the folder where absent."""
     folder = paths.folder
     if len(os.fsencode(paths.socket)) > MOST_PATH_BYTES:
         raise ConfigError(

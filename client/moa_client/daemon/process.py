@@ -25,11 +25,7 @@ LOOK_SECONDS = 0.02
 
 
 async def find_daemon(paths: DaemonPaths) -> Fields | None:
-    """What the running daemon says of itself; None: none runs.
-
-    Raises:
-        UnavailableError: one runs, and does not answer.
-    """
+    """What the running daemon says of itself; None: none runs."""
     try:
         return dict(await request(paths.socket, {"do": "status"}, ANSWER_SECONDS))
     except TimeoutError:
@@ -45,9 +41,6 @@ async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
 
     Args:
         options: of `moa-client daemon run`.
-
-    Raises:
-        MoaError: it has not started; its own words.
     """
     make_folder(paths)
     process, began = _spawn(paths, options)
@@ -64,9 +57,6 @@ async def restart_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
 
     Args:
         options: as of `start_daemon`, if none runs.
-
-    Raises:
-        MoaError: it has not started again; its own words.
     """
     before = await find_daemon(paths)
     if before is None:
@@ -124,11 +114,7 @@ def _is_alive(pid: int) -> bool:
 
 
 async def stop_daemon(paths: DaemonPaths) -> int | None:
-    """Ends the daemon, and waits until it has; its process, or None: none runs.
-
-    Raises:
-        UnavailableError: it does not end.
-    """
+    """Ends the daemon, and waits until it has; its process, or None: none runs."""
     holder = find_holder(paths.lock)
     if holder is None:
         return None

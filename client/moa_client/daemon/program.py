@@ -39,10 +39,6 @@ async def run_daemon(
     Args:
         options: with which it was started.
         on_ready: called when it listens, with its status.
-
-    Raises:
-        ConfigError: another one runs, or it cannot listen.
-        MoaError: a server, or the endpoint's key, that the settings name cannot be used.
     """
     make_folder(paths)
     _allow_files(MOST_FILES)

@@ -187,11 +187,7 @@ async def open_remote(
 async def exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Sends a message and takes its answer.
-
-    Raises:
-        MoaError: the daemon refuses, or has gone.
-    """
+    """Sends a message and takes its answer."""
     writer.write(encode_line(message))
     try:
         answer = decode_line(await reader.readuntil())

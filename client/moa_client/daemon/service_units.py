@@ -41,11 +41,7 @@ class Unit:
     command: str
 
     def write(self) -> None:
-        """Writes it, in place of an earlier one.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        """Writes it, in place of an earlier one."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(self.text)
@@ -63,9 +59,6 @@ def make_unit(platform: str, python: str, options: Sequence[str], home: Path | N
         python: that runs the daemon.
         options: of `moa-client daemon run`.
         home: of the user; None: this one's.
-
-    Raises:
-        ConfigError: there is none for it.
     """
     home = home or Path.home()
     command = [python, "-m", "moa_client.cli", "daemon", "run", *options]

@@ -34,10 +34,6 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
 
     Args:
         stack: closes it.
-
-    Raises:
-        ConfigError: the key cannot be used, or others could use the endpoint without one.
-        NotFoundError: there is no such key file.
     """
     if not settings.endpoint:
         return

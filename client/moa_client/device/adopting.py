@@ -20,10 +20,6 @@ async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeRespo
     Args:
         served: what the server describes.
         device: with nothing but the companion; stays usable meanwhile.
-
-    Raises:
-        MismatchError: the target has another vocabulary than the companion.
-        MoaError: what says so cannot be fetched or read.
     """
     alone, progress = replace(settings, drafter=NONE), SilentProgress()
     sources = await find_sources(alone, fleet, served, progress)

@@ -56,13 +56,7 @@ def find_offered(settings: ClientSettings, offered: pb.Companion) -> ModelFiles 
 async def take_offered(
     settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
 ) -> ModelFiles:
-    """The companion that a server offers; what is missing is fetched.
-
-    Raises:
-        NotFoundError: it offers none.
-        DiskFullError: no space.
-        MoaError: it cannot be fetched, or is not what the server describes.
-    """
+    """The companion that a server offers; what is missing is fetched."""
     if not served.HasField("companion"):
         raise NotFoundError(f"The server of {served.identity.target_id} offers no companion.", hint=_NONE)
     offered = served.companion

@@ -32,9 +32,6 @@ class DrafterCatalog:
     Args:
         companion: of this device, which may draft where --drafter leaves the choice open, or nobody else drafts.
         load: reads a checkpoint.
-
-    Raises:
-        MoaError: a checkpoint cannot be used.
     """
 
     def __init__(

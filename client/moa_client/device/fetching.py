@@ -118,14 +118,6 @@ async def fetch(
     Args:
         described: the manifest's sha256, if the server has said it.
         allowed: the most bytes that the user wants fetched.
-
-    Raises:
-        UnavailableError: the server no longer answers; what has arrived is kept.
-        ChecksumError: what arrived does not match the manifest.
-        ProtocolError: the server sends what it must not, or more than its target's configuration needs.
-        ConfigError: more than is allowed.
-        DiskFullError: no space.
-        MoaError: the server's refusal.
     """
     server = fleet.widened(WINDOW_BYTES, described)
     try:
@@ -181,9 +173,6 @@ async def fetch_files(
         what: they are, for people.
         allowed: as of `fetch`.
         companion: of the companion's manifest.
-
-    Raises:
-        MoaError: as of `fetch`.
     """
     missing = await asyncio.to_thread(_missing, folder, entries, root)  # which may hash large files
     if not missing:
@@ -209,11 +198,7 @@ def _missing(folder: Path, entries: Sequence[pb.PartFile], root: Path) -> list[p
 
 
 async def fetch_manifest(server: Server, *, companion: bool = False) -> pb.PartManifest:
-    """The list of what the server gives to clients, or of its companion's files.
-
-    Raises:
-        MoaError: it has none, or gives one that is not allowed.
-    """
+    """The list of what the server gives to clients, or of its companion's files."""
     async for message in server.fetch(pb.FetchDrafterRequest(companion=companion)):
         manifest = message.manifest
         _check_manifest(manifest, COMPANION_NAME if companion else NAME)
@@ -354,11 +339,7 @@ def folder_of(root: Path, digest: bytes) -> Path:
 def _describe(
     folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile], digest: bytes
 ) -> Fetched:
-    """Describes the parts as a model's files, of which only those parts are read.
-
-    Raises:
-        MoaError: they are not such files.
-    """
+    """Describes the parts as a model's files, of which only those parts are read."""
     identity = manifest.identity
     config = read_config(folder)
     check_family(config, identity.target_id)

@@ -26,11 +26,7 @@ def kept_path() -> Path:
 
 
 def read_kept() -> str | None:
-    """The choice, as --companion names it; empty: none is wished for; None: nobody has chosen.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds what cannot be used.
-    """
+    """The choice, as --companion names it; empty: none is wished for; None: nobody has chosen."""
     path = kept_path()
     try:
         companion = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("companion")
@@ -44,11 +40,7 @@ def read_kept() -> str | None:
 
 
 def write_kept(companion: str) -> None:
-    """Keeps a choice; empty: none.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Keeps a choice; empty: none."""
     path = kept_path()
     try:
         words = json.dumps(companion, ensure_ascii=False)

@@ -193,11 +193,6 @@ def load_device(
         sources: the files; None: --model and the installed drafters, without asking the server for any.
         rtt_ms: to the server, as far as known; None: the server is unavailable.
         companion: that is loaded already.
-
-    Raises:
-        ConfigError: drafts are larger than the server accepts.
-        MismatchError: the server serves another target, tokenizer or drafter.
-        MoaError: a model or checkpoint cannot be loaded.
     """
     _check_draft_size(settings, served.limits.draft_nodes)
     sources = sources or resolve_sources(settings, served, progress)
@@ -237,10 +232,6 @@ def equip(
 
     Args:
         device: without a drafter, for the target in `sources`; a companion that it has is kept.
-
-    Raises:
-        MismatchError: the companion has another vocabulary than the target.
-        MoaError: a checkpoint or the companion cannot be loaded.
     """
     files, served = sources.files, sources.served
     companion = _companion_for(device, settings, sources, progress)
@@ -273,11 +264,7 @@ def equip(
 
 
 def change_drafter(device: Device, choice: DrafterChoice, settings: ClientSettings) -> Device:
-    """The device with another drafter from its catalog.
-
-    Raises:
-        MoaError: a checkpoint cannot be used.
-    """
+    """The device with another drafter from its catalog."""
     if device.catalog is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
     catalog, files, companion = device.catalog, device.files, device.companion

@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 
 
 def named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
-    """A checkpoint that the user names.
-
-    Raises:
-        MismatchError: it was trained for another target.
-        MoaError: it cannot be loaded.
-    """
+    """A checkpoint that the user names."""
     checkpoint = load_checkpoint(path)
     if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
         raise MismatchError(
@@ -131,9 +126,6 @@ def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSe
 
     Args:
         context: the most tokens of a conversation at the server; 0: as many as the model was made for.
-
-    Raises:
-        ModelSourceError: a part is missing, or does not have the shape that the drafter needs.
     """
     reader = WeightReader(files)
     parts = target_parts(reader, files, (checkpoint,), settings, context)

@@ -26,10 +26,6 @@ async def refit(
     Args:
         served: what the server describes now.
         device: as it is; stays usable meanwhile.
-
-    Raises:
-        MismatchError: the server has another target.
-        MoaError: the drafter cannot be fetched or loaded.
     """
     check_identity(served.identity, device.refused().identity)
     if not _offers(settings, served, device):

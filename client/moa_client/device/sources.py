@@ -82,11 +82,7 @@ def means_served(settings: ClientSettings) -> bool:
 async def find_sources(
     settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, progress: Progress
 ) -> Sources:
-    """Everything for this server's target; what is missing is fetched from it.
-
-    Raises:
-        MoaError: why it cannot be found.
-    """
+    """Everything for this server's target; what is missing is fetched from it."""
     root = cache_root(settings.cache_dir)
     _remember(root, settings.server, served)
     identity = served.identity
@@ -109,9 +105,6 @@ async def find_sources(
 def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
     """What is on this device: for the last server at this address, else the companion, or what there is for the default
     target; None: nothing.
-
-    Raises:
-        MoaError: --model or --companion cannot be used.
     """
     root = cache_root(settings.cache_dir)
     served = _recall(root, settings.server)
@@ -130,11 +123,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
 
 
 def find_last_target(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
-    """What is here of the model of the last server at this address; None: nothing, or there was none.
-
-    Raises:
-        MoaError: --model cannot be used.
-    """
+    """What is here of the model of the last server at this address; None: nothing, or there was none."""
     served = _recall(cache_root(settings.cache_dir), settings.server)
     if served is None:
         return None
@@ -173,9 +162,6 @@ def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Pro
 
     Args:
         offered: by a server, and here; None: the one that --companion names.
-
-    Raises:
-        MoaError: --companion cannot be used.
     """
     files = offered or find_companion(settings.companion, settings.cache_dir, progress)
     return Sources(_describe_files(files), files, {}, companion=files, stands_in=True)
@@ -184,11 +170,7 @@ def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Pro
 def find_present(
     settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
 ) -> tuple[Sources | None, WantedParts]:
-    """What is here for this server; None if something must be fetched. And what is not installed.
-
-    Raises:
-        MoaError: --model cannot be used.
-    """
+    """What is here for this server; None if something must be fetched. And what is not installed."""
     return _find_present(settings, served, _named(settings, progress))
 
 
@@ -215,12 +197,7 @@ def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progr
 
 
 def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progress) -> Path:
-    """The file that --drafter names: one that comes with moa by its name, or as of `find_drafter`.
-
-    Raises:
-        NotFoundError, ModelSourceError, CheckpointError: there is no such drafter for this target.
-        ConfigError: what comes with moa is not installed.
-    """
+    """The file that --drafter names: one that comes with moa by its name, or as of `find_drafter`."""
     if settings.drafter in SHIPPED_DRAFTERS:
         hint = "Leave --drafter out: then it is the server's."
         return require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)

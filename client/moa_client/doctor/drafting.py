@@ -32,11 +32,7 @@ _NAME_ONE = "With --companion ID it writes here while no server answers (docs/dr
 def find_drafters(
     settings: ClientSettings, served: pb.DescribeResponse, manifest: pb.PartManifest | None, progress: Progress
 ) -> tuple[Sources | None, Check]:
-    """The device's half for this server, if it is here.
-
-    Raises:
-        MoaError: --model or --drafter cannot be used.
-    """
+    """The device's half for this server, if it is here."""
     if not means_served(settings) and not meant_drafters(settings, served):
         return None, Check("drafter", "ok", f"{settings.drafter}, as wished")
     names = ", ".join(each.name for each in meant_drafters(settings, served))
@@ -57,9 +53,6 @@ def examine_companion(
 
     Args:
         sources: the device's half for this server; None: nothing is here.
-
-    Raises:
-        MoaError: it cannot be found or used.
     """
     if settings.companion == AUTO:
         files = find_offered(settings, served.companion)
@@ -84,11 +77,7 @@ def examine_companion(
 
 
 def measure_drafters(settings: ClientSettings, sources: Sources) -> tuple[DrafterCandidate, ...]:
-    """The time of a level of each drafter, which takes seconds the first time.
-
-    Raises:
-        MoaError: a checkpoint cannot be used.
-    """
+    """The time of a level of each drafter, which takes seconds the first time."""
     return DrafterCatalog(settings, sources).measure()
 
 

@@ -23,11 +23,7 @@ MOST_CALLS = 64  # of a server with short frames: its allowance for one connecti
 
 
 async def measure_round_trip(server: Server) -> tuple[float, Check]:
-    """The median of some calls over an open connection, in ms.
-
-    Raises:
-        MoaError: one is not answered.
-    """
+    """The median of some calls over an open connection, in ms."""
     took, load = [], 0.0
     for _ in range(ROUND_TRIPS):
         began = time.monotonic()

@@ -23,11 +23,7 @@ from moa_client.link.unreachable import proxy_hint
 
 
 async def check_name(address: str, security: Security) -> Check:
-    """Whether the host's name is known.
-
-    Raises:
-        UnavailableError: it is not.
-    """
+    """Whether the host's name is known."""
     host, port = host_of(address), int(address.rpartition(":")[2])
     if is_name(address) and (proxy := security.proxy(address)) is not None:
         return Check("name", "ok", f"{host} is looked up by the {proxy}")
@@ -46,11 +42,7 @@ async def check_name(address: str, security: Security) -> Check:
 
 
 async def check_connection(address: str, security: Security) -> Check:
-    """Whether something listens there.
-
-    Raises:
-        UnavailableError: nothing does, or a proxy does not lead there.
-    """
+    """Whether something listens there."""
     began, proxy = time.monotonic(), security.proxy(address)
     try:
         _, writer = await open_connection(address, security)
@@ -72,11 +64,7 @@ async def check_connection(address: str, security: Security) -> Check:
 
 
 async def check_tls(address: str, security: Security) -> Check:
-    """Whether the server proves who it is.
-
-    Raises:
-        UnavailableError: it does not.
-    """
+    """Whether the server proves who it is."""
     if not security.tls:
         if is_loopback(host_of(address)):
             return Check("TLS", "ok", "not used: nothing leaves this machine")

@@ -146,11 +146,7 @@ class OnlineDrafting:
         return draft
 
     def on_verdict(self, now: float, verdict: Verdict) -> VerdictEffect:
-        """Takes in a verdict; what the drafter should wait for follows.
-
-        Raises:
-            ProtocolError: as `Conversation.on_verdict`.
-        """
+        """Takes in a verdict; what the drafter should wait for follows."""
         draft, before = self._conversation.draft, len(self._conversation.tokens)
         effect = self._conversation.on_verdict(verdict)
         self.streamed.on_verdict(effect)

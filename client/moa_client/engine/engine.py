@@ -131,10 +131,6 @@ class ClientEngine:
             turn: the question's tokens, or a function that makes them from the conversation before it; None: continue
                 the newest answer, which has ended.
             traceparent: of the span that the answer belongs to; empty: none.
-
-        Raises:
-            MoaError: why there is no (more) answer. What arrived stays in the conversation; a question that got
-                none is taken back.
         """
         traffic = self.connection.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
@@ -333,9 +329,6 @@ class ClientEngine:
         Args:
             answers: of those that are part of the conversation: a question that was taken back, and an answer that was
                 refused before anything of it was committed, are not.
-
-        Raises:
-            ProtocolError: an answer is running.
         """
         if self.answers.rewind(answers):
             self._exchange.drafting.restart()
@@ -347,9 +340,6 @@ class ClientEngine:
 
         Args:
             turn, settings: of that answer.
-
-        Raises:
-            ProtocolError: an answer is running, or the newest one was not corrected.
         """
         if (withdrawn := self.answers.withdrawn) is None:
             raise ProtocolError("an answer that was corrected", "none")

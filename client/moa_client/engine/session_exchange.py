@@ -121,11 +121,7 @@ class SessionExchange:
             self.drafting.standalone.on_written(now_ms(), written)
 
     def on_drafter_failed(self, failed: DrafterFailed) -> None:
-        """The drafter has failed.
-
-        Raises:
-            ProtocolError: over memory that cannot be read: the server's fault.
-        """
+        """The drafter has failed."""
         if isinstance(failed.error, ProtocolError):
             raise failed.error
         self.failure = failed.error
@@ -278,12 +274,7 @@ class SessionExchange:
         return self._handshake.open(address, self.device, drafting, ask)
 
     def on_opened(self, stream: StreamOpened) -> None:
-        """A stream is open.
-
-        Raises:
-            ProtocolError: the server has chosen what was not offered.
-            NoFormsError: it would ignore the form that the answer must have.
-        """
+        """A stream is open."""
         opened, drafting, window = stream.opened, self.drafting, self.drafting.online.window
         self._reader = FrameReader()
         drafting.memory.on_opened(opened.codec)
@@ -346,11 +337,7 @@ class SessionExchange:
         self.answers.events += events
 
     def on_lost(self, lost: StreamLost) -> Reaction:
-        """The stream is lost, or an attempt to open one has failed; what to do.
-
-        Raises:
-            ProtocolError: because the server violates the protocol.
-        """
+        """The stream is lost, or an attempt to open one has failed; what to do."""
         error, front = lost.error, self.answers.front
         if isinstance(error, ProtocolError):
             raise error
@@ -381,11 +368,7 @@ class SessionExchange:
     # ------------------------------------------------------------ frames
 
     def on_frame(self, frame: pb.ServerFrame) -> None:
-        """Takes in a frame.
-
-        Raises:
-            ProtocolError: it contradicts what is known.
-        """
+        """Takes in a frame."""
         if self.is_outdated:
             return
         now, availability = now_ms(), self.availability

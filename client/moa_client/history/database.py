@@ -36,10 +36,6 @@ def open_database(folder: Path | None = None) -> tuple[Path, sqlite3.Connection]
 
     Args:
         folder: None: the default one.
-
-    Raises:
-        HistoryError: the file cannot be used; it is left as it is.
-        DiskFullError: no room to make it.
     """
     folder = (folder or default_folder()).expanduser().absolute()
     path = folder / FILE
@@ -62,11 +58,7 @@ def open_database(folder: Path | None = None) -> tuple[Path, sqlite3.Connection]
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Says what SQLite refuses in words for a user.
-
-    Raises:
-        HistoryError, DiskFullError: what has happened, and what to do.
-    """
+    """Says what SQLite refuses in words for a user."""
     try:
         yield
     except sqlite3.IntegrityError:
@@ -79,11 +71,7 @@ def translated(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(path: Path, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A block that is written as a whole or not at all.
-
-    Raises:
-        HistoryError, DiskFullError: nothing of it was written.
-    """
+    """A block that is written as a whole or not at all."""
     with translated(path):
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -52,11 +52,7 @@ class HistoryReader:
         self._connection = connection
 
     def load(self, conversation: str) -> StoredConversation:
-        """All that is kept of a conversation.
-
-        Raises:
-            NotFoundError: there is none of this identifier.
-        """
+        """All that is kept of a conversation."""
         row = self._connection.execute(
             "SELECT title, created, updated, model, target, tokenizer, execution, server, system FROM conversations "
             "WHERE id = ?",
@@ -92,11 +88,7 @@ class HistoryReader:
         return [Summary(name, _first_line(title), *rest) for name, title, *rest in rows]
 
     def find(self, name: str) -> str:
-        """The identifier that a user means: one, a prefix of just one, or `last`.
-
-        Raises:
-            NotFoundError: there is none, or several.
-        """
+        """The identifier that a user means: one, a prefix of just one, or `last`."""
         if name == LAST:
             if newest := self.list(1, unverified_only=False):
                 return newest[0].identifier

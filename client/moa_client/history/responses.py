@@ -88,11 +88,7 @@ class KeptResponses:
             self._eraser.begin()
 
     def load(self, identifier: str) -> KeptResponse:
-        """A response.
-
-        Raises:
-            NotFoundError: none of this name is kept.
-        """
+        """A response."""
         with translated(self._path):
             row = self._connection.execute(
                 "SELECT id, previous, created, input, body FROM responses WHERE id = ?", (identifier,)
@@ -102,11 +98,7 @@ class KeptResponses:
         return KeptResponse(*row)
 
     def chain(self, identifier: str) -> Sequence[KeptResponse]:
-        """A response and all those that it continues, the first one first.
-
-        Raises:
-            NotFoundError: one of them is not kept.
-        """
+        """A response and all those that it continues, the first one first."""
         with translated(self._path):
             found = self._connection.execute(
                 f"{_CHAIN} SELECT responses.id, responses.previous, created, input, body FROM chain "
@@ -120,11 +112,7 @@ class KeptResponses:
         return chain
 
     def delete(self, identifier: str) -> None:
-        """Deletes a response for good; those that continue it can no longer be continued.
-
-        Raises:
-            NotFoundError: none of this name is kept.
-        """
+        """Deletes a response for good; those that continue it can no longer be continued."""
         with transaction(self._path, self._connection) as connection:
             if not connection.execute("DELETE FROM responses WHERE id = ?", (identifier,)).rowcount:
                 raise _not_found(identifier)

@@ -35,15 +35,11 @@ CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
 
 
 class HistoryStore:
-    """The conversations that this device keeps.
+    """The conversations that this device keeps; its calls raise HistoryError, or DiskFullError where nothing was written.
 
     Args:
         folder: where; None: in the user's data folder.
         clock: seconds since 1970.
-
-    Raises:
-        HistoryError: the file cannot be used; it is left as it is. All calls may raise it.
-        DiskFullError: no room. All calls that write may raise it; nothing of what they should write was written.
     """
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -242,12 +238,7 @@ class HistoryStore:
     # ------------------------------------------------------------ and read
 
     def reopen(self, conversation: str) -> StoredConversation:
-        """As `load`, to continue the conversation: an answer that was cut short by a kill is left to the server.
-
-        Raises:
-            NotFoundError: there is none of this identifier.
-            ConflictError: another program is writing it.
-        """
+        """As `load`, to continue the conversation: an answer that was cut short by a kill is left to the server."""
         self._writers.hold(self.load(conversation).identifier)
         with transaction(self.path, self._connection) as connection:
             cut_short = "SELECT key FROM answers WHERE conversation = ? AND standing = 'running'"
@@ -256,11 +247,7 @@ class HistoryStore:
             return self._reader.load(conversation)
 
     def load(self, conversation: str) -> StoredConversation:
-        """All that is kept of a conversation.
-
-        Raises:
-            NotFoundError: there is none of this identifier.
-        """
+        """All that is kept of a conversation."""
         with translated(self.path):
             return self._reader.load(conversation)
 
@@ -280,11 +267,7 @@ class HistoryStore:
             return [row[0] for row in self._connection.execute("SELECT id FROM conversations ORDER BY id")]
 
     def find(self, name: str) -> str:
-        """The identifier that a user means: one, a prefix of just one, or `last`.
-
-        Raises:
-            NotFoundError: there is none, or several.
-        """
+        """The identifier that a user means: one, a prefix of just one, or `last`."""
         with translated(self.path):
             return self._reader.find(name)
 

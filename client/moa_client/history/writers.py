@@ -29,12 +29,7 @@ class Writers:
         self._held: set[str] = set()
 
     def hold(self, conversation: str) -> None:
-        """Makes this program the one that writes a conversation.
-
-        Raises:
-            ConflictError: another one does.
-            HistoryError: the file cannot be made.
-        """
+        """Makes this program the one that writes a conversation."""
         if conversation in self._held:
             return
         try:

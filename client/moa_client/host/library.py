@@ -68,11 +68,6 @@ class Library:
             system: the system prompt of a new one; None: the model's own.
             is_read: by a person, as it comes.
             single: a new one for one question, which is not kept.
-
-        Raises:
-            NotFoundError: there is none of this identifier.
-            ConflictError: it is with another model than the server's, or open in another program.
-            HistoryError: it cannot be read.
         """
         if self.store is None or (single and identifier is None):
             return LocalConversation(
@@ -110,11 +105,7 @@ class Library:
                 log.warning("%s is left as it is: %s", summary.identifier, told(error))
 
     async def delete(self, identifier: str) -> None:
-        """Deletes a conversation for good.
-
-        Raises:
-            ConflictError: it is open.
-        """
+        """Deletes a conversation for good."""
         if self.store is None:
             return
         if (conversation := self._open.get(identifier)) is not None:

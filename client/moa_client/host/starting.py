@@ -58,11 +58,7 @@ class Started:
 
 
 async def reach(settings: ClientSettings, fleet: Fleet) -> Reached:
-    """Asks the server what it serves, unless the user wants none.
-
-    Raises:
-        MismatchError: it speaks another version of the protocol.
-    """
+    """Asks the server what it serves, unless the user wants none."""
     if settings.offline:
         return Reached()
     try:
@@ -75,11 +71,7 @@ async def reach(settings: ClientSettings, fleet: Fleet) -> Reached:
 
 
 async def find(settings: ClientSettings, fleet: Fleet, reached: Reached, progress: Progress) -> Sources:
-    """The files of this device's half; what is missing is fetched.
-
-    Raises:
-        MoaError: there is no server, and nothing here to continue with; or what is missing cannot be fetched.
-    """
+    """The files of this device's half; what is missing is fetched."""
     if reached.served is not None:
         if reached.served.raw_text_only:  # programs may ask for that
             log.warning("%s has no chat template: %s.", reached.served.identity.target_id, RAW_TEXT_ONLY)
@@ -104,11 +96,7 @@ async def _take_companion(
 
 
 def load(settings: ClientSettings, reached: Reached, sources: Sources, progress: Progress) -> Started:
-    """Loads this device's half.
-
-    Raises:
-        MoaError: a file cannot be used.
-    """
+    """Loads this device's half."""
     try:
         device = load_device(settings, sources.served, progress, sources, reached.rtt_ms)
     except MoaError as error:
@@ -130,11 +118,7 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
 
 
 def _find_alone(settings: ClientSettings, absent: UnavailableError | None, progress: Progress) -> Sources:
-    """What this device can continue with on its own.
-
-    Raises:
-        MoaError: there is nothing; says why the server is unavailable, if it was asked.
-    """
+    """What this device can continue with on its own."""
     writes = settings.companion or settings.drafter not in ("lookup", "none")
     sources = find_local_sources(settings, progress) if writes else None
     is_named = settings.companion not in ("", AUTO)

@@ -153,10 +153,6 @@ class TextConversation:
 
         Args:
             instead_of: in the place of the answer of this number, and of those after it; 0: after all.
-
-        Raises:
-            ConfigError: an option out of its range, or that the model knows nothing of.
-            OverloadedError: too many questions wait.
         """
         options = reasoned(self.engine.device, options)
         self.ask_turn(question, self._turn_of(question, options), options, instead_of=instead_of)
@@ -168,10 +164,6 @@ class TextConversation:
 
         Args:
             traceparent: of the span that it belongs to; empty: none.
-
-        Raises:
-            ConfigError: an option out of its range.
-            OverloadedError: too many questions wait.
         """
         options = options.decided(self.engine.device.sampling, CHAT_DEFAULTS, seed=draw_seed())
         self._check(options)
@@ -186,9 +178,6 @@ class TextConversation:
 
         Args:
             max_tokens: 0: as the context allows.
-
-        Raises:
-            OverloadedError: too many questions wait.
         """
         if self._rounds.is_waiting:
             self._rounds.begin_again(self._turns)
@@ -247,11 +236,7 @@ class TextConversation:
         self._do(lambda: self._rewind(answers))
 
     def keep(self) -> None:
-        """Has the newest answer be again what this device had written of it before a server has corrected it.
-
-        Raises:
-            ConflictError: it was not corrected.
-        """
+        """Has the newest answer be again what this device had written of it before a server has corrected it."""
         if self.engine.answers.withdrawn is None:
             raise nothing_withdrawn()
         if self._answering is not None:
@@ -259,12 +244,7 @@ class TextConversation:
         self._do(self._keep)
 
     def set_system(self, system: str | None) -> None:
-        """Sets the system prompt, before the first question.
-
-        Raises:
-            ConflictError: the conversation has begun.
-            ModelSourceError: the model's template takes none.
-        """
+        """Sets the system prompt, before the first question."""
         if self.answers or self.is_answering:
             raise ConflictError("The conversation has begun.", hint="Begin another one for another system prompt.")
         turns = self._turns_with(system, self._turns.tools)

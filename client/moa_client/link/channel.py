@@ -36,9 +36,6 @@ class ServerChannel:
     Args:
         address: HOST:PORT.
         label: the server, for people.
-
-    Raises:
-        MoaError: a file of the protection cannot be used.
     """
 
     def __init__(self, address: str, security: Security, label: str) -> None:

@@ -249,11 +249,7 @@ class ServerConnection:
         log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
 
     async def _run_stream(self) -> NoReturn:
-        """Opens a stream and reads it to its end.
-
-        Raises:
-            MoaError: why it ended, or could not be opened.
-        """
+        """Opens a stream and reads it to its end."""
         stream = await self._open()
         opened_at = time.monotonic()
         writer = asyncio.create_task(self._write(stream, self._outgoing))

@@ -112,9 +112,6 @@ class Dialer:
 
         Args:
             seconds: how long to wait; None: as for connecting.
-
-        Raises:
-            MoaError: no server opens one.
         """
         if self._is_home:
             if len(self._fleet.servers) > 1:
@@ -252,11 +249,7 @@ class Dialer:
     # ------------------------------------------------------------ which server
 
     async def describe(self) -> pb.DescribeResponse:
-        """What a server serves that can continue the conversation; of others, the one that was asked last.
-
-        Raises:
-            MoaError: none answers.
-        """
+        """What a server serves that can continue the conversation; of others, the one that was asked last."""
         if self._is_home:
             return await self._server.describe()
         with suppress(MismatchError):  # the caller compares, and says so

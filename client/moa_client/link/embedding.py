@@ -13,11 +13,7 @@ AT_ONCE = 4  # calls of one request: more would wait for each other at the serve
 
 
 async def embed(server: Server, texts: Sequence[Sequence[int]]) -> list[pb.EmbedResponse]:
-    """The vectors of some texts, given by their tokens.
-
-    Raises:
-        MoaError: the server refuses a text, or does not answer.
-    """
+    """The vectors of some texts, given by their tokens."""
     calls = asyncio.Semaphore(AT_ONCE)
 
     async def one(tokens: Sequence[int]) -> pb.EmbedResponse:

@@ -134,11 +134,7 @@ class Fleet:
     # ------------------------------------------------------------ what they serve
 
     async def describe(self) -> pb.DescribeResponse:
-        """What the best of the servers serves: several are asked at once.
-
-        Raises:
-            MoaError: none answers; why, for each.
-        """
+        """What the best of the servers serves: several are asked at once."""
         if self.home is not None:
             return await self.home.describe()
         answered = await self._ask_all()
@@ -149,11 +145,7 @@ class Fleet:
         return answered[self.newest]
 
     async def check(self) -> None:
-        """Checks that a server answers: the one in use, which may have taken over from the user's, or another one.
-
-        Raises:
-            MoaError: none does.
-        """
+        """Checks that a server answers: the one in use, which may have taken over from the user's, or another one."""
         try:
             await self.newest.ask()
         except MoaError:

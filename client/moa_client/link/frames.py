@@ -38,11 +38,7 @@ class FrameReader:
         self._verdicts = VerdictReader()
 
     def read(self, frame: pb.ServerFrame) -> Iterator[ServerMessage]:
-        """The messages of a frame, in order; none of a frame from a later version.
-
-        Raises:
-            ProtocolError: a value that this version does not know; messages before it are given first.
-        """
+        """The messages of a frame, in order; none of a frame from a later version."""
         kind = frame.WhichOneof("frame")
         if kind == "verdict":
             verdict = self._verdicts.read(frame.verdict)

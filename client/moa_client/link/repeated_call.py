@@ -23,10 +23,6 @@ async def call_best(fleet: Fleet, needs: pb.Identity, call: Callable[[Server], A
         needs: the target that must say it.
         call: may raise UnavailableError, where it is to be made again.
         seconds: how long a server may be lost.
-
-    Raises:
-        UnavailableError: it is lost for longer.
-        MoaError: it has another model, or refuses.
     """
     loop, until = asyncio.get_running_loop(), None
     while True:

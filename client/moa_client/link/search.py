@@ -39,10 +39,6 @@ class Search:
 
         Args:
             seconds: how long to wait, at least.
-
-        Raises:
-            MismatchError: all answer, and serve another model.
-            MoaError: none answers that can be used.
         """
         servers = list(self._fleet.servers)
         seconds = max(seconds, *map(attempt_seconds, servers))

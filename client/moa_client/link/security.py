@@ -100,11 +100,7 @@ class Security:
         return tuple(_stamp(each) for each in files if each is not None) if self.tls else ()
 
     def context(self) -> ssl.SSLContext:
-        """For Python's own TLS, with the files as they are now.
-
-        Raises:
-            MoaError: one of them cannot be used; why, and what to do.
-        """
+        """For Python's own TLS, with the files as they are now."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
         if self.authorities is None:
@@ -121,11 +117,7 @@ class Security:
         return context
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """For gRPC, with the files as they are now; None: without TLS.
-
-        Raises:
-            MoaError: one of them cannot be used; why, and what to do.
-        """
+        """For gRPC, with the files as they are now; None: without TLS."""
         if not self.tls:
             return None
         context = self.context()  # gRPC would say nothing of use

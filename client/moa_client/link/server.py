@@ -55,10 +55,6 @@ class Server:
         silence_seconds: the longest wait for a frame.
         security: TLS and key.
         name: that the user gave it.
-
-    Raises:
-        ConfigError: the key, or what is said, could be read on the way.
-        MoaError: a file of the protection cannot be used.
     """
 
     def __init__(
@@ -93,9 +89,6 @@ class Server:
 
         One that is named by its number must have a certificate for the name that this one has: pods have none for
         their numbers, and a server with one for the name is as good as this one.
-
-        Raises:
-            ConfigError: the key, or what is said, could be read on the way.
         """
         own_name = self.security.server_name or host_of(self.address)
         shares_name = _is_number(host_of(address)) and not _is_number(own_name) and not is_loopback(own_name)
@@ -146,11 +139,6 @@ class Server:
             seconds: how long to wait; None: as for connecting.
             padding: fields that no version knows, to measure how much the link carries.
             prefix_hashes: of a text after each 64th token: how much of it need the server not read?
-
-        Raises:
-            UnavailableError: nothing at the address speaks moa's protocol.
-            DeniedError: the key is refused.
-            MismatchError: another version of the protocol.
         """
         began, seconds = time.monotonic(), seconds or self.connect_seconds
         request = pb.DescribeRequest.FromString(padding)
@@ -173,11 +161,7 @@ class Server:
         return served
 
     async def ask(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
-        """As `describe`, and remembers a failure: the next attempt is over another connection.
-
-        Raises:
-            MoaError: it does not answer, or speaks another version of the protocol.
-        """
+        """As `describe`, and remembers a failure: the next attempt is over another connection."""
         if self._failed_channel is not None:
             self.renew(self._failed_channel)
         self._failed_channel = None
@@ -191,11 +175,7 @@ class Server:
         return served
 
     async def measure(self, seconds: float | None = None) -> None:
-        """Asks what it serves, and how long a round trip takes: the first question also opens the connection.
-
-        Raises:
-            MoaError: as `ask`.
-        """
+        """Asks what it serves, and how long a round trip takes: the first question also opens the connection."""
         await self.ask(seconds)
         began = time.monotonic()
         await self.ask(seconds)
@@ -242,11 +222,7 @@ class Server:
         return call_error(error, self.address, self.security, has_answered=self._has_answered)
 
     async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
-        """The vector of a text.
-
-        Raises:
-            MoaError: the server refuses, or does not answer in time.
-        """
+        """The vector of a text."""
         request = pb.EmbedRequest(tokens=tokens)
         try:
             with heeded_cancellation(), self._channel.current().used() as calls:
@@ -255,11 +231,7 @@ class Server:
             raise self._explained(error) from None
 
     def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
-        """One call of FetchDrafter, message by message.
-
-        Raises:
-            MoaError: the server refuses, or is silent.
-        """
+        """One call of FetchDrafter, message by message."""
         return self._read(
             lambda stub: stub.FetchDrafter(request, metadata=self.security.metadata), pb.FetchDrafterResponse
         )
@@ -269,10 +241,6 @@ class Server:
 
         Args:
             settings: with what is wanted of their chances.
-
-        Raises:
-            MismatchError: the server is too old to know this.
-            MoaError: it refuses, or is silent.
         """
         given = len(tokens) - 1
         if not given:
@@ -298,11 +266,7 @@ class Server:
     async def _read(
         self, begin: Callable[[ServerCalls], grpc.aio.UnaryStreamCall[Any, Response]], kind: type[Response]
     ) -> AsyncGenerator[Response]:
-        """The messages of one call.
-
-        Raises:
-            MoaError: the server refuses, or is silent.
-        """
+        """The messages of one call."""
         transport = self._channel.current()
         transport.enter()
         call = begin(transport.stub)
@@ -334,9 +298,6 @@ class Server:
             seconds: how long to wait; None: as for connecting.
             traffic: counts its bytes; None: this server's own.
             session: the conversation's name for proxies, the same on each of its streams; empty: none.
-
-        Raises:
-            MoaError: the server refuses, or does not answer.
         """
         transport = self._channel.current()
         transport.enter()

@@ -68,11 +68,7 @@ class ServerChoice:
         self._text.on_served(server.address)
 
     async def ask(self, server: Server, seconds: float | None = None) -> None:
-        """Asks a server what it serves, how busy it is, and how much of the text it holds.
-
-        Raises:
-            MoaError: it does not answer.
-        """
+        """Asks a server what it serves, how busy it is, and how much of the text it holds."""
         served = await server.ask(seconds, self._text.prefix_hashes)
         self._text.on_described(server.address, served.cached_tokens)
 

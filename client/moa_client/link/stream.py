@@ -88,11 +88,7 @@ class Stream:
         call.add_done_callback(self._on_status)
 
     async def send(self, frame: pb.ClientFrame) -> None:
-        """Sends one frame.
-
-        Raises:
-            MoaError: why the stream ended.
-        """
+        """Sends one frame."""
         self._traffic.count("up", frame)
         try:
             with heeded_cancellation():
@@ -104,11 +100,7 @@ class Stream:
             raise await self._reason() from None
 
     async def receive(self) -> pb.ServerFrame:
-        """The next frame; the caller sets how long to wait for it.
-
-        Raises:
-            MoaError: why the stream ended.
-        """
+        """The next frame; the caller sets how long to wait for it."""
         try:
             with heeded_cancellation():
                 message = await self._call.read()

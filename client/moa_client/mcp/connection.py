@@ -53,11 +53,7 @@ class ToolServerConnection:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> list[ListedTool]:
-        """Starts it; its tools.
-
-        Raises:
-            UnavailableError: it does not start, or does not list its tools.
-        """
+        """Starts it; its tools."""
         tail, started = StderrTail(), asyncio.get_running_loop().create_future()
         self._is_ending = asyncio.Event()
         self._task = asyncio.create_task(self._hold(started, tail))
@@ -77,11 +73,7 @@ class ToolServerConnection:
         raise UnavailableError(f"The MCP server {self.entry.name} does not start: {reason}{said}.", hint="")
 
     async def call(self, tool: str, arguments: dict[str, object]) -> CallToolResult:
-        """Calls a tool, as long as it takes; a server that has ended is started again.
-
-        Raises:
-            UnavailableError: it does not start, or ends during the call.
-        """
+        """Calls a tool, as long as it takes; a server that has ended is started again."""
         async with self._starting:
             if self._client is None:
                 await self.start()

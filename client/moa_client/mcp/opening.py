@@ -15,9 +15,6 @@ async def open_tools(path: Path | None, stack: AsyncExitStack) -> ToolBox | None
 
     Args:
         stack: ends them.
-
-    Raises:
-        ConfigError: the file cannot be used, or `mcp` is not installed.
     """
     if path is None:
         return None

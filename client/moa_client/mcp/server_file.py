@@ -62,11 +62,7 @@ class _File(BaseModel, extra="ignore"):
 
 
 def read_server_file(path: Path) -> tuple[ToolServerEntry, ...]:
-    """The servers that a file names, but those that it disables.
-
-    Raises:
-        ConfigError: it cannot be read, or says something that cannot be used.
-    """
+    """The servers that a file names, but those that it disables."""
     try:
         with open(path, "rb") as file:
             text = file.read(MOST_BYTES + 1)

@@ -79,11 +79,7 @@ class MemoryPlan:
         return min(self._receiver.gap, length) if self._receiver is not None else 0
 
     def on_opened(self, codec: int) -> None:
-        """Takes in the server's choice.
-
-        Raises:
-            ProtocolError: a codec that was not offered.
-        """
+        """Takes in the server's choice."""
         if codec not in (0, *self.offered):
             expected = f"memory in {self._codecs[0].name.lower()}" if self._codecs else "no memory"
             raise ProtocolError(expected, f"codec {codec}")
@@ -135,11 +131,7 @@ class MemoryPlan:
         return self._ladder.on_verdict(now, tokens, behind)
 
     def on_memory(self, now: float, memory: Memory, hashes: PrefixHashes) -> int:
-        """Takes in a frame; the bytes to credit now, if it is time.
-
-        Raises:
-            ProtocolError: memory that was not requested, or for positions that do not exist.
-        """
+        """Takes in a frame; the bytes to credit now, if it is time."""
         if self._receiver is None:
             raise ProtocolError("no memory that was not asked for", f"memory of plane {memory.plane}")
         before, lacked = self._receiver.newest, self.lacks_prompt

@@ -84,9 +84,6 @@ class MemoryReceiver:
 
         Args:
             hashes: of the committed tokens.
-
-        Raises:
-            ProtocolError: memory that was not requested, or for positions that do not exist.
         """
         width = self._widths.get(memory.plane)
         if not width:

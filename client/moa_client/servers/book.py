@@ -32,11 +32,7 @@ class ServerBook:
     in_use: tuple[str, ...] = ()
 
     def find(self, name: str) -> ServerEntry:
-        """The server of that name.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """The server of that name."""
         if (entry := self.listed(name)) is not None:
             return entry
         known = ", ".join(entry.name for entry in self.entries)
@@ -54,19 +50,11 @@ class ServerBook:
         return ServerBook((*kept, entry), self.in_use or (entry.name,))
 
     def use(self, names: Sequence[str]) -> ServerBook:
-        """With these in use.
-
-        Raises:
-            NotFoundError: one of them is not listed.
-        """
+        """With these in use."""
         return replace(self, in_use=tuple(dict.fromkeys(self.find(name).name for name in names)))
 
     def remove(self, name: str) -> ServerBook:
-        """Without a server.
-
-        Raises:
-            NotFoundError: it is not listed.
-        """
+        """Without a server."""
         gone = self.find(name)
         return ServerBook(
             tuple(each for each in self.entries if each is not gone),
@@ -90,11 +78,7 @@ def book_path() -> Path:
 
 
 def read_book(path: Path | None = None) -> ServerBook:
-    """The list; empty if there is none yet.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds what cannot be used.
-    """
+    """The list; empty if there is none yet."""
     path = path or book_path()
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -116,11 +100,7 @@ def read_book(path: Path | None = None) -> ServerBook:
 
 
 def write_book(book: ServerBook, path: Path | None = None) -> None:
-    """Replaces the list.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Replaces the list."""
     path = path or book_path()
     try:
         write_private(path, book.text().encode())

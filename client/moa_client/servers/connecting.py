@@ -24,11 +24,7 @@ NEW_KEY_SECONDS = 2.0  # a server looks at its file of keys once a second
 
 @asynccontextmanager
 async def connect_servers(settings: ClientSettings) -> AsyncIterator[tuple[ClientSettings, Fleet]]:
-    """The settings with the addresses of the servers that are meant, and those servers.
-
-    Raises:
-        MoaError: a server is not listed, or its key or certificate cannot be read.
-    """
+    """The settings with the addresses of the servers that are meant, and those servers."""
     entries = find_servers(settings, read_book())
     settings = at_addresses(settings, entries)
     async with connect(make_servers(entries, settings)) as fleet:
@@ -36,11 +32,7 @@ async def connect_servers(settings: ClientSettings) -> AsyncIterator[tuple[Clien
 
 
 def make_servers(entries: Sequence[ServerEntry], settings: ClientSettings) -> list[Server]:
-    """The server of each entry.
-
-    Raises:
-        MoaError: its key or its certificates cannot be used, or it is out of reach for want of encryption.
-    """
+    """The server of each entry."""
     return [
         Server(each.address, settings.connect_seconds, settings.silence_seconds, security_of(each), each.name)
         for each in entries
@@ -48,11 +40,7 @@ def make_servers(entries: Sequence[ServerEntry], settings: ClientSettings) -> li
 
 
 async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.DescribeResponse:
-    """What a server serves whose key may have been made just now.
-
-    Raises:
-        MoaError: it does not answer, its certificate or this device's key is refused.
-    """
+    """What a server serves whose key may have been made just now."""
     [server] = make_servers([entry], settings)
     try:
         try:
@@ -65,11 +53,7 @@ async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.De
 
 
 def security_of(entry: ServerEntry) -> Security:
-    """The protection of the link to a server.
-
-    Raises:
-        MoaError: its key cannot be read.
-    """
+    """The protection of the link to a server."""
     return Security(
         entry.tls, entry.tls_ca, entry.tls_cert, entry.tls_key, key_of(entry), entry.insecure, new_key=new_key(entry)
     )

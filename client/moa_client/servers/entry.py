@@ -76,9 +76,6 @@ def read_entry(name: str, table: Mapping[str, object], path: Path) -> ServerEntr
 
     Args:
         path: of the file, for the message.
-
-    Raises:
-        ConfigError: which value cannot be used.
     """
     check_name(name)
     fields: dict[str, Any] = {}

@@ -15,9 +15,6 @@ def find_servers(settings: ClientSettings, book: ServerBook) -> tuple[ServerEntr
     Args:
         settings: name them by HOST:PORT or by names from the list, separated by commas, or not: those in use; and say
             how those are protected that are not listed.
-
-    Raises:
-        NotFoundError: a name is not listed.
     """
     if not settings.server:
         return tuple(book.find(name) for name in book.in_use) or (_unlisted(LOCAL_SERVER, settings),)

@@ -36,11 +36,7 @@ def check_invitation(invitation: Invitation) -> None:
 
 
 def keep_invitation(name: str, invitation: Invitation, *, in_keyring: bool) -> ServerEntry:
-    """Writes certificate and key; the entry that names them.
-
-    Raises:
-        ConfigError: they cannot be written, or there is no keyring.
-    """
+    """Writes certificate and key; the entry that names them."""
     folder = _folder()
     ca = folder / f"{name}.pem" if invitation.authority else None
     key_file = None if in_keyring else folder / f"{name}.key"
@@ -73,11 +69,7 @@ def new_key(entry: ServerEntry) -> str:
 
 
 def forget_files(entry: ServerEntry, kept: Sequence[Path | None] = ()) -> None:
-    """Deletes what `keep_invitation` has written for a server; files of the user's own stay, and those to be kept.
-
-    Raises:
-        ConfigError: one cannot be deleted.
-    """
+    """Deletes what `keep_invitation` has written for a server; files of the user's own stay, and those to be kept."""
     for path in (entry.tls_ca, entry.key_file):
         if path is not None and path.parent == _folder() and path not in kept:
             try:

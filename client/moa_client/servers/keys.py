@@ -18,23 +18,14 @@ NO_KEYRING = "Keep the key in a file instead: --key-file FILE."
 
 
 def key_of(entry: ServerEntry) -> str:
-    """The API key for a server; empty if it needs none.
-
-    Raises:
-        MoaError: it cannot be read; why, and what to do.
-    """
+    """The API key for a server; empty if it needs none."""
     if entry.key_file is not None:
         return read_key_file(entry.key_file)
     return load_key(entry) if entry.key_keyring else ""
 
 
 def read_key_file(path: Path) -> str:
-    """A key from a file that only its owner can read.
-
-    Raises:
-        NotFoundError: no such file.
-        ConfigError: others can read it, or it holds no key.
-    """
+    """A key from a file that only its owner can read."""
     try:
         mode = path.stat().st_mode
         text = path.read_text(encoding="utf-8")
@@ -53,9 +44,6 @@ def check_key(text: str, source: str) -> str:
 
     Args:
         source: where the text comes from, for the message.
-
-    Raises:
-        ConfigError: it is no key.
     """
     key = text.strip()
     if not key or len(key) > MOST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
@@ -68,9 +56,6 @@ def load_key(entry: ServerEntry) -> str:
 
     Earlier versions kept it by the server's address, which several servers of the list may have: what is found there
     is kept by the name from then on.
-
-    Raises:
-        ConfigError: there is no keyring, or it does not have the key.
     """
     keyring = _keyring()
     try:
@@ -88,11 +73,7 @@ def load_key(entry: ServerEntry) -> str:
 
 
 def store_key(entry: ServerEntry, key: str) -> None:
-    """Puts the key of a server into the keyring.
-
-    Raises:
-        ConfigError: there is none, or it refuses.
-    """
+    """Puts the key of a server into the keyring."""
     keyring = _keyring()
     try:
         keyring.set_password(SERVICE, entry.name, key)

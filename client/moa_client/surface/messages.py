@@ -34,20 +34,12 @@ def encode_line(fields: Mapping[str, Any]) -> bytes:
 
 
 def decode_request(line: bytes | str) -> Fields:
-    """The message of a line from a surface, all of whose strings are text.
-
-    Raises:
-        DataError: it is none.
-    """
+    """The message of a line from a surface, all of whose strings are text."""
     return _object_of(parse_request, line)
 
 
 def decode_line(line: bytes | str) -> Fields:
-    """The message of a line from the daemon, which may name files by what is no text.
-
-    Raises:
-        DataError: it is none.
-    """
+    """The message of a line from the daemon, which may name files by what is no text."""
     return _object_of(parse_json, line)
 
 
@@ -139,11 +131,7 @@ def _answer_of(fields: Mapping[str, Any]) -> AnswerText:
 
 
 def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
-    """The options in an `ask` message.
-
-    Raises:
-        ConfigError: one that does not exist, or of another type.
-    """
+    """The options in an `ask` message."""
     for name, value in fields.items():
         if name not in AnswerOptions.__dataclass_fields__:
             raise ConfigError(f"There is no option {shortened(name)} of an answer.", hint="docs/device.md lists them.")

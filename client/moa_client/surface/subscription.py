@@ -42,11 +42,7 @@ class Subscription:
         self._arrived.set()
 
     async def updates(self) -> AsyncIterator[Update]:
-        """What has come and comes, until the conversation is closed.
-
-        Raises:
-            OverloadedError: the reader lags too far behind.
-        """
+        """What has come and comes, until the conversation is closed."""
         while True:
             while self._unread:
                 yield self._unread.popleft()

@@ -34,9 +34,6 @@ async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields
         first: its `open` message; `messages`: those after it.
         send: waits as long as the surface takes nothing in.
         open_it: opens the conversation of an identifier (None: a new one) with a system prompt; for one answer or more.
-
-    Raises:
-        MoaError: the conversation cannot be opened.
     """
     identifier, system = _text_or_none(first, "conversation"), _text_or_none(first, "system")
     with_runs = first.get("runs") is True

@@ -22,10 +22,6 @@ def read_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> 
 
     Args:
         path: of the file; None: the environment may have one.
-
-    Raises:
-        NotFoundError: no such file.
-        ConfigError: others can read the file, or it holds no key.
     """
     if path is not None:
         key, source = read_key_file(path), f"The key file {path}"

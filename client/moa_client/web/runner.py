@@ -93,9 +93,6 @@ def bind(host: str, port: int) -> socket.socket:
 
     Args:
         port: 0: any that is free.
-
-    Raises:
-        ConfigError: the port is taken, or the host is none of this device's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -17,11 +17,7 @@ USUAL = ("nano", "vim", "vi")
 
 
 def find_editor(environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """The command of the user's editor.
-
-    Raises:
-        ConfigError: there is none, or its name cannot be read.
-    """
+    """The command of the user's editor."""
     for variable in ("VISUAL", "EDITOR"):
         if named := environment.get(variable, "").strip():
             try:
@@ -35,11 +31,7 @@ def find_editor(environment: Mapping[str, str] = os.environ) -> Sequence[str]:
 
 
 async def edit_text(text: str) -> str:
-    """The text as the user leaves it; empty if the editor says that it has failed.
-
-    Raises:
-        ConfigError: there is no editor.
-    """
+    """The text as the user leaves it; empty if the editor says that it has failed."""
     command = find_editor()
     with tempfile.TemporaryDirectory(prefix="moa-") as folder:  # for this user alone
         path = Path(folder) / "question.md"

@@ -73,11 +73,7 @@ class CommandHandler:
         return True
 
     async def _run(self, line: str) -> bool:
-        """Carries out a command, given without its slash; False to leave.
-
-        Raises:
-            MoaError: it cannot be done.
-        """
+        """Carries out a command, given without its slash; False to leave."""
         typed, _, rest = line.strip().partition(" ")
         name = resolve(typed)
         if name == "bye":

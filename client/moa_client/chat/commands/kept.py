@@ -28,11 +28,7 @@ async def list_kept(chat: Chat, rest: str) -> None:
 
 
 async def load_kept(chat: Chat, rest: str) -> None:
-    """Continues a conversation of before in this chat.
-
-    Raises:
-        MoaError: there is none of this name, or it cannot be continued here.
-    """
+    """Continues a conversation of before in this chat."""
     if not rest:
         chat.say("Name one: /load ID, as /list shows it, or /load last.")
         return

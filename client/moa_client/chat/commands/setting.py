@@ -17,9 +17,6 @@ def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
 
     Args:
         value: as typed; `default`: what it is without being set.
-
-    Raises:
-        ConfigError: the value is not allowed.
     """
     given = {} if value == "default" else {name: (value,) if name == "stop" else value}
     loaded = load_settings(ClientSettings, SECTION, given, environment={}, shown=str)

@@ -26,12 +26,7 @@ NOTHING = "No companion: while no server answers, the drafter writes a few words
 
 
 def choose(model: str) -> None:
-    """Keeps a companion, once it is here and can be used.
-
-    Raises:
-        MismatchError: it has another vocabulary than the model of the last server.
-        MoaError: it cannot be found or used.
-    """
+    """Keeps a companion, once it is here and can be used."""
     settings, progress = _settings(), make_progress()
     spec = settings_of(ClientSettings)["companion"].read(model, Path())
     if spec == AUTO:
