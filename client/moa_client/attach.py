@@ -12,8 +12,7 @@ from moa_client.daemon.process import find_daemon, start_daemon
 from moa_client.daemon.remote_conversation import open_remote
 from moa_client.daemon.shared_settings import differences, shared_settings
 from moa_client.device.kept_companion import with_kept
-from moa_client.servers.book import read_book
-from moa_client.servers.finding import at_addresses, find_servers
+from moa_client.servers.book import at_addresses, find_servers, read_book
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation
 

@@ -17,6 +17,32 @@ from moa_client.conversation.answer_options import AnswerOptions
 SECTION = "client"
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
+_RETIRED = (
+    ("alone_chance", "A companion writes on however likely its text is, and what is less likely looks different."),
+    ("alone_tokens", "A companion writes on until the server is back, or the answer ends."),
+    ("reconcile", "/keep in a chat, or a button of the page, has this device's text back after a correction."),
+    (
+        "mode rounds run_ahead length depth breadth nodes codec dtype copies parts",
+        "Drafts are made as was measured to be the fastest.",
+    ),
+    (
+        "alone_seconds connect_seconds silence_seconds settle_seconds idle_seconds",
+        "How long a client waits is the same for all: docs/client.md has the times.",
+    ),
+    (
+        "min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias loop_guard thinking_budget "
+        "unverified",
+        "It is the model's own; a program's request may say otherwise (docs/api.md).",
+    ),
+    (
+        "tls_cert tls_key",
+        "A listed server has it: moa-client servers add NAME HOST:PORT --tls-cert FILE --tls-key FILE.",
+    ),
+    ("cores", "The system's own `taskset` sets the cores of a program."),
+    ("max_requests", "Eight answers for programs run at once; further requests wait."),
+    ("log_level", "All that there is to say is logged."),
+)
+
 
 def check_address(value: str) -> str:
     """Refuses what is no HOST:PORT.
@@ -71,30 +97,7 @@ class ClientSettings(SettingsBase):
     Each field is an option of `moa-client chat`, a variable MOA_CLIENT_<FIELD> and a key of [client] in the TOML file.
     """
 
-    RETIRED: ClassVar[Mapping[str, str]] = {
-        "alone_chance": "A companion writes on however likely its text is, and what is less likely looks different.",
-        "alone_tokens": "A companion writes on until the server is back, or the answer ends.",
-        "reconcile": "/keep in a chat, or a button of the page, has this device's text back after a correction.",
-        **dict.fromkeys(
-            "mode rounds run_ahead length depth breadth nodes codec dtype copies parts".split(),
-            "Drafts are made as was measured to be the fastest.",
-        ),
-        **dict.fromkeys(
-            "alone_seconds connect_seconds silence_seconds settle_seconds idle_seconds".split(),
-            "How long a client waits is the same for all: docs/client.md has the times.",
-        ),
-        **dict.fromkeys(
-            "min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias loop_guard "
-            "thinking_budget unverified".split(),
-            "It is the model's own; a program's request may say otherwise (docs/api.md).",
-        ),
-        **dict.fromkeys(
-            ("tls_cert", "tls_key"), "A listed server has it: moa-client servers add NAME HOST:PORT --tls-cert FILE ..."
-        ),
-        "cores": "The system's own `taskset` sets the cores of a program.",
-        "max_requests": "Eight answers for programs run at once; further requests wait.",
-        "log_level": "All that there is to say is logged.",
-    }
+    RETIRED: ClassVar[Mapping[str, str]] = {name: words for names, words in _RETIRED for name in names.split()}
 
     server: str = setting(
         "",
@@ -254,7 +257,7 @@ class ClientSettings(SettingsBase):
     breadth: int = 4
     nodes: int = 16
     codec: Literal["bf16", "int8", "int4"] = "int4"  # the finest for memory: no loss of acceptance was measured
-    dtype: Literal["int8", "float32"] = "int8"  # a fifth to a quarter of the time of float32 (docs/adr/0009-drafting.md)
+    dtype: Literal["int8", "float32"] = "int8"  # a quarter of the time of float32 (docs/adr/0009-drafting.md)
     copies: bool = True  # trees of 24 nodes accept a third more with copies from the conversation
     parts: Literal["packed", "bf16"] = "packed"  # of the target's matrices: docs/adr/0040-models-are-mapped.md
     alone_seconds: float = 30.0  # a tunnel, a lift, a change of the network: most are over in 10 s

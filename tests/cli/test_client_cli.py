@@ -205,9 +205,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
         ),
         (
             ["--colour", "red"],
-            snapshot(
-                "Error: No such option '--colour'. Did you mean '--cores'?"
-            ),
+            snapshot("Error: No such option '--colour'. Did you mean '--cores'?"),
         ),
     ],
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from inline_snapshot import snapshot
-from moa_client.history.schema import APPLICATION
+from moa_client.history.database import APPLICATION
 
 from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
 from tests.support.daemon_home import CLIENT, Home, daemon_home
@@ -232,7 +232,9 @@ def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_m
         assert ", companion tiny, level " in home.run("daemon", "status")[1]
     finally:
         chat.close()
-    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6", "--drafting", "auto"], home.environment)  # the default, named
+    chat = Terminal(
+        [*CLIENT, "chat", "--max-tokens", "6", "--drafting", "auto"], home.environment
+    )  # the default, named
     try:
         chat.wait_for(r"\(The daemon runs with a setting other than this chat's: drafting. The chat runs without it.\)")
         chat.wait_for("Talking to tiny")

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.servers.book import book_path, read_book
-from moa_client.servers.entry import ServerEntry
-from moa_client.servers.joining import new_key
+from moa_client.servers.book import ServerEntry, book_path, read_book
+from moa_client.servers.keys import new_key
 from moa_shared.protocol.invitation import Invitation
 
 from tests.cli.client_program import ENVIRONMENT, Run

@@ -10,7 +10,7 @@ from moa_client.link.server import Server
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
-    from moa_client.link.server_rank import ServerRank
+    from moa_client.link.rank import ServerRank
     from moa_client.link.stream import Stream, StreamTraffic
 
 

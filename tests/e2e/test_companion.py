@@ -13,8 +13,7 @@ from moa_client.conversation.events import Committed, Corrected, Ended, Provisio
 from moa_client.device.drafter_catalog import COMPANION, NOBODY
 from moa_client.device.loading import load_device
 from moa_client.drafting.companion import CompanionDrafter
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server

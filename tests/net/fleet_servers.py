@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from moa_client.conversation.events import ServerChanged
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.server import Server
 from moa_server.app import start

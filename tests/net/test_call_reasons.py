@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.doctor.reaching import check_connection, check_name, check_tls
+from moa_client.doctor.steps import check_connection, check_name, check_tls
 from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server

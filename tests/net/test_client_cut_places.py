@@ -22,8 +22,7 @@ from moa_client.conversation.events import (
     Provisional,
 )
 from moa_client.device.loading import Device
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.verifier import Request, TargetOutput
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafting import Growth

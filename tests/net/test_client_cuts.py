@@ -16,8 +16,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.app import start
 from moa_server.running.running_server import RunningServer
 from moa_server.verifier import Target

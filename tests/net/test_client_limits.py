@@ -8,8 +8,7 @@ from contextlib import aclosing
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_server.access import limits
 from moa_server.access.caller import anonymous

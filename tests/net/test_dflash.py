@@ -16,8 +16,7 @@ import pytest
 from moa_client.conversation.events import Committed, Event, Provisional
 from moa_client.device.loading import load_device
 from moa_client.device.sources import find_sources
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server

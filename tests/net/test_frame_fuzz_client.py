@@ -19,15 +19,13 @@ from hypothesis import given
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Ended
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import ServerChannel
+from moa_client.link.channel import ServerCalls, ServerChannel, Transport
 from moa_client.link.fleet import Fleet
 from moa_client.link.security import PLAIN
 from moa_client.link.server import Server
 from moa_client.link.stream import EOF
-from moa_client.link.transport import ServerCalls, Transport
 from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -13,10 +13,9 @@ from typing import Any, cast
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import Committed, LinkState
-from moa_client.device.drafter_catalog import DrafterCatalog
-from moa_client.device.drafter_choice import DrafterChoice, ServerPace
+from moa_client.device.drafter_catalog import DrafterCatalog, DrafterChoice, ServerPace
 from moa_client.device.loading import Device
-from moa_client.host.local_conversation import LocalConversation
+from moa_client.host.library import LocalConversation
 from moa_client.host.text_conversation import TextConversation
 from moa_client.settings import ClientSettings
 from moa_server.verifier import Target

@@ -19,10 +19,9 @@ from moa_client.conversation.events import (
     Provisional,
     ServerChanged,
 )
-from moa_client.device.drafter_choice import DrafterChoice
+from moa_client.device.drafter_catalog import DrafterChoice
 from moa_client.device.loading import Device
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine import replaced_server
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet

@@ -14,10 +14,9 @@ import pytest
 from moa_client.conversation.events import Committed, Event
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.losses import LEAST_MS
+from moa_client.link.outages import LEAST_MS
 from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.loading import memory_source

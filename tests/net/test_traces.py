@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import Event
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText, apply_update
+from moa_client.conversation.answer_text import AnswerText, Update, apply_update
 from moa_client.conversation.events import (
     Asked,
     CallWanted,
@@ -21,9 +21,7 @@ from moa_client.conversation.events import (
     Rewound,
     Titled,
 )
-from moa_client.conversation.updates import Update
-from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.subscription import Subscription
+from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.defaults import CHAT_DEFAULTS
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
@@ -29,7 +30,6 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.text_runs import Provenance, TextRun, joined
-from moa_client.conversation.updates import Update
 from moa_client.host.frame_tap import Crossing
 from moa_client.tools.tool import AnsweredCall, ToolCall
 from moa_shared.errors import MoaError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Asked
-from moa_client.conversation.updates import Update
 from moa_client.surface.messages import opened_fields
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import Fields, fields_of

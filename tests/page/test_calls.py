@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import CallsLeft, CallWanted, ToolsChanged
-from moa_client.conversation.updates import Update
 from moa_client.tools.tool import ToolCall
 from playwright.sync_api import expect
 

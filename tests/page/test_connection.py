@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import ExecutionChanged, LinkState, ServerChanged
-from moa_client.conversation.updates import Update
 from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import expect
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.chat.files import MOST_BYTES, TextFile, folded, with_files
+from moa_client.chat.question import MOST_BYTES, TextFile, folded, with_files
 from playwright.sync_api import FilePayload, expect
 
 from tests.page.conftest import Open, Serve

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moa_client.daemon.lock import find_holder
-from moa_client.daemon.paths import DaemonPaths
+from moa_client.daemon.paths import DaemonPaths, find_holder
 
 from tests.support.programs import PATIENCE
 

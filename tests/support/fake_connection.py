@@ -12,7 +12,7 @@ from moa_client.device.loading import Device
 from moa_client.engine import session_exchange
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
-from moa_client.link.losses import LinkLosses
+from moa_client.link.outages import LinkLosses
 from moa_client.link.stream import StreamTraffic
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes

@@ -9,6 +9,7 @@ from typing import Any
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -22,12 +23,11 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.conversation.updates import Update
 from moa_client.endpoint.answer_source import Embeddings
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
-from moa_client.surface.subscription import Subscription
+from moa_client.surface.open_conversation import Subscription
 from moa_client.tools.template_input import TemplateInput
 from moa_client.web.access import Access
 from moa_client.web.app import make_app

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Ended, Event, LinkChanged, Notice
-from moa_client.conversation.updates import Update
 
 
 def letters(tokens: Sequence[int]) -> str:

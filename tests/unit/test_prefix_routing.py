@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from moa_client.link.server_rank import ServerRank, rank
+from moa_client.link.rank import ServerRank, rank
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS, PrefixHashes
 

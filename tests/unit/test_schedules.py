@@ -34,8 +34,7 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import READING_SPEED, StandaloneRule
+from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff

@@ -10,9 +10,8 @@ from functools import partial
 
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.drafting.online import OnlineDrafting
-from moa_client.drafting.results import DraftCompleted, DrafterResult, DraftExtended, ResultInbox
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import DraftStep
+from moa_client.drafting.streamed import DraftCompleted, DrafterResult, DraftExtended, DraftStep, ResultInbox
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -14,7 +14,7 @@ from typing import Any, cast
 from moa_client.chat.views import View
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText, apply_update
+from moa_client.conversation.answer_text import AnswerText, Update, apply_update
 from moa_client.conversation.events import (
     Asked,
     CallAnswered,
@@ -31,7 +31,6 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import OpenConversation
 
 Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call may be run

@@ -17,7 +17,6 @@ from moa_shared.protocol.levels import BF16
 from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.ask import AnswerFollower, Permit, deny
-from moa_client.chat.files import TextFile, file_words, folded, with_files
 from moa_client.chat.folding import Folding
 from moa_client.chat.json_events import earlier_line, error_line, event_line
 from moa_client.chat.messages import (
@@ -40,10 +39,11 @@ from moa_client.chat.messages import (
     waiting_words,
     withdrawn_words,
 )
+from moa_client.chat.question import TextFile, file_words, folded, with_files
 from moa_client.chat.views import View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText, nothing_withdrawn
+from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
 from moa_client.conversation.events import (
     CallEvent,
     CallWanted,
@@ -54,7 +54,6 @@ from moa_client.conversation.events import (
     NotKept,
     Settled,
 )
-from moa_client.conversation.updates import Update
 from moa_client.device.kept_companion import NONE, read_kept, write_kept
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import OpenConversation

@@ -9,7 +9,7 @@ from typing import Any
 
 from moa_shared.errors import MoaError
 
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -23,7 +23,6 @@ from moa_client.conversation.events import (
     SurfaceEvent,
     Titled,
 )
-from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.surface.update_codec import fields_of
 from moa_client.tools.answer_split import AnswerSplit

@@ -18,14 +18,12 @@ from prompt_toolkit.renderer import HeightIsUnknownError
 from prompt_toolkit.styles import Style
 
 from moa_client.chat.chat import Chat
-from moa_client.chat.commands.editor import edit_text
-from moa_client.chat.commands.handler import CommandHandler
-from moa_client.chat.commands.kept import kept_names
+from moa_client.chat.commands.desktop import edit_text
+from moa_client.chat.commands.handler import CommandHandler, kept_names
 from moa_client.chat.commands.table import values_of
 from moa_client.chat.display.layout import fit
 from moa_client.chat.display.page import TerminalPage
-from moa_client.chat.input.completer import CommandCompleter
-from moa_client.chat.input.question_history import QuestionHistory, default_path
+from moa_client.chat.input import CommandCompleter, QuestionHistory, default_path
 from moa_client.chat.keys import quiet_keys
 
 QUOTES = '"""'

@@ -35,7 +35,7 @@ from moa_client.chat.messages import (
     unchecked,
     unverified_words,
 )
-from moa_client.conversation.answer_text import last_word
+from moa_client.conversation.answer_text import Update, last_word
 from moa_client.conversation.events import (
     CallEvent,
     Failed,
@@ -46,7 +46,6 @@ from moa_client.conversation.events import (
     NotKept,
     ServerChanged,
 )
-from moa_client.conversation.updates import Update
 
 if TYPE_CHECKING:
     from moa_client.chat.display.page import TerminalPage

@@ -1,13 +1,10 @@
-"""The text of an answer: committed text, then provisional text, as its events add up to it. Pure.
-
-The host of a conversation holds its answers so, and each surface holds them as far as it has read its updates.
-Invariants: committed text only grows; its runs are as long as it.
-"""
+"""What surfaces (chat, page, endpoint) receive of a conversation. Pure."""
 
 from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConflictError
 from moa_shared.protocol.finish_rule import Finish
@@ -27,7 +24,26 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.conversation.text_runs import TextRun, fitted, joined
-from moa_client.conversation.updates import Update
+
+if TYPE_CHECKING:
+    from moa_client.conversation.answer_figures import Figures, LinkStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One event of a conversation, and what is known after it.
+
+    Args:
+        answer: the number of the answer that it is about, in the conversation, from 1; 0: it is about none.
+        status: of the link.
+        figures: of an answer that has ended.
+    """
+
+    event: SurfaceEvent
+    answer: int = 0
+    status: LinkStatus | None = None
+    figures: Figures | None = None
+
 
 AGREED = 12  # characters in a row that two texts have in common where they go on alike: about two words
 MOST_APART = 400  # characters within which that is looked for

@@ -1,4 +1,4 @@
-"""Starts, finds and ends the daemon's process."""
+"""Starts, finds and ends the daemon's process, and reads its log."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
-from moa_shared.errors import DataError, InternalError, MoaError, UnavailableError
+from moa_shared.errors import DataError, InternalError, MoaError, NotFoundError, UnavailableError
 
-from moa_client.daemon.lock import find_holder
-from moa_client.daemon.paths import DaemonPaths, make_folder
+from moa_client.daemon.paths import DaemonPaths, find_holder, make_folder
 from moa_client.daemon.remote_conversation import request
 from moa_client.surface.update_codec import Fields
 
@@ -150,3 +151,34 @@ def _silent(paths: DaemonPaths) -> UnavailableError:
     holder = find_holder(paths.lock)
     who = f" (process {holder.pid})" if holder is not None else ""
     return UnavailableError(f"The daemon{who} does not answer.", hint="End it: moa-client daemon stop")
+
+
+TAIL_SECONDS = 0.2
+
+
+def tail(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
+    """The last lines of a log, each with its line break.
+
+    Args:
+        follow: continue with new lines as they are written, also in a file that takes this one's place.
+    """
+    try:
+        file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 (replaced below)
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no log at {path}.", hint="No daemon has been started there yet.") from None
+    try:
+        yield from deque(file, lines)
+        while follow:
+            if line := file.readline():
+                yield line
+                continue
+            time.sleep(TAIL_SECONDS)
+            if path.exists() and path.stat().st_ino != _inode(file.fileno()):
+                file.close()
+                file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115
+    finally:
+        file.close()
+
+
+def _inode(descriptor: int) -> int:
+    return os.fstat(descriptor).st_ino

@@ -17,8 +17,7 @@ from moa_shared.programs.last_exit import end_now
 
 from moa_client.daemon.hub import Hub
 from moa_client.daemon.local_server import DaemonSocketServer
-from moa_client.daemon.lock import DaemonLock, Holder
-from moa_client.daemon.paths import DaemonPaths, make_folder
+from moa_client.daemon.paths import DaemonLock, DaemonPaths, Holder, make_folder
 from moa_client.daemon.shared_settings import shared_settings
 from moa_client.daemon.web_surfaces import serve_web_surfaces
 from moa_client.device.kept_companion import with_kept

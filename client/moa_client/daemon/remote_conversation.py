@@ -17,13 +17,11 @@ from moa_shared.errors import MoaError, UnavailableError, error_from_code
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Failed, LinkState, Permission, Titled
-from moa_client.conversation.updates import Update
 from moa_client.failures import told
 from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
-from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.subscription import Subscription
+from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_client.surface.update_codec import update_of
 
 MOST_MESSAGE_BYTES = 1 << 28  # from the daemon, which is trusted: a long conversation in one `opened`

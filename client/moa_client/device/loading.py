@@ -30,20 +30,18 @@ from moa_shared.sampling.defaults import NOTHING_SAID, SamplingDefaults
 
 from moa_client.conversation.answer_queue import EndRule
 from moa_client.conversation.events import LOOK_UP
-from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog
-from moa_client.device.drafter_choice import DrafterChoice, ServerPace
-from moa_client.device.mapped_parts import target_parts
+from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog, DrafterChoice, ServerPace
 from moa_client.device.new_drafters import (
     checkpoint_drafters,
     companion_drafters,
     drafter_states,
     named_checkpoint,
     random_checkpoint,
+    target_parts,
 )
 from moa_client.device.sources import AUTO, NONE, Sources, means_served, named_drafter, resolve_sources
-from moa_client.drafting.companion import CompanionPair
+from moa_client.drafting.companion import CompanionPair, PairedDrafter
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
-from moa_client.drafting.paired import PairedDrafter
 from moa_client.settings import ClientSettings
 
 TEMPLATE_DIFFERS = "the companion {companion} has another chat template than {target}: it reads the conversation's"

@@ -1,35 +1,72 @@
-"""Makes a device's drafters: over a checkpoint's weights and parts of the target, or over a companion's weights."""
+"""Makes a device's drafters: over a checkpoint's weights and parts of the target, or over a companion's weights.
+
+The target's parts are packed in a file that all processes of the device map; drafters compute the same bits with it and
+without.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moa_kernels import KernelError, variant_name
 from moa_shared.constraints.library import constraint_compiler
 from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
 from moa_shared.drafter.checkpoint.checkpoint import NewState
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
+from moa_shared.drafter.checkpoint.config import MOA
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafter.checkpoint.weights import DRAFT_IDS
 from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.layers.arithmetic import INT8
+from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.drafting.trial import DrafterTrial
-from moa_shared.errors import MismatchError
+from moa_shared.errors import ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.network.layer_sizes import kv_width_if_differing
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.weights.parts import layer_names
+from moa_shared.models.weights.tile_file import TiledWeights, map_some_tiles
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+from moa_shared.programs.progress import SilentProgress
 
-from moa_client.device.mapped_parts import target_parts
-from moa_client.drafting.answer_forms import ConversationForms, DeviceForms
 from moa_client.drafting.companion import CompanionDrafter
-from moa_client.drafting.drafters import ClientDrafter, MoaDrafter, Recipe
+from moa_client.drafting.drafters import ClientDrafter, ConversationForms, DeviceForms, MoaDrafter, Recipe
 from moa_client.settings import ClientSettings
 
 if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler
+
+
+def target_parts(
+    reader: WeightReader, files: ModelFiles, checkpoints: Sequence[Checkpoint], settings: ClientSettings, context: int
+) -> TargetParts:
+    """The parts of the target that these drafters run: packed in the cache and mapped, so that processes share them.
+
+    Where they cannot be packed there, each process packs its own in memory.
+
+    Args:
+        context: the most tokens of a conversation at the server.
+    """
+    drafters = [each for each in checkpoints if each.config.kind == MOA]
+    reused = max((each.config.reused_layers for each in drafters), default=0)
+    names = {name for name in layer_names(files, reused) if name.startswith("model.layers.")}
+    if any(DRAFT_IDS not in each.tensors for each in drafters):
+        names.add(HEAD if HEAD in reader.names() else EMBEDDINGS)
+    matrices = sorted(name for name in names if len(reader.shape(name)) == 2)
+    if not matrices or settings.dtype != INT8 or variant_name() == "numpy":
+        return TargetParts(reader, context=context)
+    try:
+        tiles = map_some_tiles(files, cache_root(settings.cache_dir), matrices, SilentProgress())
+    except (KernelError, ConfigError, DiskFullError, OSError):  # sizes that numpy computes, or a disk without room
+        return TargetParts(reader, context=context)
+    return TargetParts(reader, TiledWeights(reader, tiles), context)
 
 
 def named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:

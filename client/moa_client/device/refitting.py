@@ -1,8 +1,9 @@
-"""Gets this device the drafter of a server that was replaced by one with another drafter."""
+"""This device for the first server that its companion meets, and for one that was replaced by another drafter's."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
@@ -11,11 +12,32 @@ from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.handshake_checks import check_identity
 
-from moa_client.device.heap import trim_heap
-from moa_client.device.loading import Device, equip
-from moa_client.device.sources import find_sources, means_served, meant_drafters, named_drafter
+from moa_client.device.loading import Device, equip, load_device
+from moa_client.device.sources import NONE, find_sources, means_served, meant_drafters, named_drafter
 from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
+
+
+def trim_heap() -> None:
+    """Returns freed memory to the system; does nothing where the C library cannot."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, TypeError, AttributeError):  # not glibc
+        return
+    trim(0)
+
+
+async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device) -> Device:
+    """The device for the server's target, whose tokens are the companion's; the server's drafters come later (`refit`).
+
+    Args:
+        served: what the server describes.
+        device: with nothing but the companion; stays usable meanwhile.
+    """
+    alone, progress = replace(settings, drafter=NONE), SilentProgress()
+    sources = await find_sources(alone, fleet, served, progress)
+    loaded = await asyncio.to_thread(load_device, alone, served, progress, sources, None, device.companion)
+    return replace(loaded, is_refused=True)
 
 
 async def refit(

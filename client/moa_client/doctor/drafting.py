@@ -13,9 +13,7 @@ from moa_shared.programs.checks import Check, si_bytes
 from moa_shared.programs.progress import Progress
 
 from moa_client.device.companion_offer import find_offered, offered_words
-from moa_client.device.drafter_catalog import DrafterCatalog
-from moa_client.device.drafter_choice import DrafterCandidate
-from moa_client.device.drafter_speed import level_ms
+from moa_client.device.drafter_catalog import DrafterCandidate, DrafterCatalog, level_ms
 from moa_client.device.fetching import bytes_of
 from moa_client.device.sources import AUTO, NONE, Sources, find_present, means_served, meant_drafters
 from moa_client.settings import ClientSettings

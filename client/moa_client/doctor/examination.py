@@ -6,27 +6,38 @@ State: what the steps so far have found. Every step has a deadline, and says wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.programs.checks import Check
+from moa_shared.programs.checks import Check, check_fields
 from moa_shared.programs.progress import Progress
 
-from moa_client.device.drafter_choice import DrafterCandidate, ServerPace
+from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
 from moa_client.device.sources import Sources
 from moa_client.doctor.drafting import examine_companion, find_drafters, measure_drafters
-from moa_client.doctor.judgements import judge_expectation, judge_speed
-from moa_client.doctor.measuring import (
+from moa_client.doctor.steps import (
     GOODPUT_SECONDS,
     ROUND_TRIPS,
+    check_connection,
+    check_name,
+    check_tls,
+    judge_expectation,
+    judge_speed,
     measure_download,
     measure_round_trip,
     measure_upload,
 )
-from moa_client.doctor.reaching import check_connection, check_name, check_tls
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
+
+
+def checks_json(checks: dict[str, Sequence[Check]]) -> str:
+    """All steps of all servers, by the server's address."""
+    servers = [{"server": server, "checks": list(map(check_fields, steps))} for server, steps in checks.items()]
+    return json.dumps(servers, indent=2) + "\n"
+
 
 NEEDED = ("name", "connection", "TLS", "server", "round trip")  # a failure of one ends the examination
 

@@ -1,8 +1,8 @@
-"""A companion on this device: a whole small model, alone or beside a drafter that drafts for the server.
+"""Two drafters on one device, and a companion: a whole small model, alone or beside one that drafts for the server.
 
-State: how much text it reads at a time, and what its chances and its drafts are worth, which is learnt from what
-servers decide and shared by all conversations. It reads the committed text when nothing else is to be done, in pieces
-that are short enough for the drafts of all conversations to come between; a draft reads the few tokens that are left.
+State: how much text the companion reads at a time, and what its chances and its drafts are worth, which is learnt from
+what servers decide and shared by all conversations. It reads the committed text when nothing else is to be done, in
+pieces that are short enough for the drafts of all conversations to come between; a draft reads the few tokens left.
 """
 
 from __future__ import annotations
@@ -12,19 +12,62 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 from moa_shared.drafting import Growth, GrowthShape, TextGuesser
 from moa_shared.drafting.learned_confidence import PRIOR_EVIDENCE, LearnedConfidence
 from moa_shared.programs.elapsed import ms_since
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.drafting.answer_forms import ConversationForms
-from moa_client.drafting.drafters import ClientDrafter, MoaDrafter, Recipe
-from moa_client.drafting.paired import PairedDrafter
+from moa_client.drafting.drafters import ClientDrafter, ConversationForms, MoaDrafter, Recipe
 
 if TYPE_CHECKING:
     from moa_shared.drafter.companion.loading import Companion
     from moa_shared.drafter.companion.state import CompanionState
+
+
+class PairedDrafter:
+    """A drafter for each situation.
+
+    Args:
+        online: drafts for a server that answers.
+        standalone: writes while none does.
+    """
+
+    def __init__(self, online: ClientDrafter, standalone: ClientDrafter) -> None:
+        self._online = online
+        self._standalone = standalone
+
+    @property
+    def reads_memory(self) -> bool:
+        return self._online.reads_memory or self._standalone.reads_memory
+
+    @property
+    def most_depth(self) -> int | None:
+        return self._online.most_depth
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        self._online.restart(tokens)
+        self._standalone.restart(tokens)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._online.commit(tokens)
+        self._standalone.commit(tokens)
+
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
+        self._online.remember(start, rows, state=state)
+        self._standalone.remember(start, rows, state=state)
+
+    def draft(self, sampling: Sampling) -> DraftTree:
+        return self._online.draft(sampling)
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        return self._online.grow(draft, sampling)
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        return self._standalone.write(draft, sampling)
+
 
 # Tokens; eight take little more time than one: 11.7 and 8.4 ms with weights of 135M (AMD EPYC with AVX-512 VNNI).
 LEAST_PIECE, MOST_PIECE = 8, 512

@@ -14,16 +14,14 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.thin_memory import ThinMemory
 
 from moa_client.conversation.answer_queue import AnswerQueue
-from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.drafter_thread import DrafterThread
+from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.online import OnlineDrafting
-from moa_client.drafting.results import ResultInbox
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone import StandaloneDrafting
+from moa_client.drafting.streamed import ResultInbox
 from moa_client.link.availability import Availability
-from moa_client.memory.plan import MemoryPlan
-from moa_client.memory.thin_rule import ThinRule
+from moa_client.memory.plan import MemoryPlan, ThinRule
 
 
 class DeviceDrafting:

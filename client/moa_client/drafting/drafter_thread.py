@@ -1,7 +1,8 @@
-"""The drafter on its thread: receives committed tokens and memory, and is asked for one thing at a time.
+"""Runs the drafter on the device's inference thread: told committed tokens and memory, asked for one thing at a time.
 
-State: the tokens that the drafter has, and the call under way. Results are posted to the inbox. Invariants: the drafter
-learns every token before it is asked for what follows; calls run in the order in which they were made.
+State: the thread, which runs one call after the other (one draft step at a time, and memory as the credit allows), the
+tokens that the drafter has, and the call under way. Results are posted to the inbox. Invariants: the drafter learns
+every token before it is asked for what follows; calls run in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from moa_shared.errors import InternalError, MoaError, ProtocolError
@@ -19,17 +22,34 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.drafting.drafter_executor import DrafterExecutor
 from moa_client.drafting.drafters import ClientDrafter, ReadingDrafter
-from moa_client.drafting.results import (
+from moa_client.drafting.streamed import (
     DraftCompleted,
     DrafterFailed,
     DrafterResult,
     DraftExtended,
+    DraftStep,
     ResultInbox,
     TokenWritten,
 )
-from moa_client.drafting.streamed import DraftStep
+
+Result = TypeVar("Result")
+
+
+class DrafterExecutor:
+    """Runs calls in order on one thread."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drafter")
+
+    def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Runs a call after those before it; the future holds its result or exception."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        """Lets the running call end; accepts no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
 
 MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
 IDLE_SECONDS = 0.002  # without a call, before the text is read ahead: a draft may be due at once

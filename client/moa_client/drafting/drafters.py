@@ -1,17 +1,20 @@
 """The drafters that a client can run, with one small interface; all of them run on the inference thread.
 
 A drafter receives committed tokens and memory, and makes trees. `MoaDrafter` reads the server's memory;
-`LookupDrafter` copies from the conversation; without a drafter the server answers by plain steps.
+`LookupDrafter` copies from the conversation; without a drafter the server answers by plain steps. Drafts keep to the
+form of the running answer once it is compiled, on a thread of its own: nobody waits for a form.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from moa_shared.constraints.draft_form import DraftForm
 from moa_shared.drafting import (
     CHAIN,
     ConversationDraft,
@@ -24,11 +27,82 @@ from moa_shared.drafting import (
 from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.guesses.copying import SHORTEST_STANDALONE, chance_of_copy
 from moa_shared.drafting.trial import DrafterTrial
+from moa_shared.sampling.constraint import Constraint
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.drafting.answer_forms import ConversationForms
+if TYPE_CHECKING:
+    from moa_shared.constraints.compiler import ConstraintCompiler
+    from moa_shared.constraints.constrained_text import ConstrainedText
+
+
+class DeviceForms:
+    """Compiles the forms to which a server holds answers; it has tried them.
+
+    Args:
+        new_compiler: called on a thread, for the first form; it gives None where the library is missing.
+    """
+
+    def __init__(self, new_compiler: Callable[[], ConstraintCompiler | None]) -> None:
+        self._new_compiler = new_compiler
+        self._compiler: ConstraintCompiler | None = None
+        self._thread: ThreadPoolExecutor | None = None  # from the first form on
+
+    def begin(self, constraint: Constraint) -> Future[ConstrainedText | None]:
+        """An answer under a constraint, before its first token; None: it cannot be had."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "forms")
+        return self._thread.submit(self._begin, constraint)
+
+    def _begin(self, constraint: Constraint) -> ConstrainedText | None:
+        if self._compiler is None:
+            self._compiler = self._new_compiler()
+        return self._compiler.begin(constraint) if self._compiler is not None else None
+
+
+class ConversationForms:
+    """The form of one conversation's running answer.
+
+    Args:
+        forms: of the device.
+    """
+
+    def __init__(self, forms: DeviceForms) -> None:
+        self._forms = forms
+        self._key: tuple[Constraint, int] | None = None  # of the running answer: its constraint and its place
+        self._begun: Future[ConstrainedText | None] | None = None
+        self._form: DraftForm | None = None
+        self._answer: list[int] = []  # that the form has read
+
+    def after(self, tokens: Sequence[int], sampling: Sampling) -> ConstrainedText | None:
+        """The form after the conversation's tokens; None: there is none, or not yet, or they are not of it.
+
+        Args:
+            sampling: of the running answer.
+        """
+        answer = list(tokens[sampling.answer_start :])
+        if sampling.constraint is None or not answer:  # before its first token no server has tried the form
+            self._key = self._begun = self._form = None
+            return None
+        key = sampling.constraint, sampling.answer_start
+        if key != self._key or answer[: len(self._answer)] != self._answer:
+            self._key, self._form, self._answer = key, None, []
+            self._begun = self._forms.begin(sampling.constraint)
+        if self._form is None:
+            self._form = self._compiled()
+        if self._form is None:
+            return None
+        self._answer = answer
+        return self._form.after(answer)
+
+    def _compiled(self) -> DraftForm | None:
+        begun = self._begun
+        if begun is None or not begun.done() or begun.exception() is not None:
+            return None
+        form = begun.result()
+        return DraftForm(form) if form is not None else None
+
 
 NOTHING = DraftTree((), ())
 # Tokens since the newest row of a drafter without states, at which what it says alone is not worth showing: it was

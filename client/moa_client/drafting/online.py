@@ -1,7 +1,8 @@
 """Drafts while the server decides: streamed as they are made, or one whole draft after each verdict.
 
-State: the draft in flight, whether a round is due, and how much of the committed text the server knows that we have.
-What to send is returned, the drafter runs on its thread; nothing here waits.
+State: the draft in flight, whether a round is due, how much of the committed text the server knows that we have, and
+what the newest verdicts say about the server's own drafts: while it drafts, the device rests. What to send is returned,
+the drafter runs on its thread; nothing here waits.
 """
 
 from __future__ import annotations
@@ -13,11 +14,59 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, VerdictEffect
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
-from moa_client.drafting.rest import DraftingRest
-from moa_client.drafting.results import DraftCompleted, DraftExtended, OnlineDrafter
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import StreamedDrafting
+from moa_client.drafting.streamed import DraftCompleted, DraftExtended, OnlineDrafter, StreamedDrafting
 from moa_client.memory.plan import MemoryPlan
+
+# Of forwards shared with others, without nodes of the server's, after which it is taken to have no time for drafts. It
+# also finds many places of a text not worth a guess: of 107 pauses in three answers (1600 tokens, one user) 98 were
+# shorter than 16 verdicts and two longer than 64. There the device guesses no better, and would have all memory sent.
+PATIENT_VERDICTS = 64
+# As many forwards of this answer alone say as much: a drafter that has failed guesses nothing any more, and an older
+# server does not say which forwards are shared.
+LONE_TIMES = 4
+# Tokens after which a device that drafts rests for TRIAL_VERDICTS, to see whether the server has time again; it costs
+# at most so many guesses of so many.
+TRIAL_TOKENS, TRIAL_VERDICTS = 256, 4
+
+
+class DraftingRest:
+    """Whether the device rests while the server drafts.
+
+    Args:
+        may_rest: False: it always drafts.
+    """
+
+    def __init__(self, *, may_rest: bool) -> None:
+        self._may_rest = may_rest
+        self._patience = PATIENT_VERDICTS * LONE_TIMES  # lone forwards without nodes in them, for which it still rests
+        self._is_trial = False
+        self._drafted_tokens = 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether the server drafts, or may do so in a moment."""
+        return self._may_rest and self._patience > 0
+
+    def on_opened(self, *, server_drafts: bool) -> None:
+        """A stream is open; a server that never drafts is not waited for."""
+        if not server_drafts:
+            self._patience = 0
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Takes in a verdict."""
+        rested = self.rests
+        if verdict.server_drafted:
+            self._patience, self._is_trial = PATIENT_VERDICTS * LONE_TIMES, False
+        elif rested:
+            self._patience -= LONE_TIMES if verdict.shared or self._is_trial else 1
+        if rested or self.rests:
+            self._drafted_tokens = 0
+            return
+        self._drafted_tokens += len(verdict.tokens)
+        if self._drafted_tokens >= TRIAL_TOKENS:
+            self._drafted_tokens, self._patience, self._is_trial = 0, TRIAL_VERDICTS * LONE_TIMES, True
+
 
 ACK_TOKENS = 16  # an eighth of how far a server runs ahead of a silent client
 HOLD_STEPS = 0.25  # of the server, at most, that drafting waits for a row: one more row raises the acceptance by 3 %

@@ -10,8 +10,8 @@ from __future__ import annotations
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.jobs import Job
 from moa_client.drafting.drafter_thread import DrafterThread
-from moa_client.drafting.results import TokenWritten
-from moa_client.drafting.standalone_rule import StandaloneRule, StandaloneText
+from moa_client.drafting.settings import StandaloneRule, StandaloneText
+from moa_client.drafting.streamed import TokenWritten
 from moa_client.memory.plan import MemoryPlan
 
 

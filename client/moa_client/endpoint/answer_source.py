@@ -11,7 +11,7 @@ from moa_shared.sampling.defaults import SamplingDefaults
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.updates import Update
+from moa_client.conversation.answer_text import Update
 from moa_client.tools.template_input import TemplateInput
 
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from moa_client.web.guard import HEALTH
+from moa_client.web.access import HEALTH
 
 FRESH_SECONDS = 5.0  # watchers ask every 5 to 30
 ASK_SECONDS = 2.0  # they wait for at least that long

@@ -15,9 +15,8 @@ from moa_shared.text.template import ChatTemplate
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.endpoint.answer_source import Embeddings, OneAnswer
 from moa_client.host.host import Host
-from moa_client.host.local_conversation import LocalConversation
-from moa_client.link.embedding import embed
-from moa_client.link.repeated_call import call_best
+from moa_client.host.library import LocalConversation
+from moa_client.link.calls import call_best, embed
 from moa_client.tools.template_input import TemplateInput
 
 

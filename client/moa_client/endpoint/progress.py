@@ -13,7 +13,7 @@ from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
 from moa_client.conversation.answer_decoder import AnswerDecoder
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerEvent,
     Committed,
@@ -27,7 +27,6 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.conversation.updates import Update
 from moa_client.endpoint.stop_search import StopSearch
 from moa_client.endpoint.told_tokens import ToldTokens
 from moa_client.tools.answer_split import AnswerSplit

@@ -21,9 +21,9 @@ from moa_client.conversation.conversation import Conversation, ConversationState
 from moa_client.conversation.events import Event
 from moa_client.conversation.jobs import Turn
 from moa_client.device.loading import Device
-from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
+from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.streamed import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.engine.answer_spans import AnswerSpans
 from moa_client.engine.inbox import (
     DrafterReady,

@@ -12,7 +12,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError
 
 from moa_client.device.loading import Device
-from moa_client.drafting.results import DrafterResult
+from moa_client.drafting.streamed import DrafterResult
 from moa_client.link.connection import FrameReceived, StreamLost, StreamOpened
 
 

@@ -24,11 +24,11 @@ from moa_client.conversation.events import LOOK_UP, DrafterChanged, ExecutionCha
 from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.results import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
+from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.streamed import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.engine.inbox import Inbox
-from moa_client.engine.session_handshake import SentState, SessionHandshake
+from moa_client.engine.replaced_server import SentState, SessionHandshake
 from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet

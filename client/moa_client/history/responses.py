@@ -14,7 +14,7 @@ from pathlib import Path
 from moa_shared.errors import NotFoundError
 
 from moa_client.history.database import transaction, translated
-from moa_client.history.eraser import Eraser
+from moa_client.history.housekeeping import Eraser
 
 MOST_DAYS = 30  # since one was last continued; OpenAI's are kept as long
 MOST = 10_000

@@ -21,12 +21,10 @@ from moa_shared.errors import DiskFullError
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.history.database import open_database, transaction, translated
-from moa_client.history.eraser import Eraser
-from moa_client.history.reading import HistoryReader
+from moa_client.history.housekeeping import Eraser, Writers
+from moa_client.history.reading import HistoryReader, pack_options, pack_provenance, pack_tokens, unpack_tokens
 from moa_client.history.records import PROMPT_CODE, AnswerStatus, ConversationOrigin, Hit, StoredConversation, Summary
 from moa_client.history.responses import KeptResponses
-from moa_client.history.stored_values import pack_options, pack_provenance, pack_tokens, unpack_tokens
-from moa_client.history.writers import Writers
 
 if TYPE_CHECKING:
     from moa_client.conversation.text_runs import Provenance
@@ -35,7 +33,7 @@ CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
 
 
 class HistoryStore:
-    """The conversations that this device keeps; its calls raise HistoryError, or DiskFullError where nothing was written.
+    """The conversations that this device keeps; its calls raise HistoryError, or DiskFullError if nothing was written.
 
     Args:
         folder: where; None: in the user's data folder.

@@ -20,13 +20,11 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, LinkState
-from moa_client.device.adopting import adopt
-from moa_client.device.drafter_choice import DrafterChoice, ServerPace
+from moa_client.device.drafter_catalog import DrafterChoice, ServerPace
 from moa_client.device.loading import Device, change_drafter
-from moa_client.device.refitting import refit
-from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import READING_SPEED, StandaloneRule
+from moa_client.device.refitting import adopt, refit
+from moa_client.drafting.drafter_thread import DrafterExecutor
+from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.host.frame_tap import FrameTap
 from moa_client.host.journal import ConversationJournal

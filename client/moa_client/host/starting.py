@@ -14,9 +14,9 @@ from moa_shared.programs.own_thread import run_reporting
 from moa_shared.programs.progress import Progress
 
 from moa_client.device.companion_offer import take_offered
-from moa_client.device.heap import trim_heap
 from moa_client.device.kept_companion import read_kept
 from moa_client.device.loading import Device, load_device
+from moa_client.device.refitting import trim_heap
 from moa_client.device.sources import (
     AUTO,
     Sources,

@@ -20,20 +20,18 @@ from moa_shared.tracing.spans import Span, begin_span
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, draw_seed
-from moa_client.conversation.answer_text import AnswerText, nothing_withdrawn
+from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
 from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkState, NotKept, Permission, Settled
 from moa_client.conversation.jobs import Turn
-from moa_client.conversation.updates import Update
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
+from moa_client.history.recorder import restored
 from moa_client.history.records import StoredConversation
-from moa_client.history.restoring import restored
 from moa_client.host.call_rounds import CallRounds
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.publisher import Publisher
 from moa_client.host.reasoning import reasoned, reasoning_marks
-from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.subscription import Subscription
+from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_client.tools.tool import Tool
 from moa_client.tools.tool_box import ToolBox
 from moa_client.tools.turns import ConversationTurns

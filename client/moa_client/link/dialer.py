@@ -27,9 +27,8 @@ from moa_shared.errors import (
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.link.fleet import Fleet
-from moa_client.link.search import Search, attempt_seconds
 from moa_client.link.server import Server
-from moa_client.link.server_choice import ServerChoice
+from moa_client.link.server_choice import Search, ServerChoice, attempt_seconds
 from moa_client.link.stream import Stream, StreamTraffic
 
 REFUSALS = (OverloadedError, MismatchError, DeniedError, NoFormsError)  # which show that the connection works

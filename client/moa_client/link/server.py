@@ -32,12 +32,10 @@ from moa_shared.protocol.protobuf_messages import chances_from_proto, settings_t
 from moa_shared.sampling.chances import TokenChances
 from moa_shared.tracing.spans import TRACEPARENT
 
-from moa_client.link.cancellation import heeded_cancellation
-from moa_client.link.channel import ServerChannel
+from moa_client.link.channel import ServerCalls, ServerChannel
+from moa_client.link.rank import ServerRank
 from moa_client.link.security import PLAIN, Security
-from moa_client.link.server_rank import ServerRank
-from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic
-from moa_client.link.transport import ServerCalls
+from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Stream, StreamTraffic, heeded_cancellation
 from moa_client.link.unreachable import call_error, why_unreachable
 
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another

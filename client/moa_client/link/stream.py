@@ -6,8 +6,8 @@ State: gRPC's call, and bytes counted each way. Every wait on the peer has a dea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,7 +17,26 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
 from moa_shared.protocol.handshake_checks import clean_texts, error_from_rpc
 
-from moa_client.link.cancellation import heeded_cancellation
+
+@contextmanager
+def heeded_cancellation() -> Iterator[None]:
+    """In this block, a task that waits on a call ends when it is cancelled.
+
+    gRPC loses a cancellation that comes just as the status of a call arrives: it waits for the call's beginning in a
+    task of its own, which takes the cancellation to be meant for itself, and then raises the status. A loop that tries
+    again after a failed call would never end.
+
+    Raises:
+        CancelledError: the task was cancelled, however the block has ended.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from None
+
 
 EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 FRAME_OVERHEAD_BYTES = 5  # gRPC's header of a message

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import TextIO
 
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
@@ -19,9 +21,45 @@ from moa_shared.errors import UnavailableError
 from moa_shared.text.plain_text import plain_line
 from pydantic import ValidationError
 
-from moa_client.mcp.offered import ListedTool
+from moa_client.mcp.mcp_tools import ListedTool
 from moa_client.mcp.server_file import ToolServerEntry
-from moa_client.mcp.stderr_tail import StderrTail
+
+MOST_BYTES = 4096
+
+
+class StderrTail:
+    """Reads what a program writes, and keeps the end of it."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    @property
+    def last_line(self) -> str:
+        """The last line; empty: there is none."""
+        lines = self._tail.decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+    @contextmanager
+    def opened(self) -> Iterator[TextIO]:
+        """A file for the program to write to."""
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours, self._read, ours)
+        try:
+            with os.fdopen(theirs, "w") as file:
+                yield file
+        finally:
+            self._read(ours)
+            loop.remove_reader(ours)
+            os.close(ours)
+
+    def _read(self, descriptor: int) -> None:
+        try:
+            self._tail = (self._tail + os.read(descriptor, 1 << 16))[-MOST_BYTES:]
+        except BlockingIOError:
+            return
+
 
 START_SECONDS = 30.0  # npx and uvx fetch a program before they run it
 END_SECONDS = 8.0  # a program has six and a half, then it is killed; a server over HTTP may not answer a goodbye

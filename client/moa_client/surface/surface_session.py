@@ -12,9 +12,8 @@ from typing import Any
 
 from moa_shared.errors import DataError, OverloadedError
 
-from moa_client.conversation.answer_text import AnswerText, Corrections, apply_update
+from moa_client.conversation.answer_text import AnswerText, Corrections, Update, apply_update
 from moa_client.conversation.events import Asked, Permission
-from moa_client.conversation.updates import Update
 from moa_client.failures import told
 from moa_client.surface.messages import error_fields, opened_fields, options_of, shortened
 from moa_client.surface.open_conversation import OpenConversation

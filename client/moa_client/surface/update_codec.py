@@ -16,6 +16,7 @@ from moa_shared.sampling.chances import TokenChances
 
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import options_from
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
@@ -45,7 +46,6 @@ from moa_client.conversation.events import (
     ToolsChanged,
 )
 from moa_client.conversation.text_runs import BY_LETTER, TextRun
-from moa_client.conversation.updates import Update
 
 Fields = dict[str, Any]
 E = TypeVar("E", bound=SurfaceEvent)

@@ -1,7 +1,8 @@
-"""Who may send requests: pages of this device and programs of its user, and no other site's page. Pure.
+"""Who may send requests: pages of this device and programs of its user, and no other site's page.
 
 A page of another site can send requests to any address of this device. Its browser names that page in Origin; and a
-host name of that site which was pointed to this device (DNS rebinding) is in Host. Both must be known here.
+host name of that site which was pointed to this device (DNS rebinding) is in Host. Both must be known here. Other users
+are refused before, where connections are made.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 
+from moa_shared.errors import ConfigError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from moa_client.servers.keys import read_key_file
 from moa_client.web.error_form import RequestError
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -171,3 +179,93 @@ def _hosts_of(origin: str) -> tuple[str, str]:
 
 def _shown(text: str) -> str:
     return repr(text[:100]) if text else "missing"
+
+
+HEALTH = "/health"
+
+
+def is_public(path: str) -> bool:
+    """Whether a path needs no key: the page's own files ask for it themselves, and whether requests can be answered
+    is for whatever watches over the daemon.
+    """
+    return path in ("/", "/favicon.ico", HEALTH) or path.startswith("/page/")
+
+
+class Guard:
+    """Checks Host, Origin and key of each request and WebSocket."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        answer = self._with_cors(send, origin)
+        try:
+            is_asked = self._check(scope, headers, origin)
+        except RequestError as error:
+            await error.response(scope["path"])(scope, receive, answer)
+            return
+        if is_asked:
+            await Response(status_code=204, headers=self._access.preflight_headers(headers))(scope, receive, send)
+        else:
+            await self._app(scope, receive, answer)
+
+    def _check(self, scope: Scope, headers: Headers, origin: str | None) -> bool:
+        """Whether it only asks what may be sent (which shows no key).
+
+        Raises:
+            RequestError: it may not enter.
+        """
+        host = headers.get("host", "")
+        self._access.check_host(host)
+        if origin is not None:
+            self._access.check_origin(origin, host)
+            if scope["type"] == "http" and scope["method"] == "OPTIONS":
+                return True
+        if not is_public(scope["path"]):
+            self._access.check_key(headers)
+        return False
+
+    def _with_cors(self, send: Send, origin: str | None) -> Send:
+        cors = self._access.cors_headers(origin) if origin is not None else {}
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("x-content-type-options", "nosniff")
+                for name, value in cors.items():
+                    headers[name] = value
+            await send(message)
+
+        return send_with_headers
+
+
+VARIABLE = "MOA_ENDPOINT_KEY"
+FEWEST_CHARACTERS = 16
+# What may be a part of a WebSocket's subprotocol, by which a page sends it.
+_KEY = re.compile(r"[A-Za-z0-9._~+-]+")
+
+
+def read_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The key; empty: none is needed.
+
+    Args:
+        path: of the file; None: the environment may have one.
+    """
+    if path is not None:
+        key, source = read_key_file(path), f"The key file {path}"
+    elif VARIABLE in environment:
+        key, source = environment[VARIABLE], VARIABLE
+    else:
+        return ""
+    if len(key) < FEWEST_CHARACTERS or not _KEY.fullmatch(key):
+        raise ConfigError(
+            f"{source} has no key of at least {FEWEST_CHARACTERS} letters, digits and ._~+-",
+            hint="Make one: openssl rand -hex 32",
+        )
+    return key

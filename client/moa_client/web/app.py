@@ -14,10 +14,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from moa_client.web.access import Access
+from moa_client.web.access import Access, Guard
 from moa_client.web.body import RefusedUnread
 from moa_client.web.error_form import RequestError, request_error
-from moa_client.web.guard import Guard
 
 APIS = ("/v1/", "/api/")  # before the paths of the endpoint
 UNREAD = (408, 413)  # the request's body was not read to its end

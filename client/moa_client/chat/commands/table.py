@@ -1,11 +1,15 @@
-"""The commands of a chat by name: what each does, for /help, for completion and for hints. Pure."""
+"""The commands of a chat by name, and what it can set for its next answers. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from moa_shared.programs.config import load_settings
+
+from moa_client.settings import SECTION, ClientSettings
 
 
 class ChatCommand(NamedTuple):
@@ -118,3 +122,35 @@ def nearest(name: str, known: Iterable[str], mark: str = "") -> str:
     """Suggests what may have been meant, as a sentence; empty if nothing is close."""
     near = get_close_matches(name, list(known), 1, cutoff=0.7)
     return f" Did you mean {mark}{near[0]}?" if near else ""
+
+
+_OPEN = {"system": "the model's own", "reasoning_effort": "the model's own"}
+
+
+def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
+    """The settings with another value.
+
+    Args:
+        value: as typed; `default`: what it is without being set.
+    """
+    given = {} if value == "default" else {name: (value,) if name == "stop" else value}
+    loaded = load_settings(ClientSettings, SECTION, given, environment={}, shown=str)
+    return replace(settings, **{name: getattr(loaded, name)})
+
+
+def shown(settings: ClientSettings, name: str, sampling: Mapping[str, float]) -> str:
+    """A value in words.
+
+    Args:
+        sampling: what counts where nothing is set, by name.
+    """
+    value = getattr(settings, name)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(map(repr, value)) or "not set"
+    if value is None and name in sampling:
+        return f"{sampling[name]:g} (the default)"
+    if value is None:
+        return _OPEN.get(name, "a new one for each question")
+    return f"{value:g}" if isinstance(value, float) else str(value)

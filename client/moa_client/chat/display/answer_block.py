@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from moa_shared.text.plain_text import without_controls
 from prompt_toolkit.utils import get_cwidth
 
-from moa_client.chat.display.layout import Cell, Placed, Style, cells, last_break
-from moa_client.chat.display.markdown import Look, Markdown
+from moa_client.chat.display.layout import Cell, Look, Markdown, Placed, Style, cells, last_break
 from moa_client.conversation.answer_text import Corrections, common
 
 MARKED_S = 1.5  # long enough to be seen, short enough not to be in the way

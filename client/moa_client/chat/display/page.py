@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from moa_client.chat.display.answer_block import AnswerBlock
-    from moa_client.conversation.answer_text import AnswerText
-    from moa_client.conversation.updates import Update
+    from moa_client.conversation.answer_text import AnswerText, Update
 
 
 class Prompt(Protocol):

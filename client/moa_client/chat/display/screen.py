@@ -20,6 +20,7 @@ from moa_client.chat.display.layout import (
     Cursor,
     Placed,
     Style,
+    Weight,
     cells,
     column_at,
     fit,
@@ -27,7 +28,6 @@ from moa_client.chat.display.layout import (
     lay_out,
     rows_after,
 )
-from moa_client.chat.display.markdown import Weight
 
 CSI = "\x1b["
 NORMAL = f"{CSI}0m"

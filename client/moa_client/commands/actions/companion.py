@@ -18,8 +18,7 @@ from moa_client.daemon.paths import find_paths
 from moa_client.daemon.process import find_daemon
 from moa_client.device.kept_companion import read_kept, write_kept
 from moa_client.device.sources import AUTO, find_last_target
-from moa_client.servers.book import read_book
-from moa_client.servers.finding import at_addresses, find_servers
+from moa_client.servers.book import at_addresses, find_servers, read_book
 from moa_client.settings import SECTION, ClientSettings
 
 NOTHING = "No companion: while no server answers, the drafter writes a few words. `moa-client companion set default`\n"

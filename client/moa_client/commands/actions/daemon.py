@@ -12,9 +12,8 @@ from typing import Any
 
 from moa_shared.programs.output import write_output
 
-from moa_client.daemon.log_tail import tail
 from moa_client.daemon.paths import find_paths
-from moa_client.daemon.process import find_daemon, restart_daemon, start_daemon, stop_daemon
+from moa_client.daemon.process import find_daemon, restart_daemon, start_daemon, stop_daemon, tail
 from moa_client.daemon.service_units import make_unit
 from moa_client.settings import ClientSettings
 

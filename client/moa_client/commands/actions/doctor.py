@@ -10,12 +10,10 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.programs.start_line import StartLine
 
 from moa_client.device.kept_companion import with_kept
-from moa_client.doctor.checks import checks_json
-from moa_client.doctor.examination import ServerExamination
+from moa_client.doctor.examination import ServerExamination, checks_json
 from moa_client.in_process import use_threads
-from moa_client.servers.book import read_book
+from moa_client.servers.book import at_addresses, find_servers, read_book
 from moa_client.servers.connecting import make_servers
-from moa_client.servers.finding import at_addresses, find_servers
 from moa_client.settings import ClientSettings
 
 

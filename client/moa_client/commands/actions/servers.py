@@ -15,13 +15,9 @@ from moa_shared.programs.output import write_output
 from moa_shared.protocol.invitation import read_invitation
 
 from moa_client.link.security import Security
-from moa_client.servers.book import ServerBook, read_book, write_book
-from moa_client.servers.connecting import describe_server, security_of
-from moa_client.servers.entry import FILES, check_name, make_entry
-from moa_client.servers.forgetting import forget
-from moa_client.servers.joining import check_invitation, keep_invitation
-from moa_client.servers.keys import check_key, store_key
-from moa_client.servers.listing import ask_servers, list_json, list_table
+from moa_client.servers.book import FILES, ServerBook, check_name, make_entry, read_book, write_book
+from moa_client.servers.connecting import ask_servers, describe_server, list_json, list_table, security_of
+from moa_client.servers.keys import check_invitation, check_key, forget, keep_invitation, store_key
 from moa_client.settings import SECTION, ClientSettings, check_address
 
 

@@ -17,7 +17,7 @@ from moa_client.chat.messages import unverified_words
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
@@ -39,7 +39,6 @@ from moa_client.conversation.events import (
     Rewound,
     Settled,
 )
-from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import OpenConversation
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish

@@ -13,9 +13,8 @@ from moa_client.chat.chat import Chat
 from moa_client.chat.commands.handler import CommandHandler
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Asked, Committed, Corrected, Ended, LinkState, Provisional
-from moa_client.conversation.updates import Update
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
 from moa_client.tools.answer_split import ReasoningMarks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.chat.files import MOST_BYTES, TextFile, folded, read_text_file, with_files
+from moa_client.chat.question import MOST_BYTES, TextFile, folded, read_text_file, with_files
 from moa_shared.errors import DataError, MoaError
 
 

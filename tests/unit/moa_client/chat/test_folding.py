@@ -12,7 +12,7 @@ from moa_client.chat.folding import Folding, Shows
 from moa_client.chat.messages import thinking_words
 from moa_client.chat.views import FoldingView, JsonView, PipeView, make_view
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     Asked,
     Committed,
@@ -22,7 +22,6 @@ from moa_client.conversation.events import (
     Provisional,
     SurfaceEvent,
 )
-from moa_client.conversation.updates import Update
 from moa_client.tools.answer_split import ReasoningMarks
 from moa_shared.protocol.finish_rule import Finish
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from moa_client.chat.json_events import earlier_line, error_line, event_line, ready_line
 from moa_client.conversation.answer_figures import Figures, LinkStatus
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -27,7 +27,6 @@ from moa_client.conversation.events import (
     SurfaceEvent,
     Titled,
 )
-from moa_client.conversation.updates import Update
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish

@@ -23,7 +23,7 @@ from moa_client.chat.messages import (
 )
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -40,7 +40,6 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_client.conversation.updates import Update
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 

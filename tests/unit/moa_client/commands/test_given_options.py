@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_client.commands.given_options import given_options
+from moa_client.commands.daemon import given_options
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.programs.config import load_settings_and_origins
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inline_snapshot import snapshot
-from moa_client.daemon.lock import DaemonLock, Holder, find_holder
+from moa_client.daemon.paths import DaemonLock, Holder, find_holder
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises

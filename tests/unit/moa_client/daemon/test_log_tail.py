@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from inline_snapshot import snapshot
-from moa_client.daemon.log_tail import tail
+from moa_client.daemon.process import tail
 from moa_shared.errors import NotFoundError
 
 from tests.support.messages import raises

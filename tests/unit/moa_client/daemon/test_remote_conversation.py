@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from moa_client.chat.messages import model_words
 from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Failed, LinkState, ServerChanged
-from moa_client.conversation.updates import Update
 from moa_client.daemon.remote_conversation import RemoteConversation
 from moa_client.surface.messages import encode_line, opened_fields
 from moa_client.surface.open_conversation import ConversationFacts

@@ -9,11 +9,10 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.device import adopting
-from moa_client.device.adopting import adopt
-from moa_client.device.drafter_catalog import COMPANION, NOBODY
-from moa_client.device.drafter_choice import DrafterChoice
+from moa_client.device import refitting
+from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterChoice
 from moa_client.device.loading import Device, change_drafter, load_device
+from moa_client.device.refitting import adopt
 from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.companion import CompanionDrafter, CompanionPair
 from moa_client.host import starting
@@ -218,7 +217,7 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
     async def find_sources(*_: object) -> Sources:
         return Sources(described, resolve(str(large)), {})
 
-    monkeypatch.setattr(adopting, "find_sources", find_sources)
+    monkeypatch.setattr(refitting, "find_sources", find_sources)
     if not fits:
         with pytest.raises(MismatchError):
             await adopt(settings, cast("Any", None), described, device)

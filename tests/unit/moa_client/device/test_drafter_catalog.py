@@ -12,8 +12,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import drafter_catalog
-from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog
-from moa_client.device.drafter_choice import DrafterChoice, ServerPace
+from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog, DrafterChoice, ServerPace
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import Checkpoint, fresh_tensors

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.device.drafter_choice import HYSTERESIS, DrafterCandidate, ServerPace, best_alone, choose, speedup
+from moa_client.device.drafter_catalog import HYSTERESIS, DrafterCandidate, ServerPace, best_alone, choose, speedup
 
 ONLINE, DEEP = DrafterCandidate("online", 4.2, 2.40), DrafterCandidate("deep", 7.5, 3.71)
 SLOW_ONLINE, SLOW_DEEP = DrafterCandidate("online", 11.0, 2.40), DrafterCandidate("deep", 22.0, 3.71)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from moa_client.device.mapped_parts import target_parts
+from moa_client.device.new_drafters import target_parts
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.device.drafter_choice import DrafterCandidate, ServerPace
-from moa_client.doctor.checks import checks_json
-from moa_client.doctor.judgements import (
+from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
+from moa_client.doctor.examination import checks_json
+from moa_client.doctor.steps import (
     judge_certificate,
     judge_expectation,
     judge_goodput,

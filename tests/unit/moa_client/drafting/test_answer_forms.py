@@ -6,8 +6,7 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-from moa_client.drafting.answer_forms import ConversationForms, DeviceForms
-from moa_client.drafting.drafters import MoaDrafter
+from moa_client.drafting.drafters import ConversationForms, DeviceForms, MoaDrafter
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafting import GrowthShape
 from moa_shared.drafting.base import Rows

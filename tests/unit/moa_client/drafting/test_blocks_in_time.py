@@ -15,9 +15,8 @@ from moa_bench.simulation.server import Costs, SimulatedServer
 from moa_bench.simulation.text import PROMPT, ScriptedText, by_chance
 from moa_bench.simulation.user import SimulatedLink, SimulatedUser
 from moa_client.drafting.online import OnlineDrafting
-from moa_client.drafting.results import DraftExtended
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import DraftStep
+from moa_client.drafting.streamed import DraftExtended, DraftStep
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.drafting import Growth
 from moa_shared.protocol.memory_codec import Codec

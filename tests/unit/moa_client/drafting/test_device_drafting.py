@@ -11,11 +11,10 @@ from moa_client.conversation.events import Ended, HeldBack
 from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter
 from moa_client.drafting.online import OnlineDrafting
-from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.standalone_rule import StandaloneRule
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.inbox import Inbox
 from moa_client.link.availability import Availability
-from moa_client.memory.thin_rule import CALM_TOKENS
+from moa_client.memory.plan import CALM_TOKENS
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec

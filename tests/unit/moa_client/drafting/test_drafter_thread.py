@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from unittest.mock import create_autospec
 
 import pytest
-from moa_client.drafting.drafter_executor import DrafterExecutor
-from moa_client.drafting.drafter_thread import DrafterThread
+from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
 from moa_client.drafting.drafters import LookupDrafter
-from moa_client.drafting.results import TokenWritten
+from moa_client.drafting.streamed import TokenWritten
 from moa_client.engine.inbox import Inbox
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling

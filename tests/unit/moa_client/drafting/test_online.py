@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.online import ACK_TOKENS, HOLD_STEPS, OnlineDrafting
-from moa_client.drafting.results import DraftCompleted, DraftExtended
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.drafting.streamed import DraftStep
+from moa_client.drafting.streamed import DraftCompleted, DraftExtended, DraftStep
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.drafting import Growth
 from moa_shared.errors import ProtocolError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from moa_client.drafting.paired import PairedDrafter
+from moa_client.drafting.companion import PairedDrafter
 from moa_shared.drafting import Growth
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_client.drafting.rest import LONE_TIMES, PATIENT_VERDICTS, TRIAL_TOKENS, TRIAL_VERDICTS, DraftingRest
+from moa_client.drafting.online import LONE_TIMES, PATIENT_VERDICTS, TRIAL_TOKENS, TRIAL_VERDICTS, DraftingRest
 from moa_shared.protocol.messages import Verdict
 
 SERVER_DRAFTED = Verdict(1, 10, 0, (1, 2), drafted=3, server_drafted=3, server_accepted=1)

@@ -10,9 +10,9 @@ from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, HeldBack, Provisional
 from moa_client.drafting.drafter_thread import DrafterThread
-from moa_client.drafting.results import TokenWritten
+from moa_client.drafting.settings import READING_SPEED, StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
-from moa_client.drafting.standalone_rule import READING_SPEED, StandaloneRule
+from moa_client.drafting.streamed import TokenWritten
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec

@@ -7,7 +7,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_decoder import AnswerDecoder
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Committed,
@@ -23,7 +23,6 @@ from moa_client.conversation.events import (
     Settled,
     SurfaceEvent,
 )
-from moa_client.conversation.updates import Update
 from moa_client.endpoint.answer_parts import AnswerMarkup
 from moa_client.endpoint.asked import AnswerHeader
 from moa_client.endpoint.openai.forms import ChatForm

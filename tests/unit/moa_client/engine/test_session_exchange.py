@@ -11,8 +11,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, LinkChanged, LinkState, ServerChanged
-from moa_client.drafting.results import DraftCompleted, DrafterFailed
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.streamed import DraftCompleted, DrafterFailed
 from moa_client.engine.inbox import Inbox
 from moa_client.engine.session_exchange import SessionExchange
 from moa_client.link.availability import NOTHING, Availability, LinkCommand, Reaction

@@ -18,11 +18,10 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Committed
-from moa_client.history import database, writers
-from moa_client.history.database import FILE
+from moa_client.history import database, housekeeping
+from moa_client.history.database import FILE, MIGRATIONS
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.records import ConversationOrigin
-from moa_client.history.schema import MIGRATIONS
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import DiskFullError, HistoryError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -45,7 +44,7 @@ def test_only_the_user_may_read_it(tmp_path: Path) -> None:
         folder = store.path.parent
         assert mode(folder) == 0o700
         assert {path.name: mode(path) for path in folder.iterdir()} == dict.fromkeys(
-            (FILE, f"{FILE}-wal", f"{FILE}-shm", writers.FILE), 0o600
+            (FILE, f"{FILE}-wal", f"{FILE}-shm", housekeeping.FILE), 0o600
         )
         store.close()
     finally:

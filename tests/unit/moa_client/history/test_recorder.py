@@ -25,9 +25,8 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.jobs import Job, Turn
-from moa_client.history.recorder import HistoryRecorder
+from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.history.records import ConversationOrigin, StoredAnswer
-from moa_client.history.restoring import restored
 from moa_client.history.store import HistoryStore
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask

@@ -16,10 +16,9 @@ from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.text_runs import Provenance
 from moa_client.history.database import FILE
-from moa_client.history.reading import END, START
+from moa_client.history.reading import END, START, pack_options, pack_tokens, unpack_options, unpack_tokens
 from moa_client.history.records import AnswerStatus, ConversationOrigin
 from moa_client.history.store import HistoryStore
-from moa_client.history.stored_values import pack_options, pack_tokens, unpack_options, unpack_tokens
 from moa_shared.errors import ConflictError, HistoryError, NotFoundError
 
 from tests.support.messages import raises

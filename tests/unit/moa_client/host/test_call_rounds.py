@@ -28,10 +28,10 @@ from moa_client.conversation.events import (
     SurfaceEvent,
     ToolsChanged,
 )
+from moa_client.history.reading import pack_options, unpack_options
 from moa_client.history.records import AnswerStatus, ConversationOrigin, StoredAnswer, StoredConversation
-from moa_client.history.stored_values import pack_options, unpack_options
-from moa_client.host.call_runner import DENIED_WORDS, MOST_RESULT
-from moa_client.host.local_conversation import LocalConversation
+from moa_client.host.call_rounds import DENIED_WORDS, MOST_RESULT
+from moa_client.host.library import LocalConversation
 from moa_client.host.text_conversation import MOST_ROUNDS, TextConversation
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall

@@ -19,7 +19,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.host.publisher import Publisher
-from moa_client.surface.subscription import Subscription
+from moa_client.surface.open_conversation import Subscription
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 

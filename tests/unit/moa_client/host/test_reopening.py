@@ -7,7 +7,7 @@ from dataclasses import replace
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.text_runs import Provenance, TextRun
 from moa_client.history.records import AnswerStatus, StoredAnswer
-from moa_client.host.reopening import MOST_ATTRIBUTED, attributed, reopened
+from moa_client.host.publisher import MOST_ATTRIBUTED, attributed, reopened
 
 from tests.support.answer_events import decode_bytes
 

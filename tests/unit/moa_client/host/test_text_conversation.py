@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerEvent,
     AnswerOutcome,
@@ -35,8 +35,7 @@ from moa_client.conversation.events import (
     SurfaceEvent,
     Titled,
 )
-from moa_client.conversation.updates import Update
-from moa_client.host.local_conversation import LocalConversation
+from moa_client.host.library import LocalConversation
 from moa_client.host.text_conversation import MOST_WAITING, TextConversation
 from moa_client.surface.open_conversation import ConversationFacts
 from moa_shared.errors import (

@@ -11,8 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.cancellation import heeded_cancellation
-from moa_client.link.stream import Stream, StreamTraffic
+from moa_client.link.stream import Stream, StreamTraffic, heeded_cancellation
 from moa_shared.errors import OverloadedError
 
 

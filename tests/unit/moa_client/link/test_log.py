@@ -4,7 +4,7 @@ import logging
 
 import pytest
 from moa_client.conversation.events import Committed, Event, LinkChanged, LinkState, ServerChanged
-from moa_client.link.log import log_link_change
+from moa_client.host.publisher import log_link_change
 
 
 @pytest.mark.parametrize(

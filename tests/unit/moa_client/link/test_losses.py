@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from moa_client.link.losses import LEAST_MS, MOST_MS, TRUSTED_AFTER_MS, TRUSTED_AFTER_TIMES, LinkLosses
-from moa_client.link.outages import Outages
+from moa_client.link.outages import LEAST_MS, MOST_MS, TRUSTED_AFTER_MS, TRUSTED_AFTER_TIMES, LinkLosses, Outages
 
 MINUTE = 60_000.0
 

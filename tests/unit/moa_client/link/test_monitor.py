@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 
 import pytest
-from moa_client.link.beat_delays import MOST_LATE_MS
 from moa_client.link.monitor import (
     FIRST_RTT_MS,
     LEAST_TIMEOUT_MS,
     MOST_HOLD_UPS,
+    MOST_LATE_MS,
     TIMEOUT_ROUND_TRIPS,
     LinkMonitor,
 )

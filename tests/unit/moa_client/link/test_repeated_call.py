@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.link import repeated_call
+from moa_client.link import calls
+from moa_client.link.calls import call_best
 from moa_client.link.fleet import Fleet
-from moa_client.link.repeated_call import call_best
 from moa_client.link.server import Server
 
 from tests.support.scripted_server import MODEL
@@ -17,7 +17,7 @@ async def address_of(server: Server) -> str:
 
 
 async def test_a_call_is_made_again_at_a_server_that_the_lost_one_had_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated_call, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "RETRY_SECONDS", 0.01)
     home = Home()
     fleet = Fleet([home])
     await fleet.describe()

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.link import search
+from moa_client.link import server_choice
 from moa_client.link.fleet import Fleet
-from moa_client.link.search import Search
 from moa_client.link.server import Server
-from moa_client.link.server_choice import ServerChoice
+from moa_client.link.server_choice import Search, ServerChoice
 from moa_shared.errors import MismatchError, UnavailableError
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
@@ -26,8 +25,8 @@ LONG = 60.0  # seconds: no test waits for so long
 
 @pytest.fixture(autouse=True)
 async def within_time(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    monkeypatch.setattr(search, "ANSWER_SECONDS", LONG)
-    monkeypatch.setattr(search, "ALIKE_SECONDS", LONG)
+    monkeypatch.setattr(server_choice, "ANSWER_SECONDS", LONG)
+    monkeypatch.setattr(server_choice, "ALIKE_SECONDS", LONG)
     async with asyncio.timeout(20.0):
         yield
 
@@ -52,7 +51,7 @@ async def test_the_former_server_is_waited_for_a_moment() -> None:
 
 
 async def test_the_moment_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(server_choice, "ANSWER_SECONDS", 0.0)
     one, two = ScriptedServer("one"), ScriptedServer("two")
     one.may_answer.clear()
     assert await find([one, two], one) is two

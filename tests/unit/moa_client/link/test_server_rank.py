@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.link.server_rank import ServerRank, is_clearly_better, rank
+from moa_client.link.rank import ServerRank, is_clearly_better, rank
 
 NEAR = ServerRank(rtt_ms=5.0, step_ms=10.0, has_model=True)
 FAR = ServerRank(rtt_ms=80.0, step_ms=10.0, has_model=True)

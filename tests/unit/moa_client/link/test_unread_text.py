@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_client.link.unread_text import UnreadText
+from moa_client.link.server_choice import UnreadText
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 

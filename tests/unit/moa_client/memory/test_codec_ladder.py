@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.memory.codec_ladder import CodecLadder
+from moa_client.memory.plan import CodecLadder
 from moa_shared.protocol.memory_codec import Codec
 
 BYTES = {Codec.BF16: 768, Codec.INT8: 388, Codec.INT4: 216}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moa_client.memory.thin_rule import CALM_TOKENS, ThinRule
+from moa_client.memory.plan import CALM_TOKENS, ThinRule
 from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.thin_memory import THIN
 

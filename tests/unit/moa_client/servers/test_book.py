@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.servers.book import ServerBook, read_book, write_book
-from moa_client.servers.entry import ServerEntry
-from moa_client.servers.finding import at_addresses, find_servers
+from moa_client.servers.book import ServerBook, ServerEntry, at_addresses, find_servers, read_book, write_book
 from moa_client.settings import ClientSettings
 from moa_shared.errors import ConfigError, NotFoundError
 

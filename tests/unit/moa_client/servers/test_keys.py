@@ -13,7 +13,7 @@ import keyring.backends.fail
 import pytest
 from inline_snapshot import snapshot
 from moa_client.link.security import Security
-from moa_client.servers.entry import ServerEntry
+from moa_client.servers.book import ServerEntry
 from moa_client.servers.keys import forget_key, key_of, store_key
 from moa_shared.errors import ConfigError, NotFoundError
 

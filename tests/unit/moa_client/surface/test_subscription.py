@@ -5,9 +5,9 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from inline_snapshot import snapshot
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Rewound
-from moa_client.conversation.updates import Update
-from moa_client.surface.subscription import Subscription
+from moa_client.surface.open_conversation import Subscription
 from moa_shared.errors import OverloadedError
 
 from tests.support.messages import raises

@@ -9,12 +9,10 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import LinkStatus
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import Committed, Corrected, LinkState, Permission, Provisional, Titled
 from moa_client.conversation.text_runs import Provenance, TextRun
-from moa_client.conversation.updates import Update
-from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.subscription import Subscription
+from moa_client.surface.open_conversation import ConversationFacts, Subscription
 from moa_client.surface.surface_session import serve_surface
 from moa_shared.sampling.chances import TokenChances
 

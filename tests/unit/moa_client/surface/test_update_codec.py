@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
@@ -38,7 +39,6 @@ from moa_client.conversation.events import (
     Titled,
     ToolsChanged,
 )
-from moa_client.conversation.updates import Update
 from moa_client.surface.messages import encode_line
 from moa_client.surface.update_codec import fields_of, status_fields, status_of, update_of
 from moa_client.tools.tool import AnsweredCall

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.history.stored_values import pack_options, unpack_options
+from moa_client.history.reading import pack_options, unpack_options
 from moa_client.tools.tool import AnsweredCall, Tool
 from moa_client.tools.turns import ConversationTurns
 from moa_shared.sandbox.chat_template import render

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.web.key import read_key
+from moa_client.web.access import read_key
 from moa_shared.errors import ConfigError, NotFoundError
 
 from tests.support.messages import raises

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from moa_client.web import peer_user
-from moa_client.web.peer_user import Owner, read_tables, user_of
+from moa_client.web import connection
+from moa_client.web.connection import Owner, read_tables, user_of
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 REST = "01 00000000:00000000 00:00000000 00000000  {}        0 1 1 0 20 4 30 10 -1\n"
@@ -78,8 +78,8 @@ class Ends:
 def test_only_an_open_socket_says_whose_it_is(
     owner: Owner | None, user: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_user, "_ask", lambda client, server: owner)
-    monkeypatch.setattr(peer_user, "read_tables", lambda client, server: None)
+    monkeypatch.setattr(connection, "_ask", lambda client, server: owner)
+    monkeypatch.setattr(connection, "read_tables", lambda client, server: None)
     assert user_of(Ends()) == user
     assert user_of(Ends(leaves=True)) is None
 
@@ -88,8 +88,8 @@ def test_only_an_open_socket_says_whose_it_is(
 def test_users_that_have_no_number_here_cannot_be_told_apart(
     is_whole: bool, user: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_user, "_ask", lambda client, server: Owner(1, 65534, 5))
-    monkeypatch.setattr(peer_user, "_has_every_user", lambda: is_whole)
+    monkeypatch.setattr(connection, "_ask", lambda client, server: Owner(1, 65534, 5))
+    monkeypatch.setattr(connection, "_has_every_user", lambda: is_whole)
     assert user_of(Ends()) == user
 
 
@@ -115,7 +115,7 @@ def test_of_a_real_connection_it_is_this_process(
 ) -> None:
     if ":" in host + to and not Path("/proc/net/if_inet6").exists():
         return  # there is no IPv6 here
-    monkeypatch.setattr(peer_user, "read_tables" if asks_kernel else "_ask", lambda client, server: None)
+    monkeypatch.setattr(connection, "read_tables" if asks_kernel else "_ask", lambda client, server: None)
     with connected(host, to) as (client, accepted):
         assert user_of(accepted) == os.getuid()
         client.shutdown(socket.SHUT_WR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.device.drafter_choice import UNKNOWN_ACCEPTANCE
+from moa_client.device.drafter_catalog import UNKNOWN_ACCEPTANCE
 from moa_shared.drafting.agreement import MOST_TOKENS, Agreement
 
 

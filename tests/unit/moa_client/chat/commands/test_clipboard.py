@@ -4,8 +4,8 @@ import base64
 from pathlib import Path
 
 import pytest
-from moa_client.chat.commands import clipboard
-from moa_client.chat.commands.clipboard import (
+from moa_client.chat.commands import desktop
+from moa_client.chat.commands.desktop import (
     MOST_OSC_BYTES,
     copy_text,
     find_program,
@@ -50,12 +50,12 @@ def test_the_terminal_gets_the_text_in_base64() -> None:
 
 async def test_it_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(clipboard, "find_program", lambda: None)
+    monkeypatch.setattr(desktop, "find_program", lambda: None)
     assert (await copy_text("abc", written.append)).startswith("Asked the terminal to copy 3 characters")
     assert written == [terminal_sequence("abc")]
     assert await copy_text("abc", None) == "Nothing here can copy: install wl-clipboard or xclip."
     make_program(tmp_path, "copier", f"cat > {tmp_path}/copied")
-    monkeypatch.setattr(clipboard, "find_program", lambda: (str(tmp_path / "copier"),))
+    monkeypatch.setattr(desktop, "find_program", lambda: (str(tmp_path / "copier"),))
     assert await copy_text("abc", None) == f"Copied 3 characters with {tmp_path}/copier."
     assert (tmp_path / "copied").read_text() == "abc"
     make_program(tmp_path, "copier", "cat > /dev/null; exit 1")

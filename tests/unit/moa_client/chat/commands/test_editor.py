@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from moa_client.chat.commands.editor import edit_text, find_editor
+from moa_client.chat.commands.desktop import edit_text, find_editor
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.chat.display.markdown import Markdown, Weight
+from moa_client.chat.display.layout import Markdown, Weight
 
 MARKS = {Weight.BOLD: "b", Weight.ITALIC: "i", Weight.CODE: "c", Weight.BOLD | Weight.CODE: "C"}
 

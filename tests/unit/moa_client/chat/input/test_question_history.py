@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moa_client.chat.input.question_history import KEPT_BYTES, MOST_BYTES, QuestionHistory
+from moa_client.chat.input import KEPT_BYTES, MOST_BYTES, QuestionHistory
 
 
 def kept(path: Path | None) -> list[str]:

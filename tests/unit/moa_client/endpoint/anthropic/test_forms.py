@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Committed, Ended, LinkState
-from moa_client.conversation.updates import Update
 from moa_client.endpoint.answer_parts import AnswerMarkup, AnswerParts
 from moa_client.endpoint.anthropic.forms import MessageForm
 from moa_client.endpoint.asked import AnswerHeader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cryptography import x509
-from moa_client.link.tls.certificate_end import certificate_end
+from moa_client.link.unreachable import certificate_end
 
 from tests.support.certificates import Authority
 

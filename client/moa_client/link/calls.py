@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from moa.v1 import moa_pb2 as pb
@@ -11,6 +11,26 @@ from moa_shared.errors import MismatchError, UnavailableError
 
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server, serves
+
+AT_ONCE = 4  # calls of one request: more would wait for each other at the server
+
+
+async def embed(server: Server, texts: Sequence[Sequence[int]]) -> list[pb.EmbedResponse]:
+    """The vectors of some texts, given by their tokens."""
+    calls = asyncio.Semaphore(AT_ONCE)
+
+    async def one(tokens: Sequence[int]) -> pb.EmbedResponse:
+        async with calls:
+            return await server.embed(tokens)
+
+    tasks = [asyncio.create_task(one(tokens)) for tokens in texts]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:  # if one has failed, the others are not wanted
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 RETRY_SECONDS = 0.5  # between calls that break, each of which first asks whether the server is there
 T = TypeVar("T")

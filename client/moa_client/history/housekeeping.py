@@ -1,16 +1,22 @@
-"""Removes what is left of deleted text: in the index for searches until it is merged, in the log until it is emptied.
+"""Who writes a conversation, one program at a time, and what is left of deleted text until it is removed.
 
-State: a thread while there is something to remove. Invariant: it holds up neither the event loop nor, for more than
-one step of the merge, another writer; another program that reads the log delays it and does not end it.
+State: a file, of which each conversation that this program writes has one byte locked; and a thread while there is text
+to remove, in the index for searches until it is merged, in the log until it is emptied. Invariants: a lock ends with
+its program, however that ends; removing holds up neither the event loop nor, for more than one step, another writer.
 """
 
 from __future__ import annotations
 
+import base64
+import fcntl
 import logging
+import os
 import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+
+from moa_shared.errors import ConflictError, HistoryError
 
 STEP_PAGES = 16  # of the index that are merged in one transaction: some tens of ms
 RETRY_SECONDS = (0.05, 5.0)  # the first and the longest wait for a program that reads or writes
@@ -96,3 +102,60 @@ def _empty_log(connection: sqlite3.Connection) -> bool:
     is_busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     connection.execute("PRAGMA busy_timeout = 5000")
     return not is_busy
+
+
+FILE = "writers.lock"
+
+
+class Writers:
+    """The conversations that this program writes. One of these a program: closing the file lets go of all.
+
+    Args:
+        folder: of the history.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._file: int | None = None
+        self._held: set[str] = set()
+
+    def hold(self, conversation: str) -> None:
+        """Makes this program the one that writes a conversation."""
+        if conversation in self._held:
+            return
+        try:
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(conversation))
+        except (BlockingIOError, PermissionError) as error:
+            if self._file is None:
+                raise _unusable(self._path, error) from error
+            raise ConflictError(
+                f"The conversation {conversation} is open in another chat.",
+                hint="Continue there, or close it there first.",
+            ) from None
+        except OSError as error:
+            raise _unusable(self._path, error) from error
+        self._held.add(conversation)
+
+    def release(self, conversation: str) -> None:
+        """Lets other programs write a conversation."""
+        if self._file is not None and conversation in self._held:
+            self._held.remove(conversation)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _place(conversation))
+
+    def close(self) -> None:
+        """Lets other programs write all conversations."""
+        self._held.clear()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _place(conversation: str) -> int:
+    """The byte that stands for a conversation; the file is empty, and need not have it."""
+    return int.from_bytes(base64.b32decode(conversation.upper()))
+
+
+def _unusable(path: Path, error: OSError) -> HistoryError:
+    return HistoryError(f"The history's file {path} cannot be used: {error.strerror or error}.")

@@ -1,6 +1,7 @@
-"""Copies text: with the program of this desktop where there is one, and by asking the terminal (OSC 52).
+"""Other programs of this desktop: the clipboard, and an editor in which a user writes a question.
 
-The terminal is asked too, because over SSH it alone is where the user is. No terminal says whether it did.
+Text is copied with the desktop's program where there is one, and by asking the terminal (OSC 52), because over SSH it
+alone is where the user is. No terminal says whether it did.
 """
 
 from __future__ import annotations
@@ -8,11 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import shutil
+import signal
 import sys
+import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+
+from moa_shared.errors import ConfigError
 
 # Program: the variable without which it has no clipboard to write to.
 PROGRAMS: Mapping[Sequence[str], str] = {
@@ -85,3 +92,39 @@ async def _pass_to(command: Sequence[str], text: str) -> bool:
             process.kill()
         return False
     return process.returncode == 0
+
+
+USUAL = ("nano", "vim", "vi")
+
+
+def find_editor(environment: Mapping[str, str] = os.environ) -> Sequence[str]:
+    """The command of the user's editor."""
+    for variable in ("VISUAL", "EDITOR"):
+        if named := environment.get(variable, "").strip():
+            try:
+                return shlex.split(named)
+            except ValueError:
+                raise ConfigError(f"${variable} is {named!r}: a quotation mark is open.", hint="Close it.") from None
+    for name in USUAL:
+        if shutil.which(name, path=environment.get("PATH")):
+            return (name,)
+    raise ConfigError("There is no editor.", hint="Name yours: export EDITOR=...")
+
+
+async def edit_text(text: str) -> str:
+    """The text as the user leaves it; empty if the editor says that it has failed."""
+    command = find_editor()
+    with tempfile.TemporaryDirectory(prefix="moa-") as folder:  # for this user alone
+        path = Path(folder) / "question.md"
+        path.write_text(text + "\n" if text else "", "utf-8")
+        before = signal.signal(signal.SIGINT, lambda number, frame: None)  # Ctrl-C is the editor's
+        try:
+            process = await asyncio.create_subprocess_exec(*command, str(path))
+            code = await process.wait()
+        except OSError as error:
+            raise ConfigError(
+                f"The editor {command[0]} cannot be started: {error.strerror}.", hint="Name another: export EDITOR=..."
+            ) from None
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return path.read_text("utf-8", errors="replace").strip() if code == 0 else ""

@@ -1,18 +1,56 @@
-"""The questions that a user has typed, for the arrow keys and Ctrl-R, kept across chats in a file of the user's alone.
+"""What a user types: commands are completed by Tab, and earlier questions come back by the arrow keys and Ctrl-R.
 
-State: those of this chat and, if they are kept, of the file. A question of several lines is one entry. What cannot be
-read or written is left out: it is no reason to end a chat.
+State: the questions of this chat and, if they are kept, those of a file of the user's alone. What cannot be read or
+written is left out: it is no reason to end a chat.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from moa_shared.programs.atomic import whole_file
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History
+
+from moa_client.chat.commands.table import ALIASES, NAMES, resolve, values_of
+
+Values = Callable[[str, tuple[str, ...]], Iterable[str]]
+
+
+class CommandCompleter(Completer):
+    """Completes the word before the cursor.
+
+    Args:
+        values: what may be typed next, of a command's name and what follows it already.
+    """
+
+    def __init__(self, values: Values = values_of) -> None:
+        self._values = values
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        text = document.text_before_cursor
+        if not text.startswith("/") or text.startswith("//") or "\n" in document.text:
+            return
+        typed, *before = text[1:].split(" ")
+        if not before:
+            known: Iterable[str] = NAMES if any(name.startswith(typed) for name in NAMES) else ALIASES
+            begun = typed
+        elif resolve(typed) == "file":
+            path = text.partition(" ")[2]
+            yield from self._paths.get_completions(Document(path, len(path)), complete_event)
+            return
+        else:
+            name, begun = resolve(typed), before.pop()
+            known = self._values(name, tuple(filter(None, before))) if name is not None else ()
+        for word in known:
+            if word.startswith(begun):
+                yield Completion(word, -len(begun))
+
 
 MOST_BYTES = 1 << 18  # some thousand questions
 KEPT_BYTES = 3 << 16  # of a longer file, its newest; not each start should write it again

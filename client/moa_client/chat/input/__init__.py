@@ -1,1 +1,0 @@
-"""How a user types: the questions of before, and completion of commands."""

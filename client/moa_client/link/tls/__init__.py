@@ -1,1 +1,0 @@
-"""What TLS alone can tell about a server and about this device's certificate."""
