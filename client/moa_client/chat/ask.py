@@ -37,7 +37,6 @@ Permit = Callable[[CallWanted], Awaitable[Permission]]  # says whether a call ma
 
 
 async def deny(_: CallWanted) -> Permission:
-    """Has no call run."""
     return Permission.DENIED
 
 
@@ -166,7 +165,6 @@ class AnswerFollower:
         text: AnswerText,
         view: View,
     ) -> AnswerText:
-        """Waits until the answer begins."""
         async for update in updates:
             about, event = self.take(update), update.event
             if about is not None and is_beginning(event, about):

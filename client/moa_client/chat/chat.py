@@ -114,7 +114,6 @@ class Chat:
         self._told_offline = False
 
     def greet(self) -> None:
-        """Names the model and the server."""
         facts = self.conversation.facts
         self._err(f"Talking to {facts.target} at {facts.server}. /help lists commands.")
         for file in self.files:
@@ -163,7 +162,6 @@ class Chat:
                 yield
 
     def _options(self) -> AnswerOptions:
-        """What is asked of the next answer."""
         options, marks = self.settings.options, self.conversation.facts.thinking
         can_be_off = marks is not None and "none" in marks.efforts
         if self.settings.thinking == "off" and can_be_off and options.reasoning_effort is None:
@@ -189,14 +187,12 @@ class Chat:
 
     @property
     def status(self) -> str:
-        """The status line."""
         unsettled = self._follower.unsettled
         return status_line(
             self.conversation.status, unchecked([text.provisional for text in unsettled], len(unsettled))
         )
 
     async def close(self) -> None:
-        """Leaves the conversation."""
         await self.conversation.close()
 
     def show_answers(self, *, most: int = SHOWN_ANSWERS) -> None:
@@ -244,7 +240,6 @@ class Chat:
         return self._follower.unsettled
 
     def _tell(self, update: Update) -> None:
-        """Reports an update between questions."""
         about, event = self._follower.take(update), update.event
         is_line = self.settings.json_events
         if about is None or not is_line:
@@ -280,7 +275,6 @@ class Chat:
                 self._err(words)
 
     def fail(self, error: MoaError) -> None:
-        """Says what has failed."""
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
         self._err(error_words(error))
@@ -288,7 +282,6 @@ class Chat:
     # ------------------------------------------------------------ for commands
 
     def say(self, text: str) -> None:
-        """Shows a remark."""
         self._err(text)
 
     async def put(self, question: str) -> None:
@@ -324,7 +317,6 @@ class Chat:
 
     @property
     def last_text(self) -> str:
-        """What is shown of the newest answer."""
         if (last := self.last_answer) is None:
             return ""
         shown = self._folding.shown(last)
@@ -332,7 +324,6 @@ class Chat:
 
     @property
     def last_reasoning(self) -> str:
-        """The reasoning before the newest answer."""
         last = self.last_answer
         if last is None or (split := self._folding.split(last)) is None:
             return ""

@@ -47,7 +47,6 @@ class Folding:
         return None if self.marks is None else self._folded(text, self.marks).split
 
     def forget(self, texts: Iterable[AnswerText]) -> None:
-        """These answers are shown no longer."""
         for text in texts:
             self._answers.pop(text, None)
 
@@ -84,7 +83,6 @@ class FoldedAnswer:
         return self._shown.is_running and self.split.is_thinking and not self._is_open
 
     def shown(self, text: AnswerText) -> AnswerText:
-        """What is shown of the answer as it is now."""
         shown = self._shown
         if text.seen > self._seen:
             self._read(text.committed[: text.seen], self.split.tokens)

@@ -92,7 +92,6 @@ def _heeding(number: signal.Signals, handler: Callable[[], None]) -> Iterator[No
 
 
 def has_keys() -> bool:
-    """Whether the user can type."""
     try:
         return sys.stdin.isatty()
     except (ValueError, AttributeError):

@@ -211,7 +211,6 @@ def notice_words(event: Notice) -> str:
 
 
 def call_words(event: CallEvent) -> str:
-    """What happens to a call of a tool."""
     match event:
         case CallWanted():
             where = f"a tool of {plain_line(event.server)}" if event.server else "no tool that is here"

@@ -118,7 +118,6 @@ def read_text_file(path: Path) -> TextFile:
 
 
 def with_files(question: str, files: Sequence[TextFile]) -> str:
-    """A question with the files that go with it."""
     if sum(len(file.text.encode()) for file in files) > MOST_BYTES:
         raise _too_long("The files have together")
     frames = [f'<file name="{file.name}">\n{file.text}\n</file>\n\n' for file in files]
@@ -126,7 +125,6 @@ def with_files(question: str, files: Sequence[TextFile]) -> str:
 
 
 def file_words(file: TextFile) -> str:
-    """That a file goes with the next question."""
     return f"{file.name} goes with the next question: {len(file.text):,} characters."
 
 

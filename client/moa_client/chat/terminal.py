@@ -104,11 +104,9 @@ class AbovePrompt:
 
     @property
     def is_typed_into(self) -> bool:
-        """Whether the user is in the middle of a line."""
         return bool(self._buffer.text)
 
     def request(self) -> None:
-        """Draws soon."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(self._due, loop.time()), self._draw)
@@ -119,7 +117,6 @@ class AbovePrompt:
             self._page.leave_room(drawn.height)
 
     def cancel(self) -> None:
-        """The prompt is over."""
         if self._timer is not None:
             self._timer.cancel()
 

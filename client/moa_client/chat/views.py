@@ -235,7 +235,6 @@ class PipeView:
             self._remark(unverified_words(len(text.waiting), is_printed=self._unverified))
 
     def _piece(self, text: AnswerText) -> str:
-        """What is to be written next."""
         piece = self._held + text.committed[max(self._written, text.seen) :]
         self._written, self._held = len(text.committed), ""
         return piece

@@ -97,12 +97,10 @@ class Figures:
 
     @property
     def tokens_per_second(self) -> float:
-        """Speed of the text shown."""
         return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
 
     @property
     def by_device(self) -> float:
-        """Share of the tokens that this device drafted."""
         return self.accepted / self.tokens if self.tokens else 0.0
 
     @property
@@ -200,7 +198,6 @@ class SessionFigures:
         self._unsettled: deque[Figures] = deque()
 
     def begin(self) -> Figures:
-        """Begins the figures of an answer."""
         self.newest = Figures()
         return self.newest
 

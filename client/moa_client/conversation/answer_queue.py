@@ -85,7 +85,6 @@ class AnswerQueue:
 
     @property
     def front(self) -> Job | None:
-        """The answer that the conversation is about."""
         return self._jobs.front
 
     @property
@@ -193,7 +192,6 @@ class AnswerQueue:
         return True
 
     def reset(self) -> None:
-        """Starts a new conversation."""
         self._jobs.clear()
         self.current = None
         self.events = deque(event for event in self.events if not isinstance(event, Earlier | Settled | Refused))

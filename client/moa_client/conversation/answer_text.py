@@ -115,7 +115,6 @@ class AnswerText:
         return bool(self.committed) and not (self.is_running or self.is_unsettled or self.finish in own)
 
     def apply(self, event: SurfaceEvent) -> None:
-        """Applies an event of this answer."""
         match event:
             case Continued(options):
                 self.options, self.finish, self.is_running = options, Finish.UNFINISHED, True
@@ -167,7 +166,6 @@ class AnswerText:
         self.waiting, self.provisional, self.likely = (), "", 0
 
     def _end(self, finish: Finish) -> None:
-        """The server has decided all of it."""
         self._withdraw()
         self.finish, self.is_running, self.is_unsettled = finish, False, False
 

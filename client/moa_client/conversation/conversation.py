@@ -100,7 +100,6 @@ class Conversation:
     # ------------------------------------------------------------ the user
 
     def ask(self, tokens: Sequence[int], settings: AnswerSettings) -> Ask:
-        """Appends a turn and begins an answer."""
         if self.phase is not Phase.IDLE:
             raise ProtocolError("the answer under way to end first", "another question")
         base = len(self.tokens)
@@ -214,7 +213,6 @@ class Conversation:
 
     @property
     def answer_length(self) -> int:
-        """Their number."""
         return max(0, len(self.tokens) - self.answer_start)
 
     # ------------------------------------------------------------ the draft in flight
@@ -348,7 +346,6 @@ class Conversation:
         return Provenance.COPY if node in self._copies else Provenance.DRAFT
 
     def drop_draft(self) -> None:
-        """Discards the draft in flight."""
         if self._node is not None and self.draft:
             self.epoch += 1
         self._tree, self._node, self._below = StreamedTree(), None, None

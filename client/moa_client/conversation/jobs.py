@@ -62,7 +62,6 @@ class Jobs:
 
     @property
     def front(self) -> Job | None:
-        """What the conversation is about."""
         return self._jobs[0] if self._jobs else None
 
     def append(self, job: Job) -> None:

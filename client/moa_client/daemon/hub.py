@@ -87,7 +87,6 @@ class Hub:
         return (await self.library()).open(identifier, system, is_read=not single, single=single)
 
     def status(self) -> Fields:
-        """The daemon as a JSON object."""
         fields: Fields = {
             "version": self._version,
             "since": self.since,

@@ -38,7 +38,6 @@ class DaemonPaths:
 
     @property
     def log(self) -> Path:
-        """What it has to say."""
         return self.folder / "daemon.log"
 
 
@@ -55,7 +54,6 @@ def find_paths(folder: Path | None) -> DaemonPaths:
 
 
 def make_folder(paths: DaemonPaths) -> None:
-    """Makes the folder where absent."""
     folder = paths.folder
     if len(os.fsencode(paths.socket)) > MOST_PATH_BYTES:
         raise ConfigError(
@@ -113,7 +111,6 @@ class DaemonLock:
     """The lock, held."""
 
     def __init__(self, path: Path, holder: Holder) -> None:
-        """Takes the lock."""
         self._file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held open as long as the lock)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +128,6 @@ class DaemonLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Lets go of it."""
         self._file.close()
 
 

@@ -13,16 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import MoaError, UnavailableError, error_from_code
+from moa_shared.errors import MoaError, UnavailableError
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Failed, LinkState, Permission, Titled
 from moa_client.failures import told
-from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
+from moa_client.surface.messages import decode_line, encode_line
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
-from moa_client.surface.update_codec import update_of
+from moa_client.surface.update_codec import error_of, made_of, update_of
 
 MOST_MESSAGE_BYTES = 1 << 28  # from the daemon, which is trusted: a long conversation in one `opened`
 GONE = UnavailableError("The daemon has ended.", hint="Ask again: it is started again, and the conversation is kept.")
@@ -38,9 +38,9 @@ class RemoteConversation:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
         self._writer = writer
-        self._facts = facts_of(opened)
-        self.status: LinkStatus = opened_status_of(opened)
-        self.answers: Sequence[AnswerText] = answers_of(opened)
+        self._facts = made_of(ConversationFacts, opened)
+        self.status: LinkStatus = made_of(LinkStatus, opened["status"])
+        self.answers: Sequence[AnswerText] = [made_of(AnswerText, answer) for answer in opened["answers"]]
         self._subscription = Subscription()
         self._stats: asyncio.Queue[str] = asyncio.Queue()
         self._is_leaving = False
@@ -137,7 +137,7 @@ class RemoteConversation:
             case "stats":
                 self._stats.put_nowait(str(message["lines"]))
             case "error":
-                self._subscription.push(Update(Failed(_error_of(message), taken_back=True)))
+                self._subscription.push(Update(Failed(error_of(message), taken_back=True)))
             case _:
                 update = update_of(message)
                 self._note(update)
@@ -185,14 +185,13 @@ async def open_remote(
 async def exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Sends a message and takes its answer."""
     writer.write(encode_line(message))
     try:
         answer = decode_line(await reader.readuntil())
     except (OSError, asyncio.IncompleteReadError):
         raise GONE from None
     if answer.get("event") == "error":
-        raise _error_of(answer)
+        raise error_of(answer)
     return answer
 
 
@@ -209,7 +208,3 @@ async def request(path: Path, message: Mapping[str, Any], seconds: float) -> Map
             return await exchange(reader, writer, message)
         finally:
             writer.close()
-
-
-def _error_of(message: Mapping[str, Any]) -> MoaError:
-    return error_from_code(str(message["code"]), str(message["message"]), str(message["hint"]))

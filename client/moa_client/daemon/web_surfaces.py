@@ -41,7 +41,6 @@ class DaemonPage:
         self.set_offline = hub.set_offline
 
     async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation:
-        """Opens a conversation."""
         return await self._hub.open(identifier, system, single)
 
     async def conversations(self, search: str) -> Sequence[Kept]:
@@ -60,18 +59,15 @@ class DaemonPage:
         return [each for each in kept if each.id in found or wanted in each.title.casefold()]
 
     async def delete(self, identifier: str) -> None:
-        """Deletes a conversation."""
         store = self._kept(identifier)
         store.load(identifier)
         await (await self._hub.library()).delete(identifier)
 
     async def export(self, identifier: str, form: ExportForm) -> str:
-        """A conversation as a text."""
         stored = self._kept(identifier).load(identifier)
         return markdown(stored) if form == "markdown" else json.dumps(as_json(stored), indent=2) + "\n"
 
     async def timeline(self) -> AsyncIterator[Crossing]:
-        """What crosses the link from now on."""
         library = await self._hub.library()
         async for crossing in library.host.frame_tap.watch():
             yield crossing

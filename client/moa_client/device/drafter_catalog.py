@@ -263,7 +263,6 @@ class DrafterCatalog:
         return DrafterChoice(COMPANION, times)
 
     def checkpoint(self, name: str) -> Checkpoint:
-        """The checkpoint of a drafter."""
         return self._load(self._sources.drafters[self._named[name].fingerprint])
 
     def standalone_for(self, name: str, online: Checkpoint) -> tuple[str, Checkpoint] | None:
@@ -311,5 +310,4 @@ class DrafterCatalog:
 
     @property
     def _breadth(self) -> int:
-        """Nodes of a level."""
         return 1 if self._settings.mode == "chain" else self._settings.breadth

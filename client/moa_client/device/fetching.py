@@ -231,7 +231,6 @@ def bytes_of(manifest: pb.PartManifest, wanted: WantedParts) -> int:
 
 
 def _choose(manifest: pb.PartManifest, wanted: WantedParts) -> list[pb.PartFile]:
-    """The files to fetch."""
     return [
         entry
         for entry in manifest.files
@@ -332,7 +331,6 @@ def _partial_size(folder: Path, entry: pb.PartFile) -> int:
 
 
 def folder_of(root: Path, digest: bytes) -> Path:
-    """Where the files of a manifest are kept."""
     return root / FETCHED / digest.hex()
 
 

@@ -19,7 +19,6 @@ NONE = "none"  # as --companion: none, whatever is kept
 
 
 def kept_path() -> Path:
-    """Where the choice is."""
     import platformdirs
 
     return platformdirs.user_config_path("moa", appauthor=False) / "companion.toml"

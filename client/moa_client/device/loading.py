@@ -117,7 +117,6 @@ class Device:
 
     @property
     def end_rule(self) -> EndRule:
-        """What ends a standalone answer."""
         return EndRule(self.end_of_text, self.context_tokens, self.decode)
 
     def on_execution(self, opened: pb.Opened) -> Device:

@@ -70,7 +70,6 @@ def target_parts(
 
 
 def named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
-    """A checkpoint that the user names."""
     checkpoint = load_checkpoint(path)
     if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
         raise MismatchError(

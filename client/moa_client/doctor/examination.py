@@ -64,7 +64,6 @@ class ServerExamination:
         self._candidates: tuple[DrafterCandidate, ...] = ()
 
     async def run(self) -> AsyncIterator[Check]:
-        """Yields each step as it ends."""
         server, seconds = self._server, self._settings.connect_seconds
         steps: list[tuple[str, float | None, Callable[[], Awaitable[Check]]]] = [
             ("name", seconds, lambda: check_name(server.address, server.security)),

@@ -90,7 +90,6 @@ def judge_speed(candidates: Sequence[DrafterCandidate], step_ms: float) -> Check
 
 
 def judge_expectation(candidates: Sequence[DrafterCandidate], server: ServerPace) -> Check:
-    """What a user may expect."""
     if not server.step_ms:
         return Check("expect", "ok", "the server does not say how fast it is")
     plain = f"{1e3 / server.step_ms:.0f} tokens/s"
@@ -127,7 +126,6 @@ async def check_name(address: str, security: Security) -> Check:
 
 
 async def check_connection(address: str, security: Security) -> Check:
-    """Whether something listens there."""
     began, proxy = time.monotonic(), security.proxy(address)
     try:
         _, writer = await open_connection(address, security)
@@ -149,7 +147,6 @@ async def check_connection(address: str, security: Security) -> Check:
 
 
 async def check_tls(address: str, security: Security) -> Check:
-    """Whether the server proves who it is."""
     if not security.tls:
         if is_loopback(host_of(address)):
             return Check("TLS", "ok", "not used: nothing leaves this machine")

@@ -122,7 +122,6 @@ class DrafterThread:
         self._ask(partial(self._grow, step, sampling, is_typical=is_typical), writes=False)
 
     def draft(self, committed: int, sampling: Sampling) -> None:
-        """Makes a whole draft."""
         self._ask(partial(self._draft, committed, sampling), writes=False)
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:

@@ -54,7 +54,6 @@ class DraftingRest:
             self._patience = 0
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Takes in a verdict."""
         rested = self.rests
         if verdict.server_drafted:
             self._patience, self._is_trial = PATIENT_VERDICTS * LONE_TIMES, False
@@ -178,7 +177,6 @@ class OnlineDrafting:
         return due
 
     def on_extended(self, now: float, extended: DraftExtended) -> None:
-        """Takes in a step of the drafter."""
         step, growth = extended.step, extended.growth
         self.window.on_drafted(now, extended.took_ms if growth.tokens else None)
         if not self._memory.lacks_prompt:

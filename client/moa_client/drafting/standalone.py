@@ -100,7 +100,6 @@ class StandaloneDrafting:
         thread.write(self._serial, job.written, self._answers.sampling_of(job))
 
     def on_written(self, now: float, written: TokenWritten) -> None:
-        """Takes in the drafter's token."""
         job = self._answers.current
         if job is None or job.has_ended or (written.serial, written.length) != (self._serial, len(job.written)):
             return  # of another text, or asked for twice: the drafter is free before its token is taken in

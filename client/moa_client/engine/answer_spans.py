@@ -28,11 +28,9 @@ class AnswerSpans:
 
     @property
     def traceparent(self) -> str:
-        """For the server."""
         return self._span.traceparent
 
     def on_opened(self, stream: StreamOpened) -> None:
-        """A stream was opened."""
         now_ns = time.time_ns()
         began_ns = now_ns - round(1e6 * stream.took_ms)
         opening = begin_span("open stream", self.traceparent, at_ns=began_ns, server=stream.label)

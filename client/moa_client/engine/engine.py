@@ -97,7 +97,6 @@ class ClientEngine:
 
     @property
     def status(self) -> LinkStatus:
-        """The state for a status line."""
         server, holds_back = self.connection.dialer.address, self._exchange.drafting.is_holding_back
         return self.figures.status(self.availability.state, self.rtt_ms, server, holds_back=holds_back)
 
@@ -114,7 +113,6 @@ class ClientEngine:
 
     @property
     def device(self) -> Device:
-        """The device that drafts for the next question."""
         return self._exchange.next_device or self._exchange.device
 
     @property
@@ -292,7 +290,6 @@ class ClientEngine:
         self.wake()
 
     def go_online(self) -> None:
-        """Connects again."""
         self.availability.go_online()
         self._exchange.drafting.standalone.asked_for = False
         self.connection.start()

@@ -95,6 +95,5 @@ class Inbox:
         return None if self._items.empty() else self._items.get_nowait()
 
     def clear(self) -> None:
-        """Drops what is not handled."""
         while not self._items.empty():
             self._items.get_nowait()

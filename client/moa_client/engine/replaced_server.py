@@ -150,7 +150,6 @@ class ReplacedServer:
         self._asking = asyncio.create_task(self._ask())
 
     def on_opened(self, rtt_ms: float) -> None:
-        """A stream is open."""
         self.stop_asking()
         self._was_recognised = False
         needs_drafter = self._exchange.device.is_refused and not self._is_fitted
@@ -164,7 +163,6 @@ class ReplacedServer:
             self._asking = None
 
     async def close(self) -> None:
-        """Ends what is under way."""
         tasks = [task for task in (self._asking, self._fitting) if task is not None]
         for task in tasks:
             task.cancel()
@@ -250,7 +248,6 @@ class ReplacedServer:
             await asyncio.sleep(backoff.next_seconds())
 
     async def _fit(self, refit: Refit, rtt_ms: float) -> None:
-        """Gets the drafter that the server has memory for."""
         try:
             served = await self._connection.dialer.describe()
             offered = _offered(served)

@@ -110,7 +110,6 @@ class SessionExchange:
         self.answers.events.append(DrafterChanged(LOOK_UP, reason, alone))
 
     def on_completed(self, completed: DraftCompleted) -> None:
-        """The drafter has made a whole draft."""
         draft = self.drafting.online.on_completed(completed) if self.availability.is_served else None
         if draft is not None:
             self.sender.draft(draft)
@@ -121,7 +120,6 @@ class SessionExchange:
             self.drafting.standalone.on_written(now_ms(), written)
 
     def on_drafter_failed(self, failed: DrafterFailed) -> None:
-        """The drafter has failed."""
         if isinstance(failed.error, ProtocolError):
             raise failed.error
         self.failure = failed.error
@@ -224,7 +222,6 @@ class SessionExchange:
     # ------------------------------------------------------------ the stream
 
     def tick(self, now: float) -> Reaction:
-        """What is due about the server."""
         availability, connection = self.availability, self.connection
         return availability.tick(
             now,
@@ -274,7 +271,6 @@ class SessionExchange:
         return self._handshake.open(address, self.device, drafting, ask)
 
     def on_opened(self, stream: StreamOpened) -> None:
-        """A stream is open."""
         opened, drafting, window = stream.opened, self.drafting, self.drafting.online.window
         self._reader = FrameReader()
         drafting.memory.on_opened(opened.codec)
@@ -368,7 +364,6 @@ class SessionExchange:
     # ------------------------------------------------------------ frames
 
     def on_frame(self, frame: pb.ServerFrame) -> None:
-        """Takes in a frame."""
         if self.is_outdated:
             return
         now, availability = now_ms(), self.availability

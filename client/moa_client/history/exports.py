@@ -30,7 +30,6 @@ _REMARKS = {
 
 
 def shown_conversation(stored: StoredConversation) -> str:
-    """A whole conversation for a person."""
     lines = [*_facts(stored), ""]
     for answer in stored.answers:
         lines += [*(f"> {line}" for line in _asked(answer)), ""]
@@ -68,7 +67,6 @@ def as_json(stored: StoredConversation) -> dict[str, Any]:
 
 
 def list_table(summaries: Sequence[Summary]) -> str:
-    """A list of conversations for a person."""
     rows = [("ID", "LAST USED", "QUESTIONS", "MODEL", "TITLE")]
     for each in summaries:
         waiting = f" ({each.unverified} to be checked)" if each.unverified else ""
@@ -80,7 +78,6 @@ def list_table(summaries: Sequence[Summary]) -> str:
 
 
 def list_json(summaries: Sequence[Summary]) -> str:
-    """A list of conversations for a program."""
     shown = [
         {
             "id": each.identifier,

@@ -92,7 +92,6 @@ class HistoryReader:
         self._connection = connection
 
     def load(self, conversation: str) -> StoredConversation:
-        """All that is kept of a conversation."""
         row = self._connection.execute(
             "SELECT title, created, updated, model, target, tokenizer, execution, server, system FROM conversations "
             "WHERE id = ?",

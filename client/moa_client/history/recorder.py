@@ -155,7 +155,6 @@ class HistoryRecorder:
         self._rewind(answers)
 
     def set_title(self, title: str) -> None:
-        """Names the conversation."""
         self._store.set_title(self.identifier, title)
 
     # ------------------------------------------------------------ inside

@@ -21,7 +21,6 @@ class AnswerStatus(Enum):
 
     @property
     def is_open(self) -> bool:
-        """Whether a server is still to decide it."""
         return self in (AnswerStatus.RUNNING, AnswerStatus.UNVERIFIED)
 
 
@@ -103,7 +102,6 @@ class StoredAnswer:
 
     @property
     def answer_tokens(self) -> int:
-        """Number of committed tokens of the answer."""
         return len(self.tokens) - self.question_tokens
 
 

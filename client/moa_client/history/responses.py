@@ -88,7 +88,6 @@ class KeptResponses:
             self._eraser.begin()
 
     def load(self, identifier: str) -> KeptResponse:
-        """A response."""
         with translated(self._path):
             row = self._connection.execute(
                 "SELECT id, previous, created, input, body FROM responses WHERE id = ?", (identifier,)
@@ -126,7 +125,6 @@ class KeptResponses:
         return deleted
 
     def count(self) -> int:
-        """How many are kept."""
         with translated(self._path):
             return int(self._connection.execute("SELECT count(*) FROM responses").fetchone()[0])
 

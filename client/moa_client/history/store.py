@@ -86,7 +86,6 @@ class HistoryStore:
         )
 
     def set_title(self, conversation: str, title: str) -> None:
-        """Names a conversation."""
         self._change("UPDATE conversations SET title = ? WHERE id = ?", (title, conversation))
         self._eraser.begin()
 
@@ -245,7 +244,6 @@ class HistoryStore:
             return self._reader.load(conversation)
 
     def load(self, conversation: str) -> StoredConversation:
-        """All that is kept of a conversation."""
         with translated(self.path):
             return self._reader.load(conversation)
 

@@ -67,7 +67,6 @@ class CallRunner:
 
     @property
     def waiting(self) -> Sequence[CallWanted]:
-        """The calls that wait for permission."""
         return [wanted for wanted, _ in self._waiting.values()]
 
     def permit(self, call: str, permission: Permission) -> None:
@@ -101,7 +100,6 @@ class CallRunner:
         return answered
 
     async def _permission(self, wanted: CallWanted) -> Permission:
-        """What a surface says of a call."""
         decided: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
         self._waiting[wanted.call] = wanted, decided
         try:
@@ -129,12 +127,10 @@ class CallRounds:
 
     @property
     def is_calling(self) -> bool:
-        """Whether a call runs."""
         return self._calling is not None and not self.is_waiting
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a call waits for permission."""
         return self._runner is not None and bool(self._runner.waiting)
 
     @property
@@ -215,7 +211,6 @@ class CallRounds:
             self._publisher.publish(Failed(told(error)))
 
     def _calls(self, text: AnswerText, finish: Finish, turns: ConversationTurns) -> tuple[ToolCall, ...]:
-        """The calls of the newest answer."""
         if self._box is None or finish is not Finish.END_OF_TEXT:
             return ()
         conversation = self._engine.conversation

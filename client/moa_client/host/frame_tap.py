@@ -52,8 +52,6 @@ class FrameTap:
         self._watchers: list[tuple[deque[Crossing], asyncio.Event]] = []
 
     def observer(self, conversation: str) -> Callable[[Way, Frame], None]:
-        """Takes the messages of a conversation."""
-
         def observe(way: Way, frame: Frame) -> None:
             if not self._watchers:
                 return
@@ -65,7 +63,6 @@ class FrameTap:
         return observe
 
     async def watch(self) -> AsyncIterator[Crossing]:
-        """What crosses the link from now on."""
         watcher = deque[Crossing](maxlen=MOST_UNREAD), asyncio.Event()
         unread, arrived = watcher
         self._watchers.append(watcher)

@@ -144,13 +144,11 @@ class Host:
         return sorted(self.conversations, key=lambda conversation: -conversation.asked_at)
 
     async def leave(self, conversation: TextConversation) -> None:
-        """Closes a conversation."""
         if conversation in self.conversations:
             self.conversations.remove(conversation)
             await conversation.close()
 
     async def close(self) -> None:
-        """Closes all conversations."""
         conversations: Sequence[TextConversation] = tuple(self.conversations)
         await asyncio.gather(*(self.leave(conversation) for conversation in conversations))
         for loading in self._loaded.values():

@@ -162,7 +162,6 @@ class Library:
                 log.warning("%s is left as it is: %s", summary.identifier, told(error))
 
     async def delete(self, identifier: str) -> None:
-        """Deletes a conversation for good."""
         if self.store is None:
             return
         if (conversation := self._open.get(identifier)) is not None:
@@ -172,7 +171,6 @@ class Library:
         self.store.delete([identifier])
 
     async def close(self) -> None:
-        """Closes all conversations."""
         self._looking.cancel()
         await asyncio.gather(self._looking, *self._leaving, return_exceptions=True)
         for identifier in list(self._open):
@@ -183,7 +181,6 @@ class Library:
     # ------------------------------------------------------------ inside
 
     def _begin_again(self, stored: StoredConversation, *, is_read: bool) -> None:
-        """Opens a conversation that is kept."""
         conversation = self._make(stored.identifier, stored.origin.system, stored, is_read=is_read)
         try:
             conversation.resume(stored)
@@ -219,7 +216,6 @@ class Library:
         return LocalConversation(self._open[identifier], partial(self._left, identifier))
 
     async def _left(self, identifier: str, conversation: TextConversation) -> None:
-        """A surface has left."""
         if not conversation.watchers and self._open.get(identifier) is conversation:
             self._unwatched[identifier] = time.monotonic()
             await self._close_unneeded()

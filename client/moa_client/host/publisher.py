@@ -46,7 +46,7 @@ from moa_client.history.records import StoredAnswer, StoredConversation
 from moa_client.host.journal import ConversationJournal
 from moa_client.host.reasoning import answer_decode
 from moa_client.surface.open_conversation import Subscription
-from moa_client.surface.update_codec import figures_fields
+from moa_client.surface.update_codec import object_of
 
 MOST_ATTRIBUTED = 4096  # tokens of the newest answers, decoded again: 36 ms with the default model's tokenizer
 
@@ -136,7 +136,6 @@ class Publisher:
     # ------------------------------------------------------------ answers
 
     def resume(self, stored: StoredConversation) -> None:
-        """Takes in the answers of a conversation that was kept."""
         first = attributed(stored.answers)
         for number, answer in enumerate(stored.answers, 1):
             decoder = reopened(answer, number, self._decode, has_runs=number > first)
@@ -168,7 +167,6 @@ class Publisher:
         return decoder
 
     def is_part(self, text: AnswerText) -> bool:
-        """Whether an answer is part of the conversation."""
         return text.number not in self._gone
 
     def parts(self, answers: int) -> int:
@@ -226,7 +224,6 @@ class Publisher:
                 self.publish(Rewound(len(self.answers)))
 
     def set_title(self, title: str) -> None:
-        """The conversation has another title."""
         self._keep(lambda journal: journal.set_title(title))
         self.publish(Titled(title))
 
@@ -265,7 +262,7 @@ class Publisher:
         """Publishes an event of an answer, after it was kept."""
         taken, text = answer.take(event), answer.text
         figures = self._figures(taken)
-        self._keep(lambda journal: journal.on_event(taken, text, figures_fields(figures)))
+        self._keep(lambda journal: journal.on_event(taken, text, object_of(figures) if figures is not None else None))
         self._tell(Update(taken, text.number, figures=figures))
 
     def _figures(self, event: SurfaceEvent) -> Figures | None:

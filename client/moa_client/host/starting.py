@@ -96,7 +96,6 @@ async def _take_companion(
 
 
 def load(settings: ClientSettings, reached: Reached, sources: Sources, progress: Progress) -> Started:
-    """Loads this device's half."""
     try:
         device = load_device(settings, sources.served, progress, sources, reached.rtt_ms)
     except MoaError as error:
@@ -118,7 +117,6 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
 
 
 def _find_alone(settings: ClientSettings, absent: UnavailableError | None, progress: Progress) -> Sources:
-    """What this device can continue with on its own."""
     writes = settings.companion or settings.drafter not in ("lookup", "none")
     sources = find_local_sources(settings, progress) if writes else None
     is_named = settings.companion not in ("", AUTO)

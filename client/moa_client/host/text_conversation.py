@@ -136,7 +136,6 @@ class TextConversation:
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Ends a subscription."""
         subscription.close()
         if subscription in self._publisher.subscriptions:
             self._publisher.subscriptions.remove(subscription)
@@ -218,11 +217,9 @@ class TextConversation:
         self._rounds.permit(call, permission)
 
     def go_offline(self) -> None:
-        """Continues without the server."""
         self.engine.go_offline()
 
     def go_online(self) -> None:
-        """Connects again."""
         self.engine.go_online()
 
     def write_alone(self) -> None:
@@ -250,7 +247,6 @@ class TextConversation:
         self._system, self._turns = system, turns
 
     def set_title(self, title: str) -> None:
-        """Names the conversation."""
         self._facts = replace(self._facts, title=title)
         self._publisher.set_title(title)
 

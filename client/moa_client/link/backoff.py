@@ -33,7 +33,6 @@ class Backoff:
         self._least_seconds = seconds * self._random.uniform(1.0, 1.0 + SPREAD)
 
     def next_seconds(self) -> float:
-        """The wait before the next attempt."""
         least, self._least_seconds = self._least_seconds, 0.0
         return max(least, self._next_by_itself())
 
@@ -44,5 +43,4 @@ class Backoff:
         return self._random.uniform(AT_ONCE_SECONDS, min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** (attempts - 1)))
 
     def reset(self) -> None:
-        """Called when an attempt has succeeded."""
         self._attempts = 0

@@ -51,17 +51,14 @@ class Transport:
         self._closing: asyncio.Task[None] | None = None
 
     def enter(self) -> None:
-        """A stream or a call begins."""
         self._users += 1
 
     def leave(self) -> None:
-        """It has ended."""
         self._users -= 1
         self._close_unused()
 
     @contextmanager
     def used(self) -> Iterator[ServerCalls]:
-        """The stub for one call."""
         self.enter()
         try:
             yield self.stub
@@ -87,7 +84,6 @@ class Transport:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing of it is left."""
         return self._closing is not None and self._closing.done()
 
     def _close_unused(self) -> None:

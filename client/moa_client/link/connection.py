@@ -127,7 +127,6 @@ class ServerConnection:
 
     @property
     def is_up(self) -> bool:
-        """Whether a stream is open."""
         return self._stream is not None
 
     @property
@@ -249,7 +248,6 @@ class ServerConnection:
         log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
 
     async def _run_stream(self) -> NoReturn:
-        """Opens a stream and reads it to its end."""
         stream = await self._open()
         opened_at = time.monotonic()
         writer = asyncio.create_task(self._write(stream, self._outgoing))

@@ -51,7 +51,6 @@ def _of_other_models(servers: Sequence[Server], needs: pb.Identity) -> list[str]
 
 
 def silent(servers: Sequence[Server]) -> list[str]:
-    """The servers that do not answer."""
     return [f"{each.label} is left out for now: {each.error.message}" for each in servers if each.error is not None]
 
 
@@ -123,7 +122,6 @@ class Fleet:
 
     @property
     def rtt_ms(self) -> float | None:
-        """To the same."""
         return self._shown.first_rtt_ms if self._shown.rtt_ms is None else self._shown.rtt_ms
 
     @property

@@ -83,7 +83,6 @@ class LinkMonitor:
             self._heard_ms = self._progress_ms = now_ms
 
     def rest(self) -> None:
-        """Nothing is expected."""
         self._waiting = False
 
     def forget_round_trips(self) -> None:
@@ -100,7 +99,6 @@ class LinkMonitor:
         self._in_text, self._answered = False, 0
 
     def on_frame(self, now_ms: float) -> None:
-        """Any frame came."""
         self._heard_ms = now_ms
         self._hold_ups, self._late_ms = 0, 0.0
 
@@ -119,7 +117,6 @@ class LinkMonitor:
             self._heard_ms = min(now_ms, self._heard_ms + self._late_ms - before_ms)
 
     def on_progress(self, now_ms: float) -> None:
-        """The frame advanced the answer."""
         if self._in_text:
             self._gap_ms.add(min(now_ms - self._progress_ms, self.timeout_ms))  # a lost link is no usual gap
         self._progress_ms, self._in_text, self._answered = now_ms, True, 0

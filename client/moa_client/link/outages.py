@@ -23,7 +23,6 @@ class LinkLosses:
         self._doubt_ms = 0.0  # for so long after the newest loss the next one is expected
 
     def add(self, now: float, lasted_ms: float) -> None:
-        """A loss has ended."""
         if lasted_ms < LEAST_MS:
             return
         doubt_ms = min(max(TRUSTED_AFTER_MS, TRUSTED_AFTER_TIMES * lasted_ms), MOST_MS)
@@ -69,7 +68,6 @@ class Outages:
         return None if self._is_long else self.reaches_ms(self.patience_ms)
 
     def on_failed(self, now: float) -> None:
-        """An attempt to connect has failed."""
         self._failed = now
 
     def known_ms(self, now: float) -> float:
@@ -77,7 +75,6 @@ class Outages:
         return self._failed if self.is_trying else now
 
     def observe(self, now: float, *, is_served: bool) -> None:
-        """The server is available or not."""
         if is_served:
             if self._since is not None:
                 self._lengths.append(now - self._since)
@@ -93,7 +90,6 @@ class Outages:
         return self._losses.is_trusted(now) and not self.has_lasted(now, LEAST_MS)
 
     def is_long(self, now: float) -> bool:
-        """Whether this loss has lasted that long."""
         return self.has_lasted(now, self.patience_ms)
 
     def has_lasted(self, now: float, ms: float) -> bool:

@@ -50,7 +50,6 @@ class Security:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...] | None:
-        """Of each call."""
         return ((AUTHORIZATION, f"Bearer {self.key}"),) if self.key else None
 
     def metadata_with(self, more: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
@@ -134,7 +133,6 @@ PLAIN = Security()
 def open_channel(
     address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int | str]]
 ) -> grpc.aio.Channel:
-    """A channel to this address."""
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, credentials, options=options)

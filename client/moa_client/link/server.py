@@ -109,7 +109,6 @@ class Server:
         self._channel.renew(lost)
 
     def refresh(self) -> None:
-        """Replaces a connection that is not there."""
         self._channel.refresh()
 
     def widened(self, window_bytes: int) -> Server:
@@ -220,7 +219,6 @@ class Server:
         return call_error(error, self.address, self.security, has_answered=self._has_answered)
 
     async def embed(self, tokens: Sequence[int]) -> pb.EmbedResponse:
-        """The vector of a text."""
         request = pb.EmbedRequest(tokens=tokens)
         try:
             with heeded_cancellation(), self._channel.current().used() as calls:
@@ -264,7 +262,6 @@ class Server:
     async def _read(
         self, begin: Callable[[ServerCalls], grpc.aio.UnaryStreamCall[Any, Response]], kind: type[Response]
     ) -> AsyncGenerator[Response]:
-        """The messages of one call."""
         transport = self._channel.current()
         transport.enter()
         call = begin(transport.stub)
@@ -319,7 +316,6 @@ class Server:
 
 
 def serves(served: pb.DescribeResponse, needs: pb.Identity) -> bool:
-    """Whether it is a server of this target and tokenizer."""
     model = pb.Identity(target_fingerprint=needs.target_fingerprint, tokenizer_hash=needs.tokenizer_hash)
     try:
         check_identity(served.identity, model)
@@ -334,7 +330,6 @@ def computes_alike(served: pb.DescribeResponse, needs: pb.Identity) -> bool:
 
 
 def _is_number(host: str) -> bool:
-    """Whether a host is an IP address."""
     try:
         ip_address(host)
     except ValueError:

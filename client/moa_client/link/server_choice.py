@@ -35,7 +35,6 @@ class UnreadText:
 
     @property
     def tokens(self) -> int:
-        """The length of the text."""
         return len(self._text)
 
     @property
@@ -80,7 +79,6 @@ class ServerChoice:
         return self.needs if self.needs.target_fingerprint else self.fleet.model or self.needs
 
     def rank(self, server: Server) -> ServerRank:
-        """What is known about a server."""
         return server.rank(self.model, self._unread(server), needs_form=self.needs_form)
 
     def has_model(self, server: Server) -> bool:
@@ -92,7 +90,6 @@ class ServerChoice:
         return self.rank(server).is_avoided(time.monotonic())
 
     def best(self, servers: Sequence[Server]) -> Server:
-        """The one to try first."""
         return self.fleet.best(servers, self.model, self._unread, needs_form=self.needs_form)
 
     def better_than(self, server: Server) -> Server | None:

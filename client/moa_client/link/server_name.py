@@ -58,7 +58,6 @@ class ServerName:
         return time.monotonic() >= self._looked_at + seconds
 
     def server_at(self, address: str) -> Server:
-        """The server at one of the addresses."""
         named = self._server
         security = replace(named.security, server_name=self._host)
         return Server(address, named.connect_seconds, named.silence_seconds, security, named.name or self._host)

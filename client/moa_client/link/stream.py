@@ -58,7 +58,6 @@ class StreamTraffic:
     observe: Callable[[Literal["up", "down"], pb.ClientFrame | pb.ServerFrame], None] | None = None
 
     def count(self, way: Literal["up", "down"], message: pb.ClientFrame | pb.ServerFrame) -> None:
-        """Counts a message."""
         size = message.ByteSize() + FRAME_OVERHEAD_BYTES
         if way == "up":
             self.up_bytes += size
@@ -107,7 +106,6 @@ class Stream:
         call.add_done_callback(self._on_status)
 
     async def send(self, frame: pb.ClientFrame) -> None:
-        """Sends one frame."""
         self._traffic.count("up", frame)
         try:
             with heeded_cancellation():

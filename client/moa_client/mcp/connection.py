@@ -41,7 +41,6 @@ class StderrTail:
 
     @contextmanager
     def opened(self) -> Iterator[TextIO]:
-        """A file for the program to write to."""
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
         loop = asyncio.get_running_loop()

@@ -157,7 +157,6 @@ class McpTools:
         return AnsweredCall(call, result_text(result), is_error=bool(result.is_error))
 
     async def close(self) -> None:
-        """Ends all servers."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     @staticmethod

@@ -51,7 +51,6 @@ class CodecLadder:
         return self._codecs[self._rung]
 
     def on_memory(self, nbytes: int) -> None:
-        """Counts rows that arrived."""
         self._bytes += nbytes
 
     def on_verdict(self, now_ms: float, tokens: int, behind: int) -> Codec | None:
@@ -173,7 +172,6 @@ class MemoryPlan:
         return min(self._receiver.gap, length) if self._receiver is not None else 0
 
     def on_opened(self, codec: int) -> None:
-        """Takes in the server's choice."""
         if codec not in (0, *self.offered):
             expected = f"memory in {self._codecs[0].name.lower()}" if self._codecs else "no memory"
             raise ProtocolError(expected, f"codec {codec}")

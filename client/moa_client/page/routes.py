@@ -57,11 +57,9 @@ class StaticFiles:
                 self._files[prefix + entry.name] = content, kind, tag
 
     async def index(self, request: Request) -> Response:
-        """The page."""
         return self._respond(request, "index.html")
 
     async def file(self, request: Request) -> Response:
-        """One of its files."""
         return self._respond(request, request.path_params["path"])
 
     def _respond(self, request: Request, path: str) -> Response:

@@ -61,7 +61,6 @@ class Tab:
         self._is_cut_off = asyncio.Event()
 
     async def accept(self) -> None:
-        """Begins."""
         offered = self._websocket.scope.get("subprotocols", [])
         await self._websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
 
@@ -92,7 +91,6 @@ class Tab:
         self._is_cut_off.set()
 
     async def close(self, code: int) -> None:
-        """Ends the connection."""
         with suppress(*GONE):
             async with asyncio.timeout(CLOSE_S):
                 await self._websocket.close(code)

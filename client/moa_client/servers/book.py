@@ -73,7 +73,6 @@ class ServerEntry:
         return str(self.key_file) if self.key_file is not None else "none"
 
     def fields(self) -> dict[str, str | bool]:
-        """The table of the file."""
         given = {name: getattr(self, name) for name in FIELDS}
         return {name: value if value is True else str(value) for name, value in given.items() if value}
 
@@ -138,7 +137,6 @@ class ServerBook:
     in_use: tuple[str, ...] = ()
 
     def find(self, name: str) -> ServerEntry:
-        """The server of that name."""
         if (entry := self.listed(name)) is not None:
             return entry
         known = ", ".join(entry.name for entry in self.entries)
@@ -156,11 +154,9 @@ class ServerBook:
         return ServerBook((*kept, entry), self.in_use or (entry.name,))
 
     def use(self, names: Sequence[str]) -> ServerBook:
-        """With these in use."""
         return replace(self, in_use=tuple(dict.fromkeys(self.find(name).name for name in names)))
 
     def remove(self, name: str) -> ServerBook:
-        """Without a server."""
         gone = self.find(name)
         return ServerBook(
             tuple(each for each in self.entries if each is not gone),
@@ -168,7 +164,6 @@ class ServerBook:
         )
 
     def text(self) -> str:
-        """The file."""
         parts = [HEAD, f"use = {_toml(list(self.in_use))}\n"]
         for entry in self.entries:
             lines = [f"{key} = {_toml(value)}\n" for key, value in entry.fields().items()]
@@ -177,7 +172,6 @@ class ServerBook:
 
 
 def book_path() -> Path:
-    """Where the list is."""
     import platformdirs
 
     return platformdirs.user_config_path("moa", appauthor=False) / "servers.toml"
@@ -206,7 +200,6 @@ def read_book(path: Path | None = None) -> ServerBook:
 
 
 def write_book(book: ServerBook, path: Path | None = None) -> None:
-    """Replaces the list."""
     path = path or book_path()
     try:
         write_private(path, book.text().encode())

@@ -32,7 +32,6 @@ async def connect_servers(settings: ClientSettings) -> AsyncIterator[tuple[Clien
 
 
 def make_servers(entries: Sequence[ServerEntry], settings: ClientSettings) -> list[Server]:
-    """The server of each entry."""
     return [
         Server(each.address, settings.connect_seconds, settings.silence_seconds, security_of(each), each.name)
         for each in entries
@@ -53,7 +52,6 @@ async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.De
 
 
 def security_of(entry: ServerEntry) -> Security:
-    """The protection of the link to a server."""
     return Security(
         entry.tls, entry.tls_ca, entry.tls_cert, entry.tls_key, key_of(entry), entry.insecure, new_key=new_key(entry)
     )
@@ -128,7 +126,6 @@ def _row(each: ListedServer, book: ServerBook) -> tuple[str, ...]:
 
 
 def list_json(asked: Sequence[ListedServer], book: ServerBook) -> str:
-    """The same for programs."""
     rows = [
         {
             "name": each.entry.name,

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from moa_shared.errors import ConfigError, DataError, MoaError
-from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.json_text import parse_json, parse_request
 
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, options_from
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.update_codec import Fields, runs_fields, status_fields, status_of
-from moa_client.tools.answer_split import marks_from
+from moa_client.surface.update_codec import Fields, object_of, runs_fields
 from moa_client.tools.effort import EFFORTS
 
 LEFT_OPEN = tuple(name for name, each in AnswerOptions.__dataclass_fields__.items() if each.default is None)
@@ -29,7 +26,6 @@ MOST_SHOWN = 60  # characters of a value in an error
 
 
 def encode_line(fields: Mapping[str, Any]) -> bytes:
-    """One message as a line."""
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
@@ -61,73 +57,14 @@ def opened_fields(
     Args:
         with_runs: also who wrote committed text.
     """
-    fields = asdict(facts)
-    fields["conversation"] = fields.pop("identifier")
     return {
         "event": "opened",
-        **fields,
-        "status": status_fields(status),
+        **object_of(facts),
+        "status": object_of(status),
         "answers": [
-            _answer_fields(answer) | ({"runs": runs_fields(answer.runs)} if with_runs else {}) for answer in answers
+            object_of(answer) | ({"runs": runs_fields(answer.runs)} if with_runs else {}) for answer in answers
         ],
     }
-
-
-def facts_of(fields: Mapping[str, Any]) -> ConversationFacts:
-    """The facts in an `opened` message."""
-    names = [name for name in ConversationFacts.__dataclass_fields__ if name not in ("identifier", "thinking")]
-    values = {name: fields[name] for name in names}
-    return ConversationFacts(fields["conversation"], **values, thinking=marks_from(fields["thinking"]))
-
-
-def opened_status_of(fields: Mapping[str, Any]) -> LinkStatus:
-    """The status in an `opened` message."""
-    return status_of(fields["status"])
-
-
-def answers_of(fields: Mapping[str, Any]) -> list[AnswerText]:
-    """The answers in an `opened` message."""
-    return [_answer_of(answer) for answer in fields["answers"]]
-
-
-def _answer_fields(answer: AnswerText) -> Fields:
-    return {
-        "number": answer.number,
-        "question": answer.question,
-        "committed": answer.committed,
-        "provisional": answer.provisional,
-        "likely": answer.likely,
-        "withdrawn": answer.withdrawn,
-        "tokens": answer.tokens,
-        "decided": answer.decided,
-        "waiting": answer.waiting,
-        "ended": answer.ended,
-        "finish": answer.finish.name.lower(),
-        "running": answer.is_running,
-        "unsettled": answer.is_unsettled,
-        "options": answer.options.fields(),
-        "versions": answer.versions,
-    }
-
-
-def _answer_of(fields: Mapping[str, Any]) -> AnswerText:
-    return AnswerText(
-        fields["question"],
-        fields["number"],
-        options_from(fields["options"]),
-        Finish[fields["finish"].upper()],
-        fields["committed"],
-        fields["provisional"],
-        fields["likely"],
-        fields["withdrawn"],
-        fields["ended"],
-        fields["tokens"],
-        fields["decided"],
-        tuple(fields["waiting"]),
-        is_running=fields["running"],
-        is_unsettled=fields["unsettled"],
-        versions=tuple((question, text) for question, text in fields["versions"]),
-    )
 
 
 def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
@@ -136,7 +73,7 @@ def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
         if name not in AnswerOptions.__dataclass_fields__:
             raise ConfigError(f"There is no option {shortened(name)} of an answer.", hint="docs/device.md lists them.")
         if not _may_be(name, value):
-            raise _wrong_option(name, value)
+            raise ConfigError(f"The option {name} cannot be {shortened(value)}.", hint="docs/device.md lists them.")
     return options_from(fields)
 
 
@@ -163,10 +100,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _wrong_option(name: str, value: object) -> ConfigError:
-    return ConfigError(f"The option {name} cannot be {shortened(value)}.", hint="docs/device.md lists them.")
-
-
 def shortened(value: object) -> str:
     """The beginning of a value that was sent, for an error."""
     shown = repr(value)
@@ -174,5 +107,4 @@ def shortened(value: object) -> str:
 
 
 def error_fields(error: MoaError) -> Fields:
-    """The message that a request was refused."""
     return {"event": "error", "code": error.code, "message": error.message, "hint": error.hint}

@@ -66,9 +66,7 @@ class OpenConversation(Protocol):
     """
 
     @property
-    def facts(self) -> ConversationFacts:
-        """What it is."""
-        ...
+    def facts(self) -> ConversationFacts: ...
 
     @property
     def answers(self) -> Sequence[AnswerText]:
@@ -113,13 +111,9 @@ class OpenConversation(Protocol):
         """Says whether a call that waits may be run; nothing happens where none of this name waits."""
         ...
 
-    def go_offline(self) -> None:
-        """Continues without the server."""
-        ...
+    def go_offline(self) -> None: ...
 
-    def go_online(self) -> None:
-        """Connects again."""
-        ...
+    def go_online(self) -> None: ...
 
     def write_alone(self) -> None:
         """Continues the running answer without the server, however unlikely its text is."""
@@ -137,17 +131,13 @@ class OpenConversation(Protocol):
         """Sets the system prompt, before the first question."""
         ...
 
-    def set_title(self, title: str) -> None:
-        """Names the conversation."""
-        ...
+    def set_title(self, title: str) -> None: ...
 
     async def stats(self) -> str:
         """Figures of the newest answer and of what was written without a server, for a person."""
         ...
 
-    async def close(self) -> None:
-        """Leaves the conversation."""
-        ...
+    async def close(self) -> None: ...
 
 
 MOST_UNREAD = 10_000  # updates: an answer of as many tokens

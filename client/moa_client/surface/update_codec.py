@@ -1,22 +1,23 @@
-"""Updates as JSON objects, for surfaces in other processes and for programs. Pure.
+"""Updates and what else crosses a surface's socket as JSON objects (docs/client.md, docs/device.md). Pure.
 
-docs/client.md and docs/device.md describe the fields. `update_of(fields_of(update))` is the same update, but for what
-only the engine knows (times of single forwards).
+One codec over dataclasses: a field of JSON is a field of the class, but for the names and omissions in these tables.
+`update_of(fields_of(update))` is the same update, but for what only the engine knows (times of single forwards).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from enum import Enum
+from typing import Any, TypeVar
 
 from moa_shared.errors import MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.chances import TokenChances
 
 from moa_client.conversation.answer_figures import Figures, LinkStatus
-from moa_client.conversation.answer_options import options_from
-from moa_client.conversation.answer_text import Update
+from moa_client.conversation.answer_options import AnswerOptions, options_from
+from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
     AnswerOutcome,
     Asked,
@@ -46,9 +47,60 @@ from moa_client.conversation.events import (
     ToolsChanged,
 )
 from moa_client.conversation.text_runs import BY_LETTER, TextRun
+from moa_client.surface.open_conversation import ConversationFacts
+from moa_client.tools.answer_split import marks_from
 
 Fields = dict[str, Any]
-E = TypeVar("E", bound=SurfaceEvent)
+T = TypeVar("T")
+_EVENTS: Mapping[str, type[SurfaceEvent]] = {
+    "committed": Committed,
+    "provisional": Provisional,
+    "held_back": HeldBack,
+    "corrected": Corrected,
+    "ended": Ended,
+    "settled": Settled,
+    "refused": Refused,
+    "link": LinkChanged,
+    "execution": ExecutionChanged,
+    "server": ServerChanged,
+    "drafter": DrafterChanged,
+    "asked": Asked,
+    "continued": Continued,
+    "failed": Failed,
+    "not_kept": NotKept,
+    "call_wanted": CallWanted,
+    "call_decided": CallDecided,
+    "call_answered": CallAnswered,
+    "calls_left": CallsLeft,
+    "tools": ToolsChanged,
+    "rewound": Rewound,
+    "titled": Titled,
+}
+_NAMES = {kind: name for name, kind in _EVENTS.items()}
+_RENAMED: Mapping[type, Mapping[str, str]] = {
+    Settled: {"written": "written_alone"},
+    LinkChanged: {"wait_seconds": "retry_seconds"},
+    Figures: {"provisional": "written_alone", "verdicts": "steps"},
+    AnswerText: {"is_running": "running", "is_unsettled": "unsettled"},
+    ConversationFacts: {"identifier": "conversation"},
+}
+_LEFT_OUT: Mapping[type, Sequence[str]] = {
+    Committed: ("writers", "runs"),
+    Ended: ("provisional",),
+    Figures: ("stale", "finish"),
+    AnswerText: ("seen", "runs"),
+}
+_LEFT_OUT_IF_EMPTY: Mapping[type, Sequence[str]] = {
+    Committed: ("chances", "lengths"),
+    Ended: ("calls",),
+    LinkChanged: ("wait_seconds",),
+}
+_DIGITS = {
+    **dict.fromkeys(("by_device", "by_server", "seconds", "first_token_seconds", "cpu_seconds"), 4),
+    **dict.fromkeys(("chances", "tokens_per_s"), 3),
+    "rtt_ms": 2,
+    "wait_seconds": 1,
+}
 
 
 def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
@@ -57,17 +109,24 @@ def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
     Args:
         with_runs: also who wrote committed text, with its chances instead of `chances` and `lengths`.
     """
-    kind = _BY_TYPE[type(update.event)]
-    message: Fields = {"event": kind.name, **kind.encode(update.event)}
-    if with_runs and isinstance(update.event, Committed):
-        message = {name: value for name, value in message.items() if name not in ("chances", "lengths")}
-        message["runs"] = runs_fields(update.event.runs)
+    event = update.event
+    message: Fields = {"event": _NAMES[type(event)], **object_of(event)}
+    match event:
+        case Committed() if with_runs:
+            message = {name: value for name, value in message.items() if name not in ("chances", "lengths")}
+            message["runs"] = runs_fields(event.runs)
+        case Ended():
+            message["verified"] = not event.provisional
+        case Settled():
+            message["changed"] = event.changed
+        case DrafterChanged():
+            message["alone"] = event.alone or event.name
     if update.figures is not None:
-        message["figures"] = figures_fields(update.figures)
+        message["figures"] = object_of(update.figures)
     if update.answer:
         message["answer"] = update.answer
     if update.status is not None:
-        message["status"] = status_fields(update.status)
+        message["status"] = object_of(update.status)
     return message
 
 
@@ -77,197 +136,46 @@ def update_of(fields: Mapping[str, Any]) -> Update:
     Raises:
         KeyError, ValueError, TypeError: it has not.
     """
-    status, figures = fields.get("status"), fields.get("figures")
+    status, figures, kind = fields.get("status"), fields.get("figures"), _EVENTS[fields["event"]]
+    values = {**fields, "provisional": not fields["verified"]} if kind is Ended else fields
     return Update(
-        _BY_NAME[fields["event"]].decode(fields),
+        made_of(kind, values),
         int(fields.get("answer", 0)),
-        status_of(status) if status is not None else None,
-        _figures_of(figures, fields["finish"]) if figures is not None else None,
+        made_of(LinkStatus, status) if status is not None else None,
+        made_of(Figures, {**figures, "finish": fields["finish"]}) if figures is not None else None,
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _EventKind(Generic[E]):
-    """How one kind of event is written as JSON, and read."""
-
-    type: type[E]
-    name: str
-    encode: Callable[[E], Fields]
-    decode: Callable[[Mapping[str, Any]], E]
-
-
-def _plain(kind: type[E], name: str) -> _EventKind[E]:
-    """A kind whose fields in JSON are those of its class."""
-
-    def decode(fields: Mapping[str, Any]) -> E:
-        values: Fields = {each.name: fields[each.name] for each in dataclasses.fields(kind)}
-        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return kind(**values)
-
-    return _EventKind(kind, name, dataclasses.asdict, decode)
-
-
-def _error_fields(error: MoaError) -> Fields:
-    return {"code": error.code, "message": error.message, "hint": error.hint}
-
-
-def _error_of(fields: Mapping[str, Any]) -> MoaError:
-    return error_from_code(str(fields["code"]), str(fields["message"]), str(fields["hint"]))
-
-
-def _finish_of(fields: Mapping[str, Any]) -> Finish:
-    return Finish[str(fields["finish"]).upper()]
-
-
-def _committed_fields(event: Committed) -> Fields:
-    fields: Fields = {"tokens": event.tokens, "confirmed": event.confirmed, "text": event.text}
-    if event.chances:
-        fields["chances"] = [_chances_fields(each) for each in event.chances]
-        fields["lengths"] = event.lengths
+def object_of(value: Any) -> Fields:
+    """The JSON object of an event, a status, figures, an answer's text or a conversation's facts."""
+    kind = type(value)
+    renamed, optional = _RENAMED.get(kind, {}), _LEFT_OUT_IF_EMPTY.get(kind, ())
+    fields: Fields = {}
+    for each in dataclasses.fields(value):
+        part = getattr(value, each.name)
+        if each.name in _LEFT_OUT.get(kind, ()) or (each.name in optional and not part):
+            continue
+        if isinstance(part, MoaError):
+            fields |= {"code": part.code, "message": part.message, "hint": part.hint}
+        else:
+            fields[renamed.get(each.name, each.name)] = _plain(each.name, part)
     return fields
 
 
-def _chances_fields(chances: TokenChances) -> Fields:
-    likeliest = zip(chances.tokens, chances.chances, strict=True)
-    return {
-        "chosen": round(chances.chosen, 4),
-        "likeliest": [[token, round(chance, 4)] for token, chance in likeliest],
-    }
+def made_of(kind: type[T], fields: Mapping[str, Any]) -> T:
+    """What `object_of` has made an object of; what is missing has its default."""
+    renamed, values = _RENAMED.get(kind, {}), {}
+    for each in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name, read = renamed.get(each.name, each.name), _READ.get(str(each.type))
+        if each.type == "MoaError":
+            values[each.name] = error_of(fields)
+        elif name in fields:
+            values[each.name] = fields[name] if read is None else read(fields[name])
+    return kind(**values)
 
 
-def _committed_of(fields: Mapping[str, Any]) -> Committed:
-    return Committed(
-        tuple(fields["tokens"]),
-        int(fields["confirmed"]),
-        str(fields["text"]),
-        tuple(_chances_of(each) for each in fields.get("chances", ())),
-        tuple(fields.get("lengths", ())),
-        runs=tuple(map(_run_of, fields.get("runs", ()))),
-    )
-
-
-def _chances_of(fields: Mapping[str, Any]) -> TokenChances:
-    likeliest = fields["likeliest"]
-    return TokenChances(
-        float(fields["chosen"]),
-        tuple(int(token) for token, _ in likeliest),
-        tuple(float(chance) for _, chance in likeliest),
-    )
-
-
-_KINDS: tuple[_EventKind[Any], ...] = (
-    _EventKind(Committed, "committed", _committed_fields, _committed_of),
-    _EventKind(
-        Provisional,
-        "provisional",
-        lambda event: {
-            "added": event.added,
-            "tokens": event.tokens,
-            "chances": [round(chance, 3) for chance in event.chances],
-            "likely": event.likely,
-        },
-        lambda fields: Provisional(
-            tuple(fields["tokens"]), tuple(fields["chances"]), str(fields["added"]), bool(fields["likely"])
-        ),
-    ),
-    _plain(HeldBack, "held_back"),
-    _plain(Corrected, "corrected"),
-    _EventKind(
-        Ended,
-        "ended",
-        lambda event: {
-            "text": event.text,
-            "added": event.added,
-            "finish": event.finish.name.lower(),
-            "verified": not event.provisional,
-            **({"calls": event.calls} if event.calls else {}),
-        },
-        lambda fields: Ended(
-            _finish_of(fields),
-            provisional=not fields["verified"],
-            text=str(fields["text"]),
-            added=str(fields["added"]),
-            calls=int(fields.get("calls", 0)),
-        ),
-    ),
-    _EventKind(
-        Settled,
-        "settled",
-        lambda event: {
-            "text": event.text,
-            "tokens": event.tokens,
-            "changed": event.changed,
-            "outcome": event.outcome.value,
-            "written_alone": event.written,
-            "kept": event.kept,
-            "finish": event.finish.name.lower(),
-        },
-        lambda fields: Settled(
-            tuple(fields["tokens"]),
-            AnswerOutcome(fields["outcome"]),
-            _finish_of(fields),
-            int(fields["written_alone"]),
-            int(fields["kept"]),
-            str(fields["text"]),
-        ),
-    ),
-    _EventKind(Refused, "refused", lambda event: _error_fields(event.error), lambda fields: Refused(_error_of(fields))),
-    _EventKind(
-        LinkChanged,
-        "link",
-        lambda event: {
-            "state": event.state.value,
-            "reason": event.reason,
-            **({"retry_seconds": round(event.wait_seconds, 1)} if event.wait_seconds else {}),
-        },
-        lambda fields: LinkChanged(
-            LinkState(fields["state"]), str(fields["reason"]), float(fields.get("retry_seconds", 0.0))
-        ),
-    ),
-    _plain(ExecutionChanged, "execution"),
-    _plain(ServerChanged, "server"),
-    _EventKind(
-        DrafterChanged,
-        "drafter",
-        lambda event: {"name": event.name, "reason": event.reason, "alone": event.alone or event.name},
-        lambda fields: DrafterChanged(str(fields["name"]), str(fields["reason"]), str(fields["alone"])),
-    ),
-    _EventKind(
-        Asked,
-        "asked",
-        lambda event: {"question": event.question, "options": event.options.fields()},
-        lambda fields: Asked(str(fields["question"]), options_from(fields["options"])),
-    ),
-    _EventKind(
-        Continued,
-        "continued",
-        lambda event: {"options": event.options.fields()},
-        lambda fields: Continued(options_from(fields["options"])),
-    ),
-    _EventKind(
-        Failed,
-        "failed",
-        lambda event: {"text": event.text, "taken_back": event.taken_back, **_error_fields(event.error)},
-        lambda fields: Failed(_error_of(fields), bool(fields["taken_back"]), str(fields["text"])),
-    ),
-    _EventKind(
-        NotKept, "not_kept", lambda event: _error_fields(event.error), lambda fields: NotKept(_error_of(fields))
-    ),
-    _plain(CallWanted, "call_wanted"),
-    _EventKind(
-        CallDecided,
-        "call_decided",
-        lambda event: {"call": event.call, "permission": event.permission.value},
-        lambda fields: CallDecided(str(fields["call"]), Permission(fields["permission"])),
-    ),
-    _plain(CallAnswered, "call_answered"),
-    _plain(CallsLeft, "calls_left"),
-    _plain(ToolsChanged, "tools"),
-    _plain(Rewound, "rewound"),
-    _plain(Titled, "titled"),
-)
-_BY_TYPE = {kind.type: kind for kind in _KINDS}
-_BY_NAME = {kind.name: kind for kind in _KINDS}
+def error_of(fields: Mapping[str, Any]) -> MoaError:
+    return error_from_code(str(fields["code"]), str(fields["message"]), str(fields["hint"]))
 
 
 def runs_fields(runs: Iterable[TextRun]) -> list[list[Any]]:
@@ -282,60 +190,47 @@ def runs_fields(runs: Iterable[TextRun]) -> list[list[Any]]:
     ]
 
 
+def _plain(name: str, value: Any) -> Any:
+    match value:
+        case Finish():
+            return value.name.lower()
+        case Enum():
+            return value.value
+        case AnswerOptions():
+            return value.fields()
+        case TokenChances():
+            likeliest = zip(value.tokens, value.chances, strict=True)
+            return {
+                "chosen": round(value.chosen, 4),
+                "likeliest": [[token, round(chance, 4)] for token, chance in likeliest],
+            }
+        case tuple():
+            return tuple(_plain(name, each) for each in value)
+        case float() if name in _DIGITS:
+            return round(value, _DIGITS[name])
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+def _chances_of(fields: Mapping[str, Any]) -> TokenChances:
+    tokens, chances = ([each[at] for each in fields["likeliest"]] for at in (0, 1))
+    return TokenChances(float(fields["chosen"]), tuple(tokens), tuple(chances))
+
+
 def _run_of(fields: Sequence[Any]) -> TextRun:
     characters, letter, *chance = fields
     return TextRun(int(characters), BY_LETTER.get(letter), chance[0] if chance else None)
 
 
-def status_fields(status: LinkStatus) -> Fields:
-    """The JSON object of a status."""
-    return {
-        "state": status.state.value,
-        "rtt_ms": None if status.rtt_ms is None else round(status.rtt_ms, 2),
-        "tokens_per_s": round(status.tokens_per_s, 3),
-        "by_device": round(status.by_device, 4),
-        "by_server": round(status.by_server, 4),
-        "up_bytes": status.up_bytes,
-        "down_bytes": status.down_bytes,
-        "memory_bytes": status.memory_bytes,
-        "written_alone": status.written_alone,
-        "kept": status.kept,
-        "holds_back": status.holds_back,
-        "undecided": status.undecided,
-        "server": status.server,
-    }
-
-
-def status_of(fields: Mapping[str, Any]) -> LinkStatus:
-    """The status of a JSON object that `status_fields` has made."""
-    values = {name: value for name, value in fields.items() if name != "state"}
-    return LinkStatus(LinkState(fields["state"]), **values)
-
-
-def figures_fields(figures: Figures | None) -> Fields | None:
-    """The JSON object of figures; None: there are none."""
-    if figures is None:
-        return None
-    return {
-        "tokens": figures.tokens,
-        "written_alone": figures.provisional,
-        "undecided": figures.undecided,
-        "kept": figures.kept,
-        "seconds": round(figures.seconds, 4),
-        "first_token_seconds": round(figures.first_token_seconds, 4),
-        "steps": figures.verdicts,
-        "drafted": figures.drafted,
-        "accepted": figures.accepted,
-        "server_drafted": figures.server_drafted,
-        "server_accepted": figures.server_accepted,
-        "cpu_seconds": round(figures.cpu_seconds, 4),
-        "up_bytes": figures.up_bytes,
-        "down_bytes": figures.down_bytes,
-        "memory_bytes": figures.memory_bytes,
-    }
-
-
-def _figures_of(fields: Mapping[str, Any], finish: str) -> Figures:
-    renamed = {"provisional": fields["written_alone"], "verdicts": fields["steps"]}
-    kept = {name: value for name, value in fields.items() if name not in ("written_alone", "steps")}
-    return Figures(**renamed, **kept, finish=Finish[finish.upper()])
+_READ: Mapping[str, Callable[[Any], Any]] = {  # by the type of a field, as its class writes it
+    "Finish": lambda name: Finish[name.upper()],
+    "AnswerOutcome": AnswerOutcome,
+    "LinkState": LinkState,
+    "Permission": Permission,
+    "AnswerOptions": options_from,
+    "ReasoningMarks | None": marks_from,
+    "tuple[int, ...]": tuple,
+    "tuple[float, ...]": tuple,
+    "tuple[TokenChances, ...]": lambda values: tuple(map(_chances_of, values)),
+    "tuple[TextRun, ...]": lambda values: tuple(map(_run_of, values)),
+    "tuple[tuple[str, str], ...]": lambda values: tuple(map(tuple, values)),
+}

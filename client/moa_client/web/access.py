@@ -145,7 +145,6 @@ class Access:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an IP address."""
     try:
         ip_address(text)
     except ValueError:

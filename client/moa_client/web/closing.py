@@ -15,5 +15,4 @@ class Closing:
         self._event.set()
 
     async def wait(self) -> None:
-        """Returns when the server closes."""
         await self._event.wait()

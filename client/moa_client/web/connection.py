@@ -236,7 +236,6 @@ class BoundedConnection(H11Protocol):
         return bool(others)
 
     def _wait_for_next(self) -> None:
-        """After a response."""
         if self.transport.is_closing():
             self._wait_for("reader")
         else:

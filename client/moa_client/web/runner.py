@@ -65,7 +65,6 @@ class WebServer:
         self._serving = asyncio.create_task(self._server.serve([listener]))
 
     async def listening(self) -> None:
-        """Returns when requests are accepted."""
         await self._server.listens.wait()
 
     async def close(self) -> None:

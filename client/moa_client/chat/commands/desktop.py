@@ -98,7 +98,6 @@ USUAL = ("nano", "vim", "vi")
 
 
 def find_editor(environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """The command of the user's editor."""
     for variable in ("VISUAL", "EDITOR"):
         if named := environment.get(variable, "").strip():
             try:

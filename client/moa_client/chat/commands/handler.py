@@ -35,7 +35,6 @@ NOT_KEPT = "This conversation is not kept: --no-history, or the history cannot b
 
 
 async def list_kept(chat: Chat, rest: str) -> None:
-    """Lists the newest conversations."""
     from moa_client.history.exports import list_table
 
     with _history(chat) as store:
@@ -44,7 +43,6 @@ async def list_kept(chat: Chat, rest: str) -> None:
 
 
 async def load_kept(chat: Chat, rest: str) -> None:
-    """Continues a conversation of before in this chat."""
     if not rest:
         chat.say("Name one: /load ID, as /list shows it, or /load last.")
         return
@@ -74,7 +72,6 @@ async def save_kept(chat: Chat, rest: str) -> None:
 
 
 async def title_kept(chat: Chat, rest: str) -> None:
-    """Shows or sets the title."""
     if rest:
         chat.conversation.set_title(rest)
     title = rest or chat.conversation.facts.title
@@ -261,7 +258,6 @@ class CommandHandler:
             chat.say(f"{name} is {self._shown(name)} now.")
 
     def _shown(self, name: str) -> str:
-        """A setting in words."""
         return shown(self._chat.settings, name, self._chat.conversation.facts.sampling)
 
     async def _system(self, rest: str) -> None:

@@ -52,7 +52,6 @@ class AnswerBlock:
 
     @property
     def shown(self) -> str:
-        """All text that it shows."""
         return self._committed + self._gone + self._loose
 
     @property
@@ -196,7 +195,6 @@ class AnswerBlock:
 
     @property
     def _marks(self) -> Iterator[tuple[int, int]]:
-        """The stretches of the text that are marked now."""
         for begin, end in self._marked if self._until is not None else ():
             if end > self._passed:
                 yield max(0, begin - self._passed), min(end - self._passed, len(self._text))

@@ -94,13 +94,11 @@ class TerminalPage:
     # ------------------------------------------------------------ an answer that is written now
 
     def begin(self, status: str) -> None:
-        """An answer begins."""
         self._live = self._screen.begin()
         self._footer = (status,)
         self._paint()
 
     def show(self, text: AnswerText, status: str) -> None:
-        """Shows the answer as it is now."""
         if self._live is None:
             return
         self._live.update(self._clock(), text.unseen, text.provisional, text.likely)
@@ -136,7 +134,6 @@ class TerminalPage:
     # ------------------------------------------------------------ everything else
 
     def say(self, text: str) -> None:
-        """Shows a remark on lines of its own."""
         self._screen.say(text)
         self._paint()
 
@@ -173,7 +170,6 @@ class TerminalPage:
                 block.close(is_verified=False)
 
     def close(self) -> None:
-        """Shows everything as it will stay."""
         if self._timer is not None:
             self._timer.cancel()
         self._write(self._screen.paint(float("inf")))

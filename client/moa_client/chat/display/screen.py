@@ -269,7 +269,6 @@ class Screen:
 
 
 def _end_after(start: Cursor, placed: Sequence[Placed]) -> Cursor:
-    """The end of text that was placed."""
     last, joined = start.last, start.joined
     for cell in placed:
         joined = not is_break(cell.text[0])

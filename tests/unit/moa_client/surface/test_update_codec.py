@@ -40,7 +40,7 @@ from moa_client.conversation.events import (
     ToolsChanged,
 )
 from moa_client.surface.messages import encode_line
-from moa_client.surface.update_codec import fields_of, status_fields, status_of, update_of
+from moa_client.surface.update_codec import fields_of, made_of, object_of, update_of
 from moa_client.tools.tool import AnsweredCall
 from moa_shared.errors import CATALOGUE, InternalError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
@@ -184,7 +184,7 @@ def test_an_update_comes_back_as_it_was(update: Update) -> None:
 
 @given(STATUSES)
 def test_a_status_comes_back_as_it_was(status: LinkStatus) -> None:
-    assert status_of(json.loads(json.dumps(status_fields(status)))) == status
+    assert made_of(LinkStatus, json.loads(json.dumps(object_of(status)))) == status
 
 
 @given(UPDATES)
