@@ -1,25 +1,21 @@
-"""How one conversation introduces itself to servers, stream after stream.
+"""What the engine does about a server that was replaced by one with another drafter, or with another model.
 
-State: the tokens by which servers know the session, the server of the newest stream, and what it can do.
+State: the task that asks such a server what it is, the task that gets its drafter, and what the reader was told.
+Another drafter costs the conversation its drafts until it is here; another model makes it wait as for a server that is
+away. Invariant: no stream is opened to a server that has refused one before the server has said what it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MismatchError, MoaError, NoFormsError, OverloadedError, UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.errors import MismatchError, MoaError, OverloadedError, UnavailableError
 from moa_shared.protocol.handshake_checks import check_identity
-from moa_shared.protocol.messages import Ask
 
-from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, ServerChanged
 from moa_client.device.loading import Device
-from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.inbox import (
     DrafterReady,
     DrafterUnusable,
@@ -33,77 +29,7 @@ from moa_client.engine.inbox import (
 from moa_client.engine.session_exchange import SessionExchange
 from moa_client.link.availability import NOTHING, Reaction
 from moa_client.link.backoff import Backoff
-from moa_client.link.connection import StreamLost, StreamOpened
-from moa_client.link.frames import make_open
-
-
-@dataclass(slots=True)
-class SentState:
-    """What the server has been sent on the newest stream.
-
-    Args:
-        question: id of the newest question; 0: none.
-        provisional: how many provisional tokens of its answer the Open gave.
-        stopped: id of the question whose answer it was asked to end; 0: none.
-    """
-
-    question: int = 0
-    provisional: int = 0
-    stopped: int = 0
-
-
-class SessionHandshake:
-    """The handshakes of one conversation, whichever server opens its streams."""
-
-    def __init__(self, conversation: Conversation, settings: DraftingSettings) -> None:
-        self._conversation = conversation
-        self._settings = settings
-        self._resume_tokens: dict[str, bytes] = {}  # by the address of the server that gave it: only it may know it
-        self._address = ""  # of the newest stream's server
-        self._label = ""  # the same for people
-        self._holds_forms = True
-        self.thins_memory = False  # the server of the newest stream sends the rows that it is asked for
-
-    def open(self, address: str, device: Device, drafting: DeviceDrafting, ask: Ask | None) -> pb.Open:
-        """The first frame to the server at this address.
-
-        Args:
-            ask: the answer to begin or continue, if there is one.
-        """
-        tokens = self._conversation.tokens
-        return make_open(
-            device.identity,
-            self._resume_tokens.get(address, b""),
-            tokens,
-            ask,
-            codecs=drafting.memory.offered,
-            memory_from=drafting.memory.first_missing(len(tokens)),
-            reused_state=device.state_width > 0,
-            run_ahead=drafting.lets_server_run_ahead,
-            server_drafts=self._settings.server_drafts,
-            thin=drafting.memory.thin,
-        )
-
-    def on_opened(self, stream: StreamOpened) -> ServerChanged | None:
-        """A server has opened a stream; what to tell the reader if it is another one than before."""
-        self._resume_tokens[stream.address] = stream.opened.resume_token
-        self._holds_forms = stream.opened.limits.constraints
-        self.thins_memory = stream.opened.thin_memory
-        address, label = self._address, self._label
-        self._address, self._label = stream.address, stream.label
-        if address in ("", stream.address):
-            return None
-        return ServerChanged("address", f"{stream.label} answers now instead of {label}. {stream.reason}".rstrip())
-
-    def check_form(self, settings: AnswerSettings) -> None:
-        """Raises NoFormsError if an answer must have a form, which the server of the newest stream would ignore."""
-        if settings.sampling.constraint is not None and not self._holds_forms:
-            raise NoFormsError(f"{self._label} cannot hold answers to a form.")
-
-    def forget_session(self) -> None:
-        """Makes the next Open begin a new session."""
-        self._resume_tokens.clear()
-
+from moa_client.link.connection import StreamLost
 
 STRANGER_SECONDS = 10.0  # between questions to another model's server; a new question and /online do not wait
 Refit = Callable[[pb.DescribeResponse, Device, float], Awaitable[Device | None]]

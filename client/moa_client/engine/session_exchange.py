@@ -28,7 +28,7 @@ from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftCompleted, DrafterFailed, DraftExtended, TokenWritten
 from moa_client.engine.inbox import Inbox
-from moa_client.engine.replaced_server import SentState, SessionHandshake
+from moa_client.engine.session_handshake import SentState, SessionHandshake
 from moa_client.link.availability import NOTHING, Availability, Reaction
 from moa_client.link.connection import ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet

@@ -26,8 +26,8 @@ from moa_client.device.refitting import adopt, refit
 from moa_client.drafting.drafter_thread import DrafterExecutor
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
+from moa_client.history.recorder import HistoryRecorder
 from moa_client.host.frame_tap import FrameTap
-from moa_client.host.journal import ConversationJournal
 from moa_client.host.starting import Started
 from moa_client.host.text_conversation import TextConversation
 from moa_client.link.fleet import Fleet
@@ -68,7 +68,7 @@ class Host:
         facts: ConversationFacts | None = None,
         system: str | None = None,
         spells_marks: bool = True,
-        make_journal: Callable[[Conversation], ConversationJournal] | None = None,
+        make_journal: Callable[[Conversation], HistoryRecorder] | None = None,
         box: ToolBox | None = None,
     ) -> TextConversation:
         """Begins a conversation.

@@ -42,8 +42,8 @@ from moa_client.conversation.events import (
 from moa_client.conversation.text_runs import BY_LETTER, TextRun, fitted, runs_of
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
+from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.records import StoredAnswer, StoredConversation
-from moa_client.host.journal import ConversationJournal
 from moa_client.host.reasoning import answer_decode
 from moa_client.surface.open_conversation import Subscription
 from moa_client.surface.update_codec import object_of
@@ -123,7 +123,7 @@ class Publisher:
         spells_marks: the text of answers has the marks of reasoning, also where they are special tokens.
     """
 
-    def __init__(self, engine: ClientEngine, journal: ConversationJournal | None, *, spells_marks: bool = True) -> None:
+    def __init__(self, engine: ClientEngine, journal: HistoryRecorder | None, *, spells_marks: bool = True) -> None:
         self._spells_marks = spells_marks
         self.answers: list[AnswerText] = []
         self.link_reason = ""  # why the link is as it is; empty: it is there
@@ -273,7 +273,7 @@ class Publisher:
         for subscription in self.subscriptions:
             subscription.push(update)
 
-    def _keep(self, write: Callable[[ConversationJournal], None]) -> None:
+    def _keep(self, write: Callable[[HistoryRecorder], None]) -> None:
         """Keeps what happens; if that fails, it is said once, and nothing more of the conversation is kept."""
         if self._journal is None:
             return

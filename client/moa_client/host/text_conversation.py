@@ -25,10 +25,9 @@ from moa_client.conversation.events import DrafterChanged, Ended, Failed, LinkSt
 from moa_client.conversation.jobs import Turn
 from moa_client.engine.engine import ClientEngine
 from moa_client.failures import told
-from moa_client.history.recorder import restored
+from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.history.records import StoredConversation
 from moa_client.host.call_rounds import CallRounds
-from moa_client.host.journal import ConversationJournal
 from moa_client.host.publisher import Publisher
 from moa_client.host.reasoning import reasoned, reasoning_marks
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
@@ -60,7 +59,7 @@ class TextConversation:
         facts: ConversationFacts,
         system: str | None = None,
         after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
-        journal: ConversationJournal | None = None,
+        journal: HistoryRecorder | None = None,
         idle_seconds: float = 0.0,
         box: ToolBox | None = None,
         *,

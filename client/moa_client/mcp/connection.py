@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from typing import TextIO
+from dataclasses import dataclass
+from typing import Any, TextIO
 
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
@@ -21,10 +22,22 @@ from moa_shared.errors import UnavailableError
 from moa_shared.text.plain_text import plain_line
 from pydantic import ValidationError
 
-from moa_client.mcp.mcp_tools import ListedTool
 from moa_client.mcp.server_file import ToolServerEntry
 
 MOST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """A tool as its server lists it.
+
+    Args:
+        schema: of its arguments.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
 
 
 class StderrTail:

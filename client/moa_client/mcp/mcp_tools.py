@@ -9,13 +9,12 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.text.plain_text import plain_line
 
-from moa_client.mcp.connection import START_SECONDS, ToolServerConnection
+from moa_client.mcp.connection import START_SECONDS, ListedTool, ToolServerConnection
 from moa_client.mcp.server_file import ToolServerEntry
 from moa_client.tools.tool import MOST_TOOLS, AnsweredCall, Tool, ToolCall, check_tools
 
@@ -25,19 +24,6 @@ if TYPE_CHECKING:
 MOST_NAME = 64  # characters
 MOST_PROBLEMS = 8  # told of one server
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTool:
-    """A tool as its server lists it.
-
-    Args:
-        schema: of its arguments.
-    """
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
 
 
 def offered_tools(listed: Mapping[str, Sequence[ListedTool] | None]) -> tuple[list[Tool], list[str]]:

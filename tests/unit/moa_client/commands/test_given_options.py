@@ -27,8 +27,8 @@ def test_what_was_given_to_one_command_line_can_be_given_to_another() -> None:
     assert given(flags, Path("/etc/moa.toml"), **environment) == [
         *("--config", "/etc/moa.toml"),
         *("--server", "127.0.0.1:5"),
-        "--no-offline",
         *("--drafting", "server"),
+        "--no-offline",
         *("--threads", "2"),
         *("--allowed-origin", "https://a.example"),
         *("--allowed-origin", "https://b.example"),

@@ -78,8 +78,7 @@ class Ends:
 def test_only_an_open_socket_says_whose_it_is(
     owner: Owner | None, user: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_ask", lambda client, server: owner)
-    monkeypatch.setattr(connection, "read_tables", lambda client, server: None)
+    monkeypatch.setattr(connection, "read_tables", lambda client, server: owner)
     assert user_of(Ends()) == user
     assert user_of(Ends(leaves=True)) is None
 
@@ -88,7 +87,7 @@ def test_only_an_open_socket_says_whose_it_is(
 def test_users_that_have_no_number_here_cannot_be_told_apart(
     is_whole: bool, user: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_ask", lambda client, server: Owner(1, 65534, 5))
+    monkeypatch.setattr(connection, "read_tables", lambda client, server: Owner(1, 65534, 5))
     monkeypatch.setattr(connection, "_has_every_user", lambda: is_whole)
     assert user_of(Ends()) == user
 
@@ -108,14 +107,10 @@ def connected(host: str, to: str = "") -> Iterator[tuple[socket.socket, socket.s
 
 
 @linux
-@pytest.mark.parametrize("asks_kernel", [True, False])
 @pytest.mark.parametrize(("host", "to"), [("127.0.0.1", ""), ("::1", ""), ("127.0.0.1", "::ffff:127.0.0.1")])
-def test_of_a_real_connection_it_is_this_process(
-    host: str, to: str, asks_kernel: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_real_connection_it_is_this_process(host: str, to: str) -> None:
     if ":" in host + to and not Path("/proc/net/if_inet6").exists():
         return  # there is no IPv6 here
-    monkeypatch.setattr(connection, "read_tables" if asks_kernel else "_ask", lambda client, server: None)
     with connected(host, to) as (client, accepted):
         assert user_of(accepted) == os.getuid()
         client.shutdown(socket.SHUT_WR)
