@@ -91,7 +91,7 @@ def words(tokens: list[int]) -> str:
 
 
 def options(served: Served, **more: object) -> list[str]:
-    flags = {"server": served.address, "model": served.model, "drafter": served.drafter, "dtype": "float32"} | more
+    flags = {"server": served.address, "model": served.model, "drafter": served.drafter} | more
     return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 

@@ -134,7 +134,7 @@ def test_a_call_outlives_the_server_that_wrote_it(caller: Served, servers: Path,
 @pytest.mark.long
 def test_a_daemon_runs_the_tools_of_its_chats_and_the_next_one_takes_up_a_call(caller: Served, servers: Path) -> None:
     settings = {"SERVER": caller.address, "MODEL": str(caller.model), "DRAFTER": str(caller.drafter)}
-    with daemon_home(ENVIRONMENT, **settings, DTYPE="float32") as home, ExitStack() as stack:
+    with daemon_home(ENVIRONMENT, **settings) as home, ExitStack() as stack:
         code, _, err = home.run("daemon", "start", "--mcp", str(servers))
         assert code == 0, err
         code, out, err = home.run("chat", "--mcp-allow", "test/add", "w10")

@@ -84,9 +84,7 @@ def test_config_needs_no_server_and_refuses_what_chat_refuses(run: Run) -> None:
 # ---------------------------------------------------------------- one answer
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"mode": "chain"}, {"drafter": "none"}, {"drafter": "random"}, {"drafter": "lookup"}]
-)
+@pytest.mark.parametrize("more", [{}, {"drafter": "none"}, {"drafter": "random"}, {"drafter": "lookup"}])
 def test_the_answer_alone_is_on_standard_output(served: Served, run: Run, more: dict[str, object]) -> None:
     code, out, err = run("chat", *options(served, **more, temperature=0.8, seed=3, max_tokens=12), "w10 w11")
     tokens = alone(served, [4, 10, 11, 2, 5], temperature=0.8, seed=3, max_tokens=12)
@@ -203,10 +201,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
             ["--conversation", "\udce9"],
             snapshot("Error: Invalid value for '--conversation': '\\udce9' is not text in UTF-8."),
         ),
-        (
-            ["--colour", "red"],
-            snapshot("Error: No such option '--colour'. Did you mean '--cores'?"),
-        ),
+        (["--zebra", "red"], "Error: No such option '--zebra'."),
     ],
 )
 def test_option_values_that_are_not_allowed(run: Run, arguments: list[str], message: str) -> None:
@@ -273,7 +268,7 @@ def test_a_server_that_is_not_there_or_is_another_one(run: Run, monkeypatch: pyt
     )
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__, "connect_seconds", 0.3)
+        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "connect_seconds", 0.3)
         code, _, err = run("chat", "--server", f"127.0.0.1:{port}", "hello")
     assert (code, err) == snapshot(
         (
@@ -283,7 +278,7 @@ def test_a_server_that_is_not_there_or_is_another_one(run: Run, monkeypatch: pyt
     )
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__, "connect_seconds", 10.0)
+        monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "connect_seconds", 10.0)
         code, _, err = run("chat", "--server", f"127.0.0.1:{port}", "hello")
     assert (code, err) == snapshot(
         (

@@ -94,7 +94,7 @@ def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run
 def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
     served: Served, nowhere: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__, "alone_seconds", 0.0)
+    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "alone_seconds", 0.0)
     willing = options(served, server=nowhere, max_tokens=6, alone="always")
     code, out, err = run("chat", *willing, "w10")
     assert (code, len(out.split())) == (69, 6)
@@ -121,7 +121,7 @@ You are offline. Until a server is reachable, the small model on this device ans
 
 
 def test_events_for_programs(served: Served, nowhere: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__, "alone_seconds", 0.0)
+    monkeypatch.setitem(ClientSettings.__init__.__kwdefaults__ or {}, "alone_seconds", 0.0)
     answer = alone(served, ASKED, max_tokens=6)
     code, out, _ = run("chat", *options(served, max_tokens=6), "--json", "w10")
     first, *middle, last = events(out)

@@ -34,7 +34,7 @@ def home(served: Served) -> Iterator[Home]:
 
 
 def _settings(address: str, served: Served) -> dict[str, str]:
-    return {"SERVER": address, "MODEL": str(served.model), "DRAFTER": str(served.drafter), "DTYPE": "float32"}
+    return {"SERVER": address, "MODEL": str(served.model), "DRAFTER": str(served.drafter)}
 
 
 def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -> None:

@@ -55,7 +55,7 @@ def test_likelihoods_are_those_of_transformers(float32_server: str, tmp_path: Pa
         cannot_run("lm-eval is not installed: make test-torch")
     with (
         linked(find_links(("4G",))[0], float32_server) as link,
-        daemon_home(dict(os.environ), SERVER=link.address, ALONE="never", SETTLE_SECONDS="60") as home,
+        daemon_home(dict(os.environ), SERVER=link.address, ALONE="never") as home,
     ):
         assert home.run("daemon", "start")[0] == 0
         with evaluating(tmp_path, home.status()["url"]) as process:

@@ -28,7 +28,6 @@ def _home(stack: ExitStack, served: Served) -> Home:
             SERVER=served.address,
             MODEL=str(served.model),
             DRAFTER=str(served.drafter),
-            DTYPE="float32",
             ENDPOINT_PORT=str(free_port()),
         )
     )

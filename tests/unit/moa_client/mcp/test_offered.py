@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from moa_client.mcp.mcp_tools import MOST_PROBLEMS, ListedTool, names_of, offered_tools
+from moa_client.mcp.connection import ListedTool
+from moa_client.mcp.mcp_tools import MOST_PROBLEMS, names_of, offered_tools
 from moa_client.tools.tool import MOST_TOOLS
 
 SCHEMA = {"type": "object", "properties": {}}
