@@ -201,7 +201,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
             ["--conversation", "\udce9"],
             snapshot("Error: Invalid value for '--conversation': '\\udce9' is not text in UTF-8."),
         ),
-        (["--zebra", "red"], "Error: No such option '--zebra'."),
+        (["--xyzzy", "red"], "Error: No such option '--xyzzy'."),
     ],
 )
 def test_option_values_that_are_not_allowed(run: Run, arguments: list[str], message: str) -> None:

@@ -14,28 +14,28 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 35478, 314),
-    "client: endpoint": (("client/moa_client/endpoint",), 5452, 47),
+    "client": (("client",), 33637, 250),
+    "client: endpoint": (("client/moa_client/endpoint",), 5450, 47),
     "client: tools": (("client/moa_client/tools",), 3171, 40),
-    "client: link": (("client/moa_client/link",), 3684, 31),
-    "client: chat": (("client/moa_client/chat",), 4160, 29),
+    "client: link": (("client/moa_client/link",), 3428, 18),
+    "client: chat": (("client/moa_client/chat",), 3994, 22),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 7652, 50,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 7089, 41,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 4310, 36,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory")), 4051, 23,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 5088, 55,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor", "mcp")), 4653, 34,
     ),
     "server": (("server",), 17590, 116),
     "shared": (("shared",), 22101, 237),
     "training": (("training",), 7226, 68),
-    "bench": (("bench",), 9251, 111),
+    "bench": (("bench",), 9249, 111),
     "netsim": (("netsim",), 4313, 27),
     "kernels": (("kernels",), 3489, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 98277, 775),
+    "tests": (("tests",), 98187, 775),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -7,7 +7,6 @@ device holds. The drafter runs on the client's inference thread, as in the progr
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from moa.v1 import moa_pb2 as pb
@@ -18,9 +17,8 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
-from moa_client.settings import SECTION, ClientSettings
+from moa_client.settings import ClientSettings
 from moa_shared.errors import DataError
-from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
@@ -100,10 +98,7 @@ class SplitClient:
 
 def client_settings(**fields: Any) -> ClientSettings:
     """The client program's settings with these fields, whatever this machine's environment says."""
-    known = settings_of(ClientSettings)
-    given = {name: value for name, value in fields.items() if name in known}
-    settings = load_settings(ClientSettings, SECTION, given, environment={})
-    return replace(settings, **{name: value for name, value in fields.items() if name not in known})
+    return ClientSettings(**fields)
 
 
 async def _connect(address: str, silence_s: float | None = None) -> tuple[Fleet, pb.DescribeResponse]:
