@@ -54,18 +54,19 @@ class Rotary:
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise KernelError(f"The rotary parameters {dict(parameters)} cannot be used ({error!r}).") from None
         self.head_dim = head_dim
-        self._cosines: Table = np.empty((0, self.rotated // 2), np.float32)
-        self._sines = self._cosines
+        none = np.empty((0, self.rotated // 2), np.float32)
+        self._tables: tuple[Table, Table] = none, none  # one tuple: threads share it
 
     def tables(self, positions: int) -> tuple[Table, Table]:
         """Cosines and sines of at least the positions 0 to `positions` - 1, [positions, rotated / 2] float32 each."""
-        if positions > len(self._cosines):
+        tables = self._tables
+        if positions > len(tables[0]):
             count = max(_FIRST_POSITIONS, 2 * positions)
-            angles = np.arange(count, dtype=np.float32)[:, None] * self._frequencies
             # In float64, so that every machine's library rounds to the same float32.
-            self._cosines = (np.cos(angles.astype(np.float64)) * self._factor).astype(np.float32)
-            self._sines = (np.sin(angles.astype(np.float64)) * self._factor).astype(np.float32)
-        return self._cosines, self._sines
+            angles = (np.arange(count, dtype=np.float32)[:, None] * self._frequencies).astype(np.float64)
+            cosines, sines = ((turn(angles) * self._factor).astype(np.float32) for turn in (np.cos, np.sin))
+            self._tables = tables = cosines, sines
+        return tables
 
     def query_factors(self, positions: npt.NDArray[np.int32]) -> Table | None:
         """What queries at these positions are multiplied by besides (Ministral 3); None: nothing."""

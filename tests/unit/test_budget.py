@@ -33,9 +33,9 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "training": (("training",), 7226, 68),
     "bench": (("bench",), 9249, 111),
     "netsim": (("netsim",), 4313, 27),
-    "kernels": (("kernels",), 3489, 28),
+    "kernels": (("kernels",), 3490, 28),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 959, 13),
-    "tests": (("tests",), 98187, 775),
+    "tests": (("tests",), 98211, 775),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from moa_shared.errors import InternalError, MoaError, ProtocolError
@@ -64,21 +64,19 @@ class DrafterThread:
         drafter: the device's.
         inbox: takes results, on the event loop.
         executor: shared with other conversations, whose calls take turns; None: one of its own.
-
-    Attributes:
-        sampling: of the newest answer.
     """
 
     def __init__(self, drafter: ClientDrafter, inbox: ResultInbox, executor: DrafterExecutor | None = None) -> None:
         self.drafter = drafter
         self.busy = False
-        self.sampling = Sampling(0.0)
+        self.sampling = Sampling(0.0)  # of the newest answer
         self._inbox = inbox
         self._is_closed = False
         self._executor = executor or DrafterExecutor()
         self._is_shared = executor is not None
         self._told: list[int] = []
         self._told_hash: int | None = None  # of all of them, if known
+        self._unsent: list[int] = []  # the newest of them: they do not wake the thread, its next call brings them
         self._began = False  # before that, the drafter may know another conversation
         self._read = 0  # how many of them the drafter has read in some step
         self._new_rows = 0  # of memory since the last step
@@ -92,21 +90,20 @@ class DrafterThread:
     def tell(self, tokens: Sequence[int], hashes: PrefixHashes | None = None) -> int:
         """Sets the tokens of the conversation; the position up to which the drafter's knowledge is still valid.
 
-        Args:
-            hashes: of their prefixes: the earlier tokens are then compared by hash, in a time that does not depend on
-                their length.
+        By hashes of their prefixes the earlier tokens are compared in a time that does not depend on their length.
         """
         told, told_hash = self._told, self._told_hash
         self._told_hash = hashes.at(len(tokens)) if hashes is not None else None
         if self._began and len(tokens) >= len(told) and _begins_with(tokens, hashes, told, told_hash):
-            new = list(tokens[len(told) :])
-            if new:
-                self._call(partial(self.drafter.commit, new))
-                told += new
+            new = tokens[len(told) :]
+            told += new
+            self._unsent += new
+            if self._reader is not None:
+                self._send_unsent()
             return 1 << 62
         pairs = enumerate(zip(told, tokens, strict=False))
         held = next((at for at, (mine, theirs) in pairs if mine != theirs), min(len(told), len(tokens)))
-        self._told, self._began = list(tokens), True
+        self._told, self._began, self._unsent = list(tokens), True, []
         self._read = min(self._read, held)
         self._call(partial(self.drafter.restart, list(tokens)))
         return held
@@ -114,6 +111,7 @@ class DrafterThread:
     def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
         """Takes in memory rows, decoded on the thread; an invalid payload is posted as a fault."""
         self._new_rows += count
+        self._send_unsent()
         self._call(partial(self._decode, start, payload, codec, count, width, state=state))
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
@@ -140,11 +138,17 @@ class DrafterThread:
         if not self._is_shared:
             self._executor.close()
 
+    def _send_unsent(self) -> None:
+        if self._unsent:
+            unsent, self._unsent = self._unsent, []
+            self._call(partial(self.drafter.commit, unsent))
+
     def _call(self, call: Callable[[], None]) -> None:
         self._executor.submit(call).add_done_callback(self._on_called)
 
     def _ask(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
         self.busy = True
+        self._send_unsent()
         self._read, self._new_rows = len(self._told), 0
         self._read_ahead(is_idle=False)
         self._submit(call, writes=writes)
@@ -152,7 +156,7 @@ class DrafterThread:
     def _submit(self, call: Callable[[], DrafterResult], *, writes: bool) -> None:
         """Runs a call as soon as the text that it needs is read; calls of others come between the pieces of that."""
         asked = self._executor.submit(lambda: None if self._read_on(writes=writes) else call())
-        asked.add_done_callback(lambda done: self._on_asked(done, call, writes=writes))
+        asked.add_done_callback(partial(self._on_asked, call, writes=writes))
 
     def _read_ahead(self, *, is_idle: bool) -> None:
         """Has the text be read ahead from now on if nothing else is to be done, or not."""
@@ -168,11 +172,9 @@ class DrafterThread:
 
     def _on_read(self, future: asyncio.Future[bool]) -> None:
         self._pause_ends = time.monotonic() + self._read_seconds * (1 / READING_SHARE - 1)
-        if future.cancelled():
-            return
-        if (error := future.exception()) is not None:
+        if not future.cancelled() and (error := future.exception()) is not None:
             self._fail(error)
-        elif future.result():
+        elif not future.cancelled() and future.result():
             self._read_ahead(is_idle=True)
 
     def _on_called(self, future: asyncio.Future[None]) -> None:
@@ -181,9 +183,7 @@ class DrafterThread:
         else:
             self._read_ahead(is_idle=True)
 
-    def _on_asked(
-        self, future: asyncio.Future[DrafterResult | None], call: Callable[[], DrafterResult], *, writes: bool
-    ) -> None:
+    def _on_asked(self, call: Callable[[], DrafterResult], future: asyncio.Future[Any], *, writes: bool) -> None:
         self.busy = False
         if future.cancelled():
             return

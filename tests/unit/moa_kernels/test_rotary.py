@@ -99,6 +99,20 @@ def test_tables_grow_and_keep_their_numbers() -> None:
     np.testing.assert_array_equal(grown[:10], first)
 
 
+def test_tables_that_another_thread_makes_are_seen_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotary, sine = Rotary(32, PARAMETERS["default"]), np.sin
+    seen = []
+
+    def sine_while_another_thread_asks(angles: np.ndarray[Any, Any]) -> Any:
+        monkeypatch.setattr(np, "sin", sine)
+        seen.append(rotary.tables(10))
+        return sine(angles)
+
+    monkeypatch.setattr(np, "sin", sine_while_another_thread_asks)
+    rotary.tables(10)
+    assert [len(cosines) == len(sines) >= 10 for cosines, sines in seen] == [True]
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [

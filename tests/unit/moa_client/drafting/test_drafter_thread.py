@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from unittest.mock import create_autospec
+from unittest.mock import call, create_autospec
 
 import pytest
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread
@@ -42,6 +42,16 @@ async def test_text_that_has_changed_is_told_again() -> None:
             assert min(said, len(thread._told)) >= held
             assert thread._told == tokens
     await asyncio.to_thread(thread._executor.close)
+
+
+async def test_tokens_do_not_wake_the_thread_before_its_next_call() -> None:
+    drafter = create_autospec(LookupDrafter, instance=True)
+    thread = DrafterThread(drafter, create_autospec(Inbox, instance=True))
+    for length in (1, 2, 3):
+        thread.tell([7, 8, 9][:length])
+    thread.draft(3, Sampling())
+    await thread._executor.submit(bool)
+    assert drafter.method_calls == [call.restart([7]), call.commit([8, 9]), call.draft(Sampling())]
 
 
 class Reader(LookupDrafter):
