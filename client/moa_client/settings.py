@@ -72,6 +72,11 @@ def _check_temperature(value: float) -> None:
         raise ValueError(f"expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100")
 
 
+def _is_a_drafter(value: str) -> None:
+    if value == "random":
+        raise ValueError("expected another drafter: moa 0.2.0 was the last that had random ones")
+
+
 def _can_stop(value: tuple[str, ...]) -> None:
     if any(not 0 < len(stop) <= 64 for stop in value) or len(value) > 16:
         raise ValueError("expected at most 16 stop strings of 1 to 64 characters")
@@ -121,9 +126,10 @@ class ClientSettings(SettingsBase):
     drafter: str = setting(
         "auto",
         "What drafts on this device. auto: the fastest here; default: the server's first; deep: its deep one; "
-        "lookup: copies from the conversation; random: untrained; none: nobody; "
+        "lookup: copies from the conversation; none: nobody; "
         "PATH or ID: a checkpoint here or on the hub.",
-        "auto|default|deep|lookup|random|none|PATH|ID",
+        "auto|default|deep|lookup|none|PATH|ID",
+        check=_is_a_drafter,
         may_be_path=True,
     )
     companion: str = setting(

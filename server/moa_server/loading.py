@@ -11,8 +11,6 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.constraints.library import constraint_compiler
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.checkpoint.config import EAGLE2, OF_STATES
-from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
@@ -20,9 +18,8 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
-from moa_shared.drafter.choice.automatic import choose_drafter
-from moa_shared.drafter.choice.cached import served_name
-from moa_shared.drafter.choice.measured import remember_trial
+from moa_shared.drafter.checkpoint.statistics import ngrams_for
+from moa_shared.drafter.choice.automatic import choose_drafter, remember_trial, served_name
 from moa_shared.drafter.companion.known import fitting_companions
 from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.published.find import find_drafter
@@ -139,7 +136,8 @@ def load_host(
         raw_text_only=not tokenizer.chat_template,
     )
     offered = [
-        DrafterFile(path, drafter.config.reused_layers, not drafter.config.has_own_head) for _, path, drafter in named
+        DrafterFile(path, drafter.config.reused_layers, not drafter.config.traits.has_own_head)
+        for _, path, drafter in named
     ]
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes, companion)
@@ -213,7 +211,7 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
         "hidden size": (config.state_width, target["hidden_size"]),
         "number of layers": (config.target_layers, target["num_hidden_layers"]),
     }
-    if config.kind not in OF_STATES:  # which read no keys and values
+    if not config.traits.reads_states:
         shapes["KV width"] = (config.kv_width, kv_width(target))
     if config.target_fingerprint:  # the authors' checkpoints do not name their target: their shapes must fit
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)
@@ -238,30 +236,24 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
 def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
     """What makes the drafter's rows, in the target's precision; None for a drafter that reads nothing of the target."""
     config = drafter.config
-    if not config.ca and config.reused_layers:
-        raise _for_comparison("cross-attention")
+    if lacking := config.traits.not_served(config):
+        raise CheckpointError(
+            f"A drafter without {lacking} cannot be served.",
+            hint="It is for comparison: moa-train evaluate measures it.",
+        )
     if config.memory_width == 0:
         return None
     rows, fingerprint = target.memory_rows(drafter), bytes.fromhex(drafter.fingerprint)
-    if config.kind == EAGLE2:
+    if config.reads_last_hidden:
 
         def encode(state: Rows) -> Rows:
             return rows(target.normed(state))
 
         last = (target.layer_count,)
         return MemorySource(encode, config.memory_width, None, reads_layers=last, fingerprint=fingerprint)
-    if config.reads_last_hidden:
-        raise _for_comparison("layer self-attention")
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
     return MemorySource(
         rows, config.memory_width, state_layer, reads_layers=config.state_entries, fingerprint=fingerprint
-    )
-
-
-def _for_comparison(lacking: str) -> CheckpointError:
-    return CheckpointError(
-        f"A drafter without {lacking} cannot be served.",
-        hint="It is for comparison: moa-train evaluate measures it.",
     )
 
 
@@ -305,7 +297,7 @@ def with_drafters(
             config.token_bytes,
             ngrams,
             (trials or {}).get(checkpoint.fingerprint) or DrafterTrial(),
-            reads_all_rows=config.kind in OF_STATES,
+            reads_all_rows=config.traits.reads_states,
             block_levels=config.block_levels,
         )
         able.append(replace(source, drafter=own))

@@ -41,8 +41,6 @@ PROMPTS = [
 ]  # fmt: skip
 DRAFTS = {
     "none": {"drafter": "none"},
-    "random chain": {"drafter": "random", "mode": "chain", "length": 3},
-    "random tree": {"drafter": "random", "mode": "tree", "depth": 2, "breadth": 2, "nodes": 4},
     "shipped chain": {"drafter": "default", "mode": "chain", "length": 5},
     "shipped chain, streamed": {"drafter": "default", "mode": "chain", "length": 5},
     "shipped tree": {"drafter": "default", "mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},

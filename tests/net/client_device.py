@@ -10,12 +10,14 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.verifier import Target
-from moa_shared.drafter import ArrayWeights, DraftState, fresh_tensors
+from moa_shared.drafter import ArrayWeights, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 
 from tests.net.server_peer import IDENTITY, LAYERS, MODEL
+from tests.support.decoders import decoder_of
 from tests.support.tiny_models import SIZES, small_drafter
 
 DRAFTERS = ("none", "lookup", "random", "chain", "tree", "chain of N = 1", "tree of N = 1")
@@ -76,7 +78,7 @@ def device(target: Target, name: str) -> Device:
     elif name != "none":
         reused_layers = 1 if name.endswith("N = 1") else 0
         made = checkpoint(reused_layers, near=name != "random")
-        decoder = made.decoder(ArrayWeights(MODEL.tensors), "float32")
+        decoder = decoder_of(made, ArrayWeights(MODEL.tensors), "float32")
         tree = name.startswith("tree")
         shape = TreeShape(depth=3, breadth=3, nodes=9)
         drafter = MoaDrafter(

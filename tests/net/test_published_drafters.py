@@ -81,7 +81,7 @@ async def test_the_text_is_that_of_plain_streaming(
             [fetched] = [load_checkpoint(path) for path in sources.drafters.values()]
             assert not any(name.startswith("fc.") for name in fetched.tensors)  # which the server runs
             offered = {entry.kind for entry in (await fetch_manifest(server)).files}
-            assert (pb.PART_HEAD_BF16 in offered) != fetched.config.has_own_head
+            assert (pb.PART_HEAD_BF16 in offered) != fetched.config.traits.has_own_head
         # Waiting for drafts: a step of the tiny target takes a tenth of a millisecond, and they would all come late.
         waits = drafting == "device"
         how = DraftingSettings(drafting=drafting, rounds=waits, run_ahead=not waits)

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, load_checkpoint
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, load_checkpoint
+from moa_shared.drafter.kinds.moa_decoder import DraftDecoder
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.support.decoders import decoder_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Reference:
         return ArrayWeights({name: tensor.numpy() for name, tensor in self.weights.items()})
 
     def decoder(self, reused_layers: int) -> DraftDecoder:
-        return self.checkpoint(reused_layers).decoder(self.arrays(), "float32")
+        return decoder_of(self.checkpoint(reused_layers), self.arrays(), "float32")
 
 
 @pytest.fixture(scope="session")

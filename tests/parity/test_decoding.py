@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_shared.drafter import DraftState
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.messages import Ask, Draft

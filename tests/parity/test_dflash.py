@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.dflash.state import BlockState
+from moa_shared.drafter.kinds.dflash import BlockState
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import draft_chain
 from moa_shared.models import ModelFiles, WeightReader, resolve

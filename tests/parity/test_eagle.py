@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels import Cache, Segment
-from moa_shared.drafter import BaselineState, Checkpoint, load_checkpoint
+from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafting import draft_chain
 from moa_shared.drafting.base import Drafter
 from moa_shared.sampling.settings import Sampling

@@ -7,9 +7,10 @@ import pytest
 import torch
 from moa_server.verifier import Target
 from moa_shared.drafter import ArrayWeights
-from moa_shared.drafter.kernel_encoder import KernelEncoder
+from moa_shared.drafter.kinds.moa import KernelEncoder
 
 from tests.parity.conftest import Reference
+from tests.support.decoders import encoder_of
 
 TOLERANCE = 1e-4
 
@@ -19,7 +20,7 @@ def assert_close(ours: torch.Tensor, theirs: object) -> None:
 
 
 def test_layer_self_attention(reference: Reference) -> None:
-    encoder = reference.checkpoint(0).encoder(torch.float32)
+    encoder = encoder_of(reference.checkpoint(0), torch.float32)
     out = encoder.over_layers(torch.tensor(reference.train["kv_stack"]))
     assert_close(out, reference.train["n0.lsa_out"])
     assert_close(out.mean(-2), reference.train["n0.lsa_mean"])
@@ -27,7 +28,7 @@ def test_layer_self_attention(reference: Reference) -> None:
 
 @pytest.mark.parametrize("reused_layers", [0, 1, 3])
 def test_memory_rows(reference: Reference, reused_layers: int) -> None:
-    encoder = reference.checkpoint(reused_layers).encoder(torch.float32)
+    encoder = encoder_of(reference.checkpoint(reused_layers), torch.float32)
     memory = encoder(torch.tensor(reference.train["kv_stack"]))
     assert_close(memory, reference.train[f"n{reused_layers}.memory"])
 
@@ -48,7 +49,7 @@ def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: R
     target: Target = reference.target()
     cache = target.new_cache()
     target.prefill(cache, prompt)
-    encoder = reference.checkpoint(0).encoder(torch.float32)
+    encoder = encoder_of(reference.checkpoint(0), torch.float32)
     memory = encoder(torch.from_numpy(cache.lsa_input(0, len(prompt))))
     assert_close(memory, reference.infer["prefill.memory"])
     decoder = reference.decoder(0)

@@ -14,14 +14,16 @@ import numpy.typing as npt
 import pytest
 import torch
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting import draft_chain
 from moa_shared.sampling.settings import Sampling
 from moa_training.objective.blocks import build_blocks
 from moa_training.objective.network import Activations, TrainingDrafter
 from transformers import PreTrainedModel
 
+from tests.support.decoders import decoder_of, encoder_of
 from tests.support.torch_models import torch_model
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -165,11 +167,11 @@ def test_drafting_equals_the_naive_computation(reused_layers: int) -> None:
     layer = 5 - reused_layers if reused_layers else None
     output = target.prefill(cache, PROMPT, layer)
     kv = torch.from_numpy(cache.lsa_input(0, len(PROMPT)))
-    encoder = checkpoint.encoder(torch.float32)
+    encoder = encoder_of(checkpoint, torch.float32)
     rows = [naive.memory(row) for row in kv.double().numpy()]
     np.testing.assert_allclose(encoder(kv).numpy(), rows, rtol=0, atol=1e-4)
 
-    decoder = checkpoint.decoder(ArrayWeights(arrays_of(model)), "float32")
+    decoder = decoder_of(checkpoint, ArrayWeights(arrays_of(model)), "float32")
     state = DraftState(decoder)
     newest = int(output.logits[-1].argmax())
     state.extend([*PROMPT, newest])
@@ -212,7 +214,7 @@ def test_the_exact_training_form_equals_drafting(reused_layers: int) -> None:
         )
     expected = prediction.feature[0, start:] @ embeddings.t()
 
-    drafting = DraftState(checkpoint.decoder(ArrayWeights(arrays_of(model)), "float32"))
+    drafting = DraftState(decoder_of(checkpoint, ArrayWeights(arrays_of(model)), "float32"))
     drafting.extend(tokens[: start + 1])
     drafting.append_memory(0, checkpoint.rows("float32")(kv[0, :start].numpy()))
     if state is not None:

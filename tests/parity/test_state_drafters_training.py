@@ -13,7 +13,7 @@ import pytest
 import torch
 from moa_shared.drafter import DrafterConfig
 from moa_training.data.packing import PackedBatch
-from moa_training.objective.dflash import TrainingDFlash, place_blocks
+from moa_training.objective.blocks_at_once import TrainingBlocks, place_blocks
 from moa_training.objective.eagle3 import StateRows, TrainingEagle3, eagle3_rows, step_weights, teach
 from moa_training.objective.losses import guess_losses
 from moa_training.objective.network import Activations
@@ -161,7 +161,7 @@ def test_dflash_learns_as_in_speculators(dflash: Vectors, case: str) -> None:
         kind="dflash", target_layers=6, state_entries=(2, 4), sa_mlp=96, own_layers=2, head_norms=True, block_size=8,
         mask_token=255, rms_norm_eps=1e-6,
     )  # fmt: skip
-    network = TrainingDFlash(config, embeddings[config.mask_token])
+    network = TrainingBlocks(config, embeddings[config.mask_token])
     network.load_state_dict(dflash.read("a_dflash"))
     ids, anchors = arrays["input_ids"].long()[None], arrays["anchors"].long()[None]
     places = torch.arange(40)[None]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from moa_kernels.library import library
-from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, Weights, fresh_tensors
+from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 
 Rows = npt.NDArray[np.float32]
 
@@ -55,7 +56,21 @@ def target_arrays(config: DrafterConfig, inner: int = 32) -> dict[str, npt.NDArr
 def make_decoder(reused_layers: int = 0, kind: str = "numpy") -> DraftDecoder:
     config = dataclasses.replace(CONFIGS[kind], reused_layers=reused_layers)
     checkpoint = Checkpoint(config, fresh_tensors(config, seed=4), "")
-    return checkpoint.decoder(ArrayWeights(target_arrays(config)), "float32" if kind == "numpy" else kind)
+    return decoder_of(checkpoint, ArrayWeights(target_arrays(config)), "float32" if kind == "numpy" else kind)
+
+
+def decoder_of(checkpoint: Checkpoint, target: Weights, weights: str = "int8", **parts: Any) -> DraftDecoder:
+    """The device's half of a Mixture of Attentions drafter."""
+    state = checkpoint.states(target, weights, **parts)()
+    assert isinstance(state, DraftState)
+    return state.decoder
+
+
+def encoder_of(checkpoint: Checkpoint, dtype: Any, device: Any = None) -> Any:
+    """The server's half of it in torch."""
+    from moa_shared.drafter.kinds.moa_torch_encoder import load_encoder
+
+    return load_encoder(checkpoint.config, checkpoint.torch_tensors(), dtype, device)
 
 
 def close(a: Rows, b: Rows) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.checkpoint.shapes import expected_shapes
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "drafters.md"
@@ -69,7 +68,7 @@ MODELS = {
 def row(name: str, sizes: Sizes) -> str:
     """A line of the page's table."""
     config = sizes.drafter()
-    counts = {each: prod(shape) for each, shape in expected_shapes(config).items() if each != "draft_ids"}
+    counts = {each: prod(shape) for each, shape in config.shapes().items() if each != "draft_ids"}
     drafter, lsa = sum(counts.values()), sum(n for each, n in counts.items() if each.startswith("layer_self"))
     head = DRAFT_VOCAB * sizes.hidden
     width = config.kv_width

@@ -160,7 +160,7 @@ def ngrams(shards: tuple[Path, ...], output: Path, target: str, least_count: int
     SHARDS are token shards that the target wrote (prepare --rewrite), or folders of such. Drafts guess by the table
     without a step of the drafter. Put it beside drafter.safetensors.
     """
-    from moa_shared.drafter.checkpoint.ngram_file import write_ngrams
+    from moa_shared.drafter.checkpoint.statistics import write_ngrams
     from moa_shared.models import resolve
     from moa_shared.programs.progress import make_progress
 
@@ -323,9 +323,9 @@ def calibrate(
     Put the file beside drafter.safetensors, or beside the companion's: devices then know when to stop writing without
     the server. CHECKPOINT and QUESTIONS are as for evaluate.
     """
-    from moa_shared.drafter.checkpoint.confidence_file import write_confidence
-    from moa_shared.drafter.companion.confidence_file import cache_file
-    from moa_shared.drafter.companion.confidence_file import write_confidence as write_learned
+    from moa_shared.drafter.checkpoint.statistics import write_confidence
+    from moa_shared.drafter.companion.records import cache_file
+    from moa_shared.drafter.companion.records import write_confidence as write_learned
     from moa_shared.drafting.confidence import Confidence
     from moa_shared.models.sources.cache import cache_root
     from moa_shared.programs.progress import make_progress

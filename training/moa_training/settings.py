@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from moa_shared.drafter import KINDS
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.values import plain_words
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of the import
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+_TRAINED = tuple(name for name, kind in KINDS.items() if kind.objective)
 
 
 class TrainingSettings(BaseModel):
@@ -28,28 +31,26 @@ class TrainingSettings(BaseModel):
 class DrafterSettings(TrainingSettings):
     """The drafter's network. Sizes left out are the target's own, which a warm start needs."""
 
-    kind: Literal["moa", "eagle2", "independent", "eagle3", "dflash"] = Field(
-        default="moa", description="the others are baselines"
-    )
+    kind: str = Field(default="moa", description=f"one of {', '.join(_TRAINED)}; the others are baselines")
     own_layers: int = Field(
         default=4,
         gt=0,
-        description="of independent, a seventh of the default target's; of dflash, whose authors have 5",
+        description="of independent, a seventh of the default target's; of drafters of blocks, whose authors have 5",
     )
     state_entries: tuple[int, ...] | None = Field(
         default=None,
-        description="of eagle3, dflash, and moa without lsa: which hidden states of the target are read, 0 its "
+        description="of kinds that read states, and moa without lsa: which hidden states of the target are read, 0 its "
         "embeddings, e the output of its layer e - 1; default of eagle3, as its authors: 2, the middle one, and the "
-        "output of the fourth last; of dflash: five from 2 to there; of moa: none",
+        "output of the fourth last; of drafters of blocks: five from 2 to there; of moa: none",
     )
     eagle31: bool = Field(
         default=False, description="eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)"
     )
-    block_size: int = Field(default=8, ge=2, le=64, description="rows of a block of dflash; authors: 16, and 8")
+    block_size: int = Field(default=8, ge=2, le=64, description="rows of a block; authors: 16, and 8")
     mask_token: int | None = Field(
         default=None,
         ge=0,
-        description="of dflash: what its blocks are filled with; default: the vocabulary's last token",
+        description="what blocks are filled with; default: the vocabulary's last token",
     )
     eagle_noise: float = Field(default=0.2, ge=0, description="width of the noise on EAGLE-2's inputs; authors: 0.2")
     lsa: bool = Field(
@@ -82,20 +83,26 @@ class DrafterSettings(TrainingSettings):
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> DrafterSettings:
-        if self.kind != "moa" and self.memory_of is not None:
-            raise ValueError(f"drafter.memory_of is for moa drafters only, not for {self.kind}")
-        if self.kind != "moa" and self.reused_layers:
-            raise ValueError(f"drafter.reused_layers is for moa drafters only, not for {self.kind}")
-        if self.kind in ("eagle2", "independent") and self.state_entries is not None:
-            raise ValueError(f"drafter.state_entries is for eagle3, dflash and moa only, not for {self.kind}")
-        if self.kind == "moa" and self.lsa and self.ca and self.state_entries is not None:
+        kind = KINDS.get(self.kind)
+        if kind is None or not kind.objective:
+            raise ValueError(f"drafter.kind is {self.kind}, expected one of {', '.join(_TRAINED)}")
+        asked = {
+            "reused_layers": bool(self.reused_layers),
+            "state_entries": self.state_entries is not None,
+            "ca": not self.ca,
+            "normed_feedback": self.eagle31,
+        }
+        for option, is_asked in asked.items():
+            if is_asked and option not in kind.takes:
+                takers = " and ".join(name for name in _TRAINED if option in KINDS[name].takes)
+                said = "eagle31" if option == "normed_feedback" else option
+                raise ValueError(f"drafter.{said} is for {takers} drafters only, not for {self.kind}")
+        if self.memory_of is not None and not kind.shares_memory:
+            raise ValueError(f"drafter.memory_of is for drafters that share their memory, not for {self.kind}")
+        if self.lsa and self.ca and self.state_entries is not None and not kind.reads_states:
             raise ValueError("drafter.state_entries is in place of layer self-attention: drafter.lsa must be false")
-        if not self.ca and (self.kind != "moa" or self.memory_of is not None or self.state_entries is not None):
-            raise ValueError(
-                "drafter.ca = false is for moa drafters only, which then read no memory_of, no state_entries"
-            )
-        if self.kind != "eagle3" and self.eagle31:
-            raise ValueError(f"drafter.eagle31 is for eagle3 only, not for {self.kind}")
+        if not self.ca and (self.memory_of is not None or self.state_entries is not None):
+            raise ValueError("a drafter without ca reads no memory_of, no state_entries")
         if self.norms_near_zero and self.warm_start:
             raise ValueError("drafter.norms_near_zero needs drafter.warm_start = false")
         return self
@@ -123,7 +130,7 @@ class BlockSettings(TrainingSettings):
     anchors: int = Field(
         default=128,
         gt=0,
-        description="of dflash: blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens",
+        description="of drafters of blocks: blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens",
     )
 
     @model_validator(mode="after")
@@ -147,7 +154,7 @@ class LossSettings(TrainingSettings):
     guess_decay: float = Field(
         default=4.0,
         gt=0,
-        description="guesses of dflash's blocks until their weight is 1 / e; authors: 7, blocks of 8: 4",
+        description="guesses of a block until their weight is 1 / e; authors: 7, blocks of 8: 4",
     )
 
 
@@ -197,8 +204,8 @@ class FitSettings(TrainingSettings):
 
     @model_validator(mode="after")
     def _own_text_of_moa(self) -> FitSettings:
-        if self.blocks.own_text and self.drafter.kind != "moa":
-            raise ValueError(f"blocks.own_text is for moa drafters only, not for {self.drafter.kind}")
+        if self.blocks.own_text and not KINDS[self.drafter.kind].shares_memory:
+            raise ValueError(f"blocks.own_text is for drafters that share their memory, not for {self.drafter.kind}")
         return self
 
     target: str = "default"

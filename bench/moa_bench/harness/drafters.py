@@ -3,11 +3,10 @@
 What a step costs does not depend on training; what is accepted does, so results always say which of the two it was.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from moa_shared.drafter import Checkpoint
-from moa_shared.drafter.checkpoint.config import INDEPENDENT
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
     DEFAULT_DRAFTER,
@@ -34,11 +33,8 @@ class BenchDrafter:
     @property
     def description(self) -> str:
         """For tables: "shipped, N = 3, 16384 draft tokens"."""
-        config = self.checkpoint.config
-        what = config.method.removeprefix("MoA, ")
-        if config.kind == INDEPENDENT:
-            what = f"independent with {config.own_layers} layers"
-        return f"{self.origin}, {what}, {config.draft_vocab or config.vocab_size} draft tokens"
+        own = self.checkpoint.config
+        return f"{self.origin}, {own.method.removeprefix('MoA, ')}, {own.draft_vocab or own.vocab_size} draft tokens"
 
 
 def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter:
@@ -64,13 +60,17 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter
 
 
 def untrained_drafter(files: ModelFiles) -> BenchDrafter:
-    """Random tensors, as the client makes them, with a head of few tokens."""
-    from moa_client.device.new_drafters import random_checkpoint
-    from moa_shared.drafter import Checkpoint, fresh_tensors
+    """Random tensors, with a head of few tokens: almost never right."""
+    from moa_shared.drafter import DrafterConfig, fresh_tensors
+    from moa_shared.drafter.kinds.layout import target_sizes
+    from moa_shared.models.network.layer_sizes import kv_width_if_differing
 
-    whole = random_checkpoint(files).config
-    few = min(UNTRAINED_VOCAB, whole.vocab_size)
-    config = replace(whole, draft_vocab=few, target_fingerprint=files.fingerprint)
+    sizes = target_sizes(files.config)
+    heads, hidden, dim = sizes["target_kv_heads"], sizes["hidden_size"], sizes["target_head_dim"]
+    own = {"sa_kv_heads": heads, "sa_mlp": hidden, "ca_kv_heads": heads, "ca_mlp": hidden}
+    own |= {"lsa_heads": heads, "lsa_kv_heads": heads, "lsa_mlp": dim, "target_fingerprint": files.fingerprint}
+    few, width = min(UNTRAINED_VOCAB, sizes["vocab_size"]), kv_width_if_differing(files.config)
+    config = DrafterConfig(**sizes, **own, target_kv_width=width, draft_vocab=few)
     return BenchDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
 
 

@@ -24,10 +24,9 @@ from statistics import median
 import numpy as np
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import threads, variant_name
-from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_checkpoint
+from moa_shared.drafter import BaseState, Checkpoint, DrafterConfig, load_checkpoint
 from moa_shared.drafter.companion.loading import Companion
-from moa_shared.drafter.companion.state import CompanionState
-from moa_shared.drafter.dflash.state import BlockState
+from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import recall, remember
 from moa_shared.models.weights.weights import WeightReader
@@ -127,14 +126,14 @@ def level_ms(
     root: Path,
     fingerprint: str,
     breadth: int,
-    load: Callable[[], tuple[DrafterConfig, DraftState | BlockState | None] | CompanionState],
+    load: Callable[[], tuple[DrafterConfig, BaseState | None] | CompanionState],
 ) -> float:
     """Time of a level of `breadth` nodes, or a block's for each of its levels; from the record if there is one.
 
     Args:
         root: the cache folder.
         fingerprint: of the drafter, hexadecimal.
-        load: its configuration and an empty state (None for a baseline, which is not measured: 0), or the state of a
+        load: its configuration and an empty state (None for a kind that is not measured: 0), or the state of a
             companion; called only if the time is not known.
     """
     key = f"level-{fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"
@@ -143,7 +142,7 @@ def level_ms(
         return known
     loaded = load()
     if isinstance(loaded, CompanionState):
-        state: DraftState | BlockState | CompanionState = loaded
+        state: BaseState = loaded
         state.extend(_text(loaded.columns))
     else:
         config, drafter = loaded
@@ -160,7 +159,7 @@ def _text(vocab_size: int) -> list[int]:
     return [int(token) for token in np.random.default_rng(0).integers(0, vocab_size, CONTEXT_TOKENS)]
 
 
-def _prepare(state: DraftState | BlockState, config: DrafterConfig) -> None:
+def _prepare(state: BaseState, config: DrafterConfig) -> None:
     """Gives a drafter a text, and memory of it."""
     rng = np.random.default_rng(0)
     state.extend(_text(config.vocab_size))
@@ -170,10 +169,10 @@ def _prepare(state: DraftState | BlockState, config: DrafterConfig) -> None:
         state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
 
 
-def _measure(state: DraftState | BlockState | CompanionState, breadth: int) -> float:
+def _measure(state: BaseState, breadth: int) -> float:
     """The median of some levels, each below the one before; of a block drafter that of some blocks, by level."""
     took = []
-    if isinstance(state, BlockState):
+    if state.most_depth is not None:
         for _ in range(LEVELS):
             began = time.perf_counter()
             state.begin()
@@ -284,10 +283,10 @@ class DrafterCatalog:
     def _measured(self, drafter: pb.Drafter) -> DrafterCandidate:
         settings, files = self._settings, self._sources.files
 
-        def load() -> tuple[DrafterConfig, DraftState | BlockState | None]:
+        def load() -> tuple[DrafterConfig, BaseState | None]:
             checkpoint = self.checkpoint(drafter.name)
-            state = checkpoint.states(WeightReader(files), settings.dtype)()
-            return checkpoint.config, state if isinstance(state, DraftState | BlockState) else None
+            is_timed = checkpoint.config.traits.is_timed
+            return checkpoint.config, checkpoint.states(WeightReader(files), settings.dtype)() if is_timed else None
 
         took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), self._breadth, load)
         return DrafterCandidate(drafter.name, took, drafter.tokens_a_forward)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint
-from moa_shared.drafter.companion.confidence_file import confidence_beside
 from moa_shared.drafter.companion.loading import Companion, find_companion, load_companion
+from moa_shared.drafter.companion.records import confidence_beside
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import ConfigError, InternalError
@@ -36,7 +36,6 @@ from moa_client.device.new_drafters import (
     companion_drafters,
     drafter_states,
     named_checkpoint,
-    random_checkpoint,
     target_parts,
 )
 from moa_client.device.sources import AUTO, NONE, Sources, means_served, named_drafter, resolve_sources
@@ -237,11 +236,6 @@ def equip(
         device = replace(device, trust=confidence_beside(companion.files, files, cache_root(settings.cache_dir)))
     if settings.drafter == "lookup":
         return _with(device, lambda: LookupDrafter(settings.length), settings)
-    if settings.drafter == "random":
-        random = random_checkpoint(files)
-        states, trial = drafter_states(random, files, settings, device.context_tokens), DrafterTrial()
-        new_drafter = checkpoint_drafters(random, states, files, settings, reads_memory=False, trial=trial)
-        return replace(_with(device, new_drafter, settings), trial=trial)
     catalog = DrafterCatalog(settings, sources, device.companion)
     if settings.drafter == NONE and catalog.is_empty:
         return device

@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING
 
 from moa_kernels import KernelError, variant_name
 from moa_shared.constraints.library import constraint_compiler
-from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
-from moa_shared.drafter.checkpoint.checkpoint import NewState
-from moa_shared.drafter.checkpoint.confidence_file import confidence_for
-from moa_shared.drafter.checkpoint.config import MOA
-from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
-from moa_shared.drafter.checkpoint.weights import DRAFT_IDS
+from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.statistics import confidence_for, ngrams_for
 from moa_shared.drafter.companion.loading import Companion
+from moa_shared.drafter.kinds.config import NewState
 from moa_shared.drafter.layers.arithmetic import INT8
 from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.layers.weights import DRAFT_IDS
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.drafting.trial import DrafterTrial
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
-from moa_shared.models.network.layer_sizes import kv_width_if_differing
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.weights.parts import layer_names
@@ -54,7 +51,7 @@ def target_parts(
     Args:
         context: the most tokens of a conversation at the server.
     """
-    drafters = [each for each in checkpoints if each.config.kind == MOA]
+    drafters = [each for each in checkpoints if each.config.traits.maps_target]
     reused = max((each.config.reused_layers for each in drafters), default=0)
     names = {name for name in layer_names(files, reused) if name.startswith("model.layers.")}
     if any(DRAFT_IDS not in each.tensors for each in drafters):
@@ -175,28 +172,3 @@ def _recipe(settings: ClientSettings, guesser: TextGuesser | None) -> Recipe:
         return lambda state, sampling: draft_chain(state, settings.length, sampling, guesser)
     shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
     return lambda state, sampling: draft_tree(state, shape, sampling, guesser)[0]
-
-
-def random_checkpoint(files: ModelFiles) -> Checkpoint:
-    """An untrained drafter of the target's widths, for tests and for comparison: it is almost never right."""
-    values = files.config
-    heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
-    kv_heads = int(values.get("num_key_value_heads") or heads)
-    head_dim = int(values.get("head_dim") or hidden // heads)
-    config = DrafterConfig(
-        vocab_size=int(values["vocab_size"]),
-        hidden_size=hidden,
-        target_layers=int(values["num_hidden_layers"]),
-        target_heads=heads,
-        target_kv_heads=kv_heads,
-        target_head_dim=head_dim,
-        target_kv_width=kv_width_if_differing(values),
-        sa_kv_heads=kv_heads,
-        sa_mlp=hidden,
-        ca_kv_heads=kv_heads,
-        ca_mlp=hidden,
-        lsa_heads=kv_heads,
-        lsa_kv_heads=kv_heads,
-        lsa_mlp=head_dim,
-    )
-    return Checkpoint(config, fresh_tensors(config, seed=0), "")

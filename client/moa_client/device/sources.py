@@ -38,7 +38,7 @@ from moa_client.link.fleet import Fleet
 from moa_client.settings import ClientSettings
 
 NONE = "none"  # --drafter: nobody drafts here
-FILELESS = ("lookup", "random", NONE)  # --drafter: what no file is read for
+FILELESS = ("lookup", NONE)  # --drafter: what no file is read for
 AUTO = "auto"  # --drafter: the fastest here of those that the server gives memory for
 
 

@@ -24,7 +24,7 @@ from moa_client.drafting.drafters import ClientDrafter, ConversationForms, MoaDr
 
 if TYPE_CHECKING:
     from moa_shared.drafter.companion.loading import Companion
-    from moa_shared.drafter.companion.state import CompanionState
+    from moa_shared.drafter.kinds.companion import CompanionState
 
 
 class PairedDrafter:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.companion.agreement_record import remember_agreement
+from moa_shared.drafter.companion.records import remember_agreement
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.protocol.memory_codec import Codec
 

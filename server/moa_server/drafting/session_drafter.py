@@ -53,7 +53,7 @@ ROWS_TOGETHER = {Plane.MEMORY: 4, Plane.REUSED_STATE: 1}
 MOST_UNREAD = 64  # rows that came since it last drafted; of a longer text, a new question's, it begins again
 ROWS_READ = {Plane.MEMORY: 2, Plane.REUSED_STATE: MOST_UNREAD}
 # Tokens that the drafters of all sessions together read before a forward, so that a long prompt does not stall them: at
-# 8B, about 0.13 s of EAGLE-3 and 0.02 s of DFlash.
+# 8B, about 0.13 s of EAGLE-3 and 0.02 s of a drafter of blocks.
 ROWS_A_FORWARD = 64
 COPY_BYTES = 1024  # a token, of what finds copies
 SLOW = 0.998  # a decay that remembers about 500 verifications: of many sessions
@@ -69,7 +69,7 @@ class OwnDrafter:
         token_bytes: that it holds of each token.
         ngrams: what the target usually says; None: there is no table for it.
         trial: of it against look-up, in all sessions; once it is dropped, only what the text suggests is drafted.
-        reads_all_rows: it knows of the text only what memory rows say (DFlash), so it reads each of them.
+        reads_all_rows: it knows of the text only what memory rows say so it reads each of them.
         block_levels: levels of a draft that come with its first step; 0: each level takes one.
     """
 

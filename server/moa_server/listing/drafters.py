@@ -9,11 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from moa_shared.drafter.choice.cached import cached_drafters, in_hub_cache
-from moa_shared.drafter.choice.choosing import Candidate, Fit
-from moa_shared.drafter.choice.known import Kind, KnownDrafter, known_drafter, known_for, known_of_sizes
-from moa_shared.drafter.choice.measured import MeasuredDrafter
-from moa_shared.drafter.choice.model_names import names_of
+from moa_shared.drafter.choice.automatic import Candidate, Fit, MeasuredDrafter, cached_drafters, in_hub_cache, names_of
+from moa_shared.drafter.choice.known import FORMS, Form, KnownDrafter, known_drafter, known_for, known_of_sizes
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.identity import identify
 from moa_shared.models.gguf.parts import read_parts
@@ -52,7 +49,7 @@ class ListedDrafter:
     """
 
     name: str
-    kind: Kind
+    form: Form
     place: DrafterLocation
     target: str
     fit: Fit
@@ -99,7 +96,7 @@ def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> Draf
     rows += [row for row in _known(model) if row.name.casefold() not in here]
     order = {place: index for index, place in enumerate(DrafterLocation)}
     fits = {fit: index for index, fit in enumerate(Fit)}
-    rows.sort(key=lambda row: (order[row.place], fits[row.fit], row.kind.rank))
+    rows.sort(key=lambda row: (order[row.place], fits[row.fit], row.form.rank))
     return DrafterList(model.name, bool(model.config), tuple(rows))
 
 
@@ -148,7 +145,7 @@ def _fingerprint(model: LocalModel, files: tuple[Path, ...], root: Path, progres
 
 def _shipped(model: _Model) -> Iterator[ListedDrafter]:
     for name in model.shipped:
-        yield ListedDrafter(name, Kind.MOA, DrafterLocation.PACKAGE, model.name, Fit.MODEL, True, "apache-2.0")
+        yield ListedDrafter(name, FORMS["moa"], DrafterLocation.PACKAGE, model.name, Fit.MODEL, True, "apache-2.0")
 
 
 def _cached(model: _Model, root: Path) -> Iterator[ListedDrafter]:
@@ -165,10 +162,10 @@ def _cached_row(candidate: Candidate, model: _Model) -> ListedDrafter:
     known, fit = known_drafter(candidate.name), candidate.fit(model.names)
     target = model.name if candidate.is_of_target else candidate.named_target
     if known is not None:
-        target = known.target.hub_id
+        target = known.target
     licence, seen = (known.licence, known.seen) if known is not None else ("", "")
     return ListedDrafter(
-        candidate.name, candidate.kind, DrafterLocation.MACHINE, target, fit, True, licence, seen, candidate.measured
+        candidate.name, candidate.form, DrafterLocation.MACHINE, target, fit, True, licence, seen, candidate.measured
     )
 
 
@@ -181,7 +178,7 @@ def _known(model: _Model) -> Iterator[ListedDrafter]:
 
 def _row(known: KnownDrafter, place: DrafterLocation, fit: Fit) -> ListedDrafter:
     return ListedDrafter(
-        known.hub_id, known.kind, place, known.target.hub_id, fit, known.kind.is_converted, known.licence, known.seen
+        known.hub_id, known.form, place, known.target, fit, known.form.is_run, known.licence, known.seen
     )
 
 
@@ -198,7 +195,7 @@ def drafters_text(listed: DrafterList) -> str:
     rows += [
         (
             each.name,
-            each.kind.label,
+            each.form.label,
             _place(each),
             each.target or "not said",
             each.licence or "see its page",
@@ -214,7 +211,7 @@ def drafters_json(listed: DrafterList) -> str:
     drafters = [
         {
             "name": each.name,
-            "kind": each.kind.value,
+            "kind": each.form.name,
             "where": each.place.value,
             "trained_for": each.target or None,
             "fits_by": each.fit.value,
@@ -225,7 +222,7 @@ def drafters_json(listed: DrafterList) -> str:
                 "tokens": each.measured.tokens,
                 "right": each.measured.right,
                 "looked_up": each.measured.looked_up,
-                "dropped": each.measured.is_dropped,
+                "dropped": each.measured.dropped,
             }
             if each.measured is not None
             else None,
@@ -245,7 +242,7 @@ def _measured(each: ListedDrafter) -> str:
     if measured is None:
         return "-"
     words = f"{measured.right_share:.0%} right, look-up {measured.looked_up / measured.tokens:.0%}"
-    return f"{words}, dropped" if measured.is_dropped else words
+    return f"{words}, dropped" if measured.dropped else words
 
 
 def _next_words(listed: DrafterList) -> str:

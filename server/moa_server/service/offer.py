@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.checkpoint.confidence_file import CONFIDENCE_FILE
-from moa_shared.drafter.companion.confidence_file import measured_file
-from moa_shared.drafter.companion.loading import find_companion
-from moa_shared.drafter.companion.vocabulary import check_vocabulary
+from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
+from moa_shared.drafter.companion.loading import check_vocabulary, find_companion
+from moa_shared.drafter.companion.records import measured_file
 from moa_shared.errors import MismatchError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.library.pull import PREFIX, HubModel

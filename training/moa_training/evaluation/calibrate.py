@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from moa_kernels import set_threads
-from moa_shared.drafter.companion.confidence_file import kind_confidence
+from moa_shared.drafter.companion.records import kind_confidence
 from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.errors import ConfigError, DataError

@@ -10,8 +10,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from moa_shared.drafter.checkpoint.confidence_file import confidence_for
-from moa_shared.drafter.companion.confidence_file import confidence_beside
+from moa_shared.drafter.checkpoint.statistics import confidence_for
+from moa_shared.drafter.companion.records import confidence_beside
 from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.learned_confidence import LearnedConfidence
 from moa_shared.errors import DataError

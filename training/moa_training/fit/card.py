@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE2, EAGLE3, INDEPENDENT, MOA
 from moa_shared.errors import DiskFullError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.atomic import whole_file
@@ -16,13 +15,6 @@ from moa_training.settings import FitSettings
 
 CARD = "README.md"
 _ACCEPTANCE = "## Acceptance"
-_KINDS = {
-    MOA: "A Mixture of Attentions drafter (arXiv 2410.03804)",
-    EAGLE2: "An EAGLE-2 drafter (arXiv 2406.16858)",
-    INDEPENDENT: "An independent drafter, which reads nothing of the target",
-    EAGLE3: "An EAGLE-3 drafter (arXiv 2503.01840)",
-    DFLASH: "A DFlash drafter, which guesses a block of tokens at once (arXiv 2602.06036)",
-}
 
 
 def write_card(
@@ -37,10 +29,10 @@ def write_card(
     gain = gain_per_doubling(read_points(folder))
     points = read_points(folder)[-10:]
     agreement = sum(point["agreement"] for point in points) / max(1, len(points))
-    rows = "\n".join(f"| {name} | {value} |" for name, value in _form(config, settings).items())
+    rows = "\n".join(f"| {name} | {value} |" for name, value in config.traits.form(config).items())
     text = f"""# Drafter for {files.target_id}
 
-{_KINDS[config.kind]}, trained by moa. Licence: that of the target and of this package.
+{config.traits.about}, trained by moa. Licence: that of the target and of this package.
 
 | | |
 | --- | --- |
@@ -62,29 +54,6 @@ Command: `moa-train fit CONFIG` with
 ![learning curves](curves.png)
 """
     _replace(folder / CARD, text)
-
-
-def _form(config: DrafterConfig, settings: FitSettings) -> dict[str, str]:
-    """What a drafter of its kind is made of."""
-    states = ", ".join(map(str, config.state_entries))
-    if config.kind == EAGLE3:
-        return {"hidden states read": states, "steps of the test in training": str(settings.losses.steps)}
-    if config.kind == DFLASH:
-        block = f"{config.block_size} rows, {config.own_layers} layers"
-        return {"hidden states read": states, "block": block}
-    if config.kind != MOA:
-        return {"layers": str(config.own_layers)}
-    return {
-        "reused target layers N": str(config.reused_layers),
-        "memory": "none: no cross-attention"
-        if not config.ca
-        else f"layer self-attention, {config.lsa_heads} heads, MLP {config.lsa_mlp}"
-        if config.lsa
-        else f"hidden states {states}"
-        if states
-        else "the last hidden state",
-        "longest block trained": f"{config.max_block} tokens beyond the memory",
-    }
 
 
 def _shown(settings: FitSettings) -> FitSettings:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.checkpoint.config import DFLASH, EACH, EAGLE3, INDEPENDENT, OF_STATES
+from moa_shared.drafter import KINDS, DrafterConfig
+from moa_shared.drafter.kinds.config import EACH
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
 from moa_shared.models.network.description import EARLIEST, FAMILIES
@@ -34,7 +34,9 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
     wanted = settings.drafter
     heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
     lsa_heads = wanted.lsa_heads or 2 * kv_heads
-    reads_states = wanted.kind in OF_STATES
+    kind = KINDS[wanted.kind]
+    mask_token = target.vocab_size - 1 if wanted.mask_token is None else wanted.mask_token
+    has_blocks = "block_size" in kind.takes
     try:
         return DrafterConfig(
             vocab_size=target.vocab_size,
@@ -54,27 +56,23 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
             rope_parameters=dict(target.rope_parameters),
             reused_layers=wanted.reused_layers,
             draft_vocab=min(wanted.draft_vocab, target.vocab_size),
-            output_norm=wanted.output_norm and wanted.reused_layers == 0 and not reads_states,
+            output_norm=wanted.output_norm and wanted.reused_layers == 0 and not kind.reads_states,
             unscaled_memory_rope=wanted.unscaled_memory_rope,
             kind=wanted.kind,
-            own_layers=wanted.own_layers if wanted.kind in (INDEPENDENT, DFLASH) else 1,
+            own_layers=wanted.own_layers if kind.has_many_layers else 1,
             lsa=wanted.lsa and wanted.ca,
             ca=wanted.ca,
             max_block=settings.blocks.longest,
             target_fingerprint=files.fingerprint,
             state_entries=_state_entries(wanted, target.num_hidden_layers),
-            head_norms=reads_states and family in _HEAD_NORMS,
+            head_norms=kind.reads_states and family in _HEAD_NORMS,
             feature_norm=EACH if wanted.eagle31 else "",
             normed_feedback=wanted.eagle31,
-            block_size=wanted.block_size if wanted.kind == DFLASH else 0,
-            mask_token=_mask_token(wanted, target.vocab_size) if wanted.kind == DFLASH else 0,
+            block_size=wanted.block_size if has_blocks else 0,
+            mask_token=mask_token if has_blocks else 0,
         )
     except CheckpointError as error:
         raise ConfigError(error.message, hint="Correct the [drafter] table of the configuration.") from None
-
-
-def _mask_token(wanted: DrafterSettings, vocab_size: int) -> int:
-    return vocab_size - 1 if wanted.mask_token is None else wanted.mask_token
 
 
 def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
@@ -85,11 +83,7 @@ def _state_entries(wanted: DrafterSettings, layers: int) -> tuple[int, ...]:
     """
     if wanted.state_entries is not None:
         return wanted.state_entries
-    entries: tuple[int, ...] = ()
-    if wanted.kind == EAGLE3:
-        entries = 2, layers // 2, layers - 3
-    elif wanted.kind == DFLASH:
-        entries = tuple(1 + round(1 + each * (layers - 4) / 4) for each in range(5))
+    entries = KINDS[wanted.kind].usual_entries(layers)
     if list(entries) != sorted(set(entries)):
         raise ConfigError(
             f"A target of {layers} layers has too few for the states that {wanted.kind} reads.",

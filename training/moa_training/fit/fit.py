@@ -18,9 +18,8 @@ import numpy.typing as npt
 import torch
 from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter import Checkpoint, DrafterConfig, load_checkpoint, save_checkpoint
-from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, OF_STATES
-from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, checkpoint_path
+from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -41,7 +40,7 @@ from moa_training.fit.warm_start import fit_inputs, starting_tensors
 from moa_training.objective.baselines import TrainingBaseline, baseline_objective
 from moa_training.objective.batch import draw_objective
 from moa_training.objective.blocks import Blocks, own_share, staircase_probability, with_own_choices
-from moa_training.objective.dflash import TrainingDFlash
+from moa_training.objective.blocks_at_once import TrainingBlocks
 from moa_training.objective.eagle3 import TrainingEagle3
 from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
@@ -170,9 +169,9 @@ class TrainingRun:
         settings = self.settings
         generator = torch.Generator().manual_seed((settings.seed * 1_000_003 + self.position.step) * 4096)
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
-        if self.config.kind in OF_STATES:
+        if self.config.traits.reads_states:
             return self.state_losses(self.module, self._run_teacher(batch, epoch), batch, generator)
-        if self.config.kind == MOA:
+        if self._objective == "memory":
             staircase = staircase_probability(round(1e6 * spent), 1_000_000)
             drawn = draw_objective(batch, settings.blocks, staircase, generator, self.processes.share)
             blocks, weight = drawn.blocks, drawn.weight
@@ -352,17 +351,22 @@ class TrainingRun:
             )
         self.drafter.load_state_dict(tensors)
 
-    def _network(self) -> FastDrafter | TrainingBaseline | TrainingEagle3 | TrainingDFlash:
+    @property
+    def _objective(self) -> str:
+        return self.config.traits.objective
+
+    def _network(self) -> FastDrafter | TrainingBaseline | TrainingEagle3 | TrainingBlocks:
         """The network in its training form."""
         settings = self.settings
-        if self.config.kind == EAGLE3:
-            return TrainingEagle3(self.config)
-        if self.config.kind == DFLASH:
-            return TrainingDFlash(self.config, self.teacher.embeddings[self.config.mask_token])
-        if self.config.kind != MOA:
-            baseline = TrainingBaseline(self.config, settings.drafter.eagle_noise)
-            baseline.share = self.processes.share
-            return baseline
+        match self._objective:
+            case "steps":
+                return TrainingEagle3(self.config)
+            case "blocks":
+                return TrainingBlocks(self.config, self.teacher.embeddings[self.config.mask_token])
+            case "positions":
+                baseline = TrainingBaseline(self.config, settings.drafter.eagle_noise)
+                baseline.share = self.processes.share
+                return baseline
         inject = settings.losses.inject_true_state
         drafter = FastDrafter(self.config, self.teacher.reused, self.teacher.final_norm, inject_true_state=inject)
         drafter.gradient_share = settings.optimiser.memory_gradient_share

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from moa_shared.drafter.checkpoint.ngram_file import NgramArrays
+from moa_shared.drafter.checkpoint.statistics import NgramArrays
 from moa_shared.drafting.guesses.ngrams import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
 from moa_shared.drafting.reliability import ReliabilityCounts, ReliabilityCurve
 from moa_shared.errors import DataError

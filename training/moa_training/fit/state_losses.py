@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.checkpoint.config import EAGLE3
 
 from moa_training.data.packing import PackedBatch
 from moa_training.fit.processes import Processes
-from moa_training.objective.dflash import draw_anchors, place_blocks
+from moa_training.objective.blocks_at_once import draw_anchors, place_blocks
 from moa_training.objective.eagle3 import eagle3_rows, step_weights, teach
 from moa_training.objective.losses import Losses
 from moa_training.objective.network import Activations
@@ -45,7 +44,7 @@ class StateLosses:
 
     def __call__(self, network: Network, target: Activations, batch: PackedBatch, generator: torch.Generator) -> Losses:
         """Of a batch, by a network in its training form."""
-        run = self._of_steps if self._config.kind == EAGLE3 else self._of_blocks
+        run = self._of_steps if self._config.traits.objective == "steps" else self._of_blocks
         losses, counted = run(network, target, batch, generator)
         return replace(losses, agreement=losses.agreement / counted.clamp(min=1e-9))
 

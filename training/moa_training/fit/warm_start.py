@@ -2,8 +2,8 @@
 
 Self-attention from the target's first layer, cross-attention from the one before the reused layers, the output norm
 from the final norm, and `Ekv2E` by ridge regression from the untrained layer self-attention to the state that the
-cross-attention's layer takes. EAGLE-3's layer and DFlash's come from the last ones, and what they read by regression
-to the states that enter these. A choice of sizes that does not fit the target's is refused, never truncated.
+cross-attention's layer takes. Layers of kinds that read states come from the last ones, and what they read by
+regression to the states that enter these. A choice of sizes that does not fit the target's is refused, never truncated.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 from moa_shared.drafter import DrafterConfig, fresh_tensors
-from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE2, EAGLE3, MOA
-from moa_shared.drafter.checkpoint.shapes import OWN_HEAD, layer_names
+from moa_shared.drafter.kinds.layout import OWN_HEAD
 from moa_shared.errors import ConfigError
 from torch import nn
 
 from moa_training.objective.baselines import TrainingBaseline
-from moa_training.objective.dflash import TrainingDFlash
+from moa_training.objective.blocks_at_once import TrainingBlocks
 from moa_training.objective.eagle3 import TrainingEagle3
 from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.network import Activations
@@ -48,10 +47,12 @@ def starting_tensors(
     tensors = {name: torch.from_numpy(value) for name, value in fresh.items()}
     if not warm:
         return tensors
-    for name, layer in _sources(config).items():
+    for name, layer in config.traits.begins_as(config).items():
         state = teacher.model.model.layers[layer].state_dict()
         for part in [key for key in tensors if key.startswith(f"{name}.")]:
-            value = _source(part.removeprefix(f"{name}."), state, teacher, beside=config.kind == EAGLE3)
+            value = _source(
+                part.removeprefix(f"{name}."), state, teacher, beside=f"{name}.hidden_norm.weight" in tensors
+            )
             if value.shape != tensors[part].shape:
                 raise ConfigError(
                     f"warm_start needs {name} of the target's own sizes: {part} is {tuple(tensors[part].shape)}, "
@@ -66,8 +67,8 @@ def starting_tensors(
     if OWN_HEAD in tensors:
         head = teacher.head if draft_ids is None else teacher.head[draft_ids.to(teacher.head.device).long()]
         tensors[OWN_HEAD] = head.float().cpu().clone()
-    if config.kind == DFLASH:  # what its layers read of the text is in place of their normed inputs
-        first = teacher.model.model.layers[_sources(config)["layers.0"]]
+    if "hidden_norm.weight" in tensors:  # what its layers read of the text is in place of their normed inputs
+        first = teacher.model.model.layers[config.traits.begins_as(config)["layers.0"]]
         tensors["hidden_norm.weight"] = first.input_layernorm.weight.float().cpu().clone()
     return tensors
 
@@ -89,15 +90,6 @@ def _source(part: str, state: Mapping[str, torch.Tensor], teacher: Teacher, *, b
     return torch.cat((torch.zeros_like(value), value), dim=1) if part in inputs else value
 
 
-def _sources(config: DrafterConfig) -> dict[str, int]:
-    """The target's layer that each of the drafter's begins as: of baselines the first and the last ones."""
-    if config.kind == MOA:
-        return {"self_attention": 0, "cross_attention": config.target_layers - 1 - config.reused_layers}
-    names, last = layer_names(config), config.target_layers - 1
-    lower = 0 if config.kind == DFLASH else len(names) // 2
-    return {name: at if at < lower else last - (len(names) - 1 - at) for at, name in enumerate(names)}
-
-
 @torch.no_grad()
 def fit_inputs(drafter: nn.Module, config: DrafterConfig, sample: Sample) -> None:
     """Starts what the drafter reads of the target near the state that its layer was made for."""
@@ -109,7 +101,7 @@ def fit_inputs(drafter: nn.Module, config: DrafterConfig, sample: Sample) -> Non
     elif isinstance(drafter, FastDrafter) and config.state_entries:
         target, state = sample(last - config.reused_layers, 5 * drafter.fc.in_features)
         fit_projection(drafter.fc, target.entry_states.flatten(2).flatten(0, 1), state.flatten(0, 1))
-    elif isinstance(drafter, TrainingBaseline) and config.kind == EAGLE2:
+    elif isinstance(drafter, TrainingBaseline) and config.reads_last_hidden:
         target, state = sample(last, 10 * config.hidden_size)
         rows, kept = torch.cat((target.embeddings, target.last_hidden.roll(1, dims=1)), -1), target.positions > 0
         fit_projection(drafter.spec_model_fc, rows[kept], state[kept])
@@ -117,7 +109,7 @@ def fit_inputs(drafter: nn.Module, config: DrafterConfig, sample: Sample) -> Non
         target, state = sample(last, 5 * drafter.fc.in_features)
         rows, kept = drafter.joined(target.entry_states.float()).roll(1, dims=1), target.positions > 0
         fit_projection(drafter.fc, rows[kept], state[kept])
-    elif isinstance(drafter, TrainingDFlash):
+    elif isinstance(drafter, TrainingBlocks):
         target, state = sample(last + 1 - config.own_layers, 5 * drafter.fc.in_features)
         fit_projection(drafter.fc, target.entry_states.flatten(2).flatten(0, 1), state.flatten(0, 1))
 

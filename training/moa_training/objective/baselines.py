@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.checkpoint.config import EAGLE2
-from moa_shared.drafter.checkpoint.shapes import layer_names
-from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
+from moa_shared.drafter.layers.torch_layers import DecoderLayer, RMSNorm, TorchRotary, attend, rotate
 from torch import nn
 
 from moa_training.data.packing import PackedBatch
@@ -24,7 +22,7 @@ class TrainingBaseline(nn.Module):
     """The training form of both baselines.
 
     Args:
-        config: of kind eagle2 or independent.
+        config: of a kind that is trained by positions.
         noise: width of the uniform noise on EAGLE-2's features and embeddings while it trains; the authors take 0.2.
 
     Attributes:
@@ -43,9 +41,10 @@ class TrainingBaseline(nn.Module):
             config.hidden_size,
         )
         layers = [
-            DecoderLayer(hidden, heads, config.sa_kv_heads, head_dim, config.sa_mlp, eps) for _ in layer_names(config)
+            DecoderLayer(hidden, heads, config.sa_kv_heads, head_dim, config.sa_mlp, eps)
+            for _ in config.traits.layers(config)
         ]
-        if config.kind == EAGLE2:
+        if config.reads_last_hidden:
             self.spec_model = layers[0]
             self.spec_model_fc = nn.Linear(2 * hidden, hidden, bias=False)
         else:
@@ -57,7 +56,7 @@ class TrainingBaseline(nn.Module):
     def forward(self, target: Activations, blocks: Blocks) -> Prediction:
         """Predictions at every position; EAGLE-2's at the first token of a conversation mean nothing."""
         x, positions, visible = target.embeddings, target.positions, blocks.self_visible
-        if self.config.kind == EAGLE2:
+        if self.config.reads_last_hidden:
             before = target.last_hidden.roll(1, dims=1)
             if self.noise and self.training:
                 x, before = (part + (self._drawn_for(part) - 0.5) * self.noise for part in (x, before))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.checkpoint.config import EACH, JOINT
-from moa_shared.drafter.layers.layers import RMSNorm, TorchRotary, attend, rotate
+from moa_shared.drafter.kinds.config import EACH, JOINT
+from moa_shared.drafter.layers.torch_layers import RMSNorm, TorchRotary, attend, rotate
 from torch import nn
 
 from moa_training.data.packing import PackedBatch

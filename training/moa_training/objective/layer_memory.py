@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from moa_shared.drafter.layers.layers import RMSNorm, rotate
+from moa_shared.drafter.layers.torch_layers import RMSNorm, rotate
 from torch.nn import functional as F
 
 from moa_training.objective.network import TrainingDrafter

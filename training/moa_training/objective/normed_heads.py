@@ -1,10 +1,10 @@
-"""The decoder layer of EAGLE-3 and DFlash: of the drafter's own sizes, with norms of heads where it has them."""
+"""The decoder layer of kinds that read states: of the drafter's own sizes, with norms of heads where it has them."""
 
 from __future__ import annotations
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, TorchAttention
+from moa_shared.drafter.layers.torch_layers import DecoderLayer, RMSNorm, TorchAttention
 from torch import nn
 
 

@@ -1,7 +1,7 @@
 """Attention over columns that all rows may share, and over a few more that belong to a group of rows. Pure.
 
 The form of both drafters that read the target's states: each row of EAGLE-3's later steps sees the first step's rows
-and its own of the steps before, each block of DFlash the text before it and itself. Each group's own columns are
+and its own of the steps before, each block of a drafter the text before it and itself. Each group's own columns are
 compared with its rows only, so that no mask of all rows by all columns is needed for them.
 """
 

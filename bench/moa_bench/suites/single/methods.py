@@ -17,8 +17,8 @@ from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import SessionLimits
 from moa_server.verifier import Target
 from moa_shared.drafter import Checkpoint
-from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.drafter.checkpoint.statistics import ngrams_for
 from moa_shared.drafter.companion.loading import Companion
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter

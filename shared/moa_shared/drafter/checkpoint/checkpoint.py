@@ -1,12 +1,14 @@
 """Drafter checkpoints: the authors' 29 tensors in one safetensors file, our configuration as JSON in its metadata.
 
 Beyond the 29 a file may hold `output_norm.weight` and `draft_ids`. Nothing is ever unpickled; every shape is checked.
-Reading needs only numpy; torch is imported when a torch encoder is asked for.
+What only a server runs may be in a file of its own next to that of the device's half, which both ends name by its hash;
+it holds the hash of the other. Reading needs only numpy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -19,34 +21,25 @@ import numpy.typing as npt
 from moa_kernels import KernelError
 
 from moa_shared.bfloat16 import widen_bfloat16
-from moa_shared.drafter.baseline.decoder import BaselineDecoder
-from moa_shared.drafter.baseline.state import BaselineState
-from moa_shared.drafter.checkpoint.config import DFLASH, EAGLE3, MOA, OF_STATES, DrafterConfig
-from moa_shared.drafter.checkpoint.halves import SERVER_HALF_FILE, SERVER_HALF_KEY, map_server_half, sha256_of
-from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS, expected_shapes, server_tensors
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
-from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
-from moa_shared.drafter.checkpoint.weights import ArrayWeights
-from moa_shared.drafter.checkpoint.writing import whole_checkpoint
-from moa_shared.drafter.decoder import DraftDecoder
-from moa_shared.drafter.dflash.decoder import BlockDecoder
-from moa_shared.drafter.dflash.state import BlockState
-from moa_shared.drafter.eagle3.decoder import Eagle3Decoder
-from moa_shared.drafter.kernel_encoder import KernelEncoder
-from moa_shared.drafter.layers.arithmetic import INT8, Rows
+from moa_shared.drafter.kinds import DrafterConfig
+from moa_shared.drafter.kinds.config import DeviceHalf, MakeRows, NewState
+from moa_shared.drafter.kinds.projection import PROJECTION
+from moa_shared.drafter.layers.arithmetic import INT8
 from moa_shared.drafter.layers.target_parts import TargetParts
-from moa_shared.drafter.projection import PROJECTION, StateProjection
-from moa_shared.drafter.state import DraftState
-from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
+from moa_shared.drafter.layers.weights import ArrayWeights, StoredTensors
+from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
-from moa_shared.models.tensors.safetensors import map_tensors, read_metadata, write_tensors
+from moa_shared.models.tensors.safetensors import FileTensor, map_tensors, read_metadata, write_tensors
+from moa_shared.programs.atomic import whole_file
 
 if TYPE_CHECKING:
     import torch
 
-    from moa_shared.drafter.encoder import MemoryEncoder
-
-NewState = Callable[[], DraftState | BaselineState | BlockState]
+SERVER_HALF_FILE = "projection.safetensors"
+SERVER_HALF_KEY = "moa_server_half_sha256"  # in the metadata of the device's half
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NEAR_ZERO = np.float32(0.02)  # transformers' initializer_range, which the authors' norm weights got
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +58,17 @@ class Checkpoint:
 
     @property
     def memory_fingerprint(self) -> str:
-        """Hexadecimal sha256 of the memory encoder; drafters that have it in common read the same memory rows.
+        """Hexadecimal sha256 of what makes its memory rows; drafters that have it in common read the same ones.
 
-        Empty for baselines, which have none.
+        Empty for kinds whose rows no other drafter reads.
         """
-        if self.config.kind != MOA:
-            return ""
         config, digest = self.config, hashlib.sha256()
+        if not config.traits.shares_memory:
+            return ""
         read = [config.state_entries] if config.state_entries else []
         digest.update(json.dumps([config.lsa, config.lsa_heads, config.memory_rope, *read], sort_keys=True).encode())
         for name in sorted(self.tensors):
-            if name.startswith(ENCODER_TENSORS):
+            if name.startswith(config.traits.server_tensors(config)):
                 digest.update(name.encode() + np.ascontiguousarray(self.tensors[name]).tobytes())
         return digest.hexdigest()
 
@@ -87,7 +80,7 @@ class Checkpoint:
                 hint="Name the drafter as it was published.",
             )
 
-    def rows(self, weights: str = INT8) -> Callable[[Rows], Rows]:
+    def rows(self, weights: str = INT8) -> MakeRows:
         """A function that makes wire rows, [tokens, memory width], from what `config.reads_last_hidden` says.
 
         Drafters with `config.state_entries` make them from those states, [tokens, entries * state width].
@@ -95,17 +88,16 @@ class Checkpoint:
         Raises:
             ConfigError: weights other than "int8" and "float32".
         """
-        if self.config.kind in OF_STATES:
-            self.check_server_half()
-            with _computable():
-                return StateProjection(self.config, ArrayWeights(self.tensors), weights)
-        if self.config.kind != MOA:
-            return lambda hidden: hidden[:, : self.config.memory_width]
+        self.check_server_half()
         with _computable():
-            encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
-        if self.config.state_entries:
-            return encoder.encode_states
-        return encoder.project if self.config.reads_last_hidden else encoder.encode
+            return self.config.traits.rows(self.config, ArrayWeights(self.tensors), weights)
+
+    def torch_rows(
+        self, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """As `rows`, in torch."""
+        self.check_server_half()
+        return self.config.traits.torch_rows(self.config, self.torch_tensors(), dtype, device)
 
     def states(
         self,
@@ -115,33 +107,12 @@ class Checkpoint:
         parts: TargetParts | None = None,
         states_from: int | None = None,
     ) -> NewState:
-        """A function that makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
-        if self.config.kind == DFLASH:
-            with _computable():
-                blocks = BlockDecoder(self.config, ArrayWeights(self.tensors), target, weights, parts=parts)
-            return lambda: BlockState(blocks)
-        if self.config.kind != MOA:
-            kind = Eagle3Decoder if self.config.kind == EAGLE3 else BaselineDecoder
-            with _computable():
-                other = kind(self.config, ArrayWeights(self.tensors), target, weights)
-            return lambda: BaselineState(other)
-        decoder = self.decoder(target, weights, parts=parts, states_from=states_from)
-        return lambda: DraftState(decoder)
-
-    def decoder(
-        self,
-        target: Weights,
-        weights: str = INT8,
-        *,
-        parts: TargetParts | None = None,
-        states_from: int | None = None,
-    ) -> DraftDecoder:
-        """The client's half.
+        """A function that makes a conversation's drafter: the device's half.
 
         Args:
             target: its embeddings and head, and the reused layers with the final norm.
             weights: "int8", or "float32" for a reference.
-            parts, states_from: as of `DraftDecoder`.
+            parts, states_from: as of `DeviceHalf`.
 
         Raises:
             ConfigError: other weights.
@@ -149,35 +120,13 @@ class Checkpoint:
         """
         with _computable():
             own = ArrayWeights(self.tensors)
-            return DraftDecoder(self.config, own, target, weights, parts=parts, states_from=states_from)
+            return self.config.traits.states(DeviceHalf(self.config, own, target, weights, parts, states_from))
 
     def torch_tensors(self) -> dict[str, torch.Tensor]:
         """The tensors for training."""
         import torch
 
         return {name: torch.from_numpy(tensor) for name, tensor in self.tensors.items()}
-
-    def encoder(self, dtype: torch.dtype, device: torch.device | None = None) -> MemoryEncoder:
-        """The server's half in torch."""
-        from moa_shared.drafter.encoder import load_encoder
-
-        return load_encoder(self.config, self.torch_tensors(), dtype, device)
-
-    def torch_rows(
-        self, dtype: torch.dtype, device: torch.device | None = None
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """As `rows`, in torch."""
-        if self.config.kind in OF_STATES:
-            from moa_shared.drafter.torch_projection import torch_projection
-
-            self.check_server_half()
-            return torch_projection(self.config, self.torch_tensors(), dtype, device)
-        if self.config.kind != MOA:
-            return lambda hidden: hidden[:, : self.config.memory_width]
-        encoder = self.encoder(dtype, device)
-        if self.config.state_entries:
-            return encoder.encode_states
-        return encoder.project if self.config.reads_last_hidden else encoder.encode
 
 
 @contextlib.contextmanager
@@ -202,7 +151,7 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
         raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
     try:
         metadata = read_metadata(path)
-        server_half = map_server_half(path, metadata)
+        server_half = _map_server_half(path, metadata)
         tensors = StoredTensors({**map_tensors(path), **(server_half or {})})
     except (ModelSourceError, ValueError) as error:
         raise CheckpointError(
@@ -215,8 +164,8 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
                 hint="Put the config.json that was published with it next to it.",
             )
         config = DrafterConfig.from_json(metadata[CONFIG_KEY])
-    _check(path, config, tensors, absent=server_tensors(config) if server_half is None else ())
-    return Checkpoint(config, tensors, sha256_of(path))
+    _check(path, config, tensors, absent=config.traits.server_tensors(config) if server_half is None else ())
+    return Checkpoint(config, tensors, _sha256_of(path))
 
 
 def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -245,11 +194,13 @@ def save_halves(folder: Path, config: DrafterConfig, tensors: Mapping[str, npt.N
         save_checkpoint(path, config, tensors)
         return path
     _check(path, config, tensors)
-    of_server = {name: tensor for name, tensor in tensors.items() if name.startswith(server_tensors(config))}
+    of_server = {
+        name: tensor for name, tensor in tensors.items() if name.startswith(config.traits.server_tensors(config))
+    }
     of_device = {name: tensor for name, tensor in tensors.items() if name not in of_server}
     with whole_checkpoint(folder / SERVER_HALF_FILE, "checkpoint") as partial:
         write_tensors(partial, of_server, {})
-    metadata = {CONFIG_KEY: config.to_json(), SERVER_HALF_KEY: sha256_of(folder / SERVER_HALF_FILE)}
+    metadata = {CONFIG_KEY: config.to_json(), SERVER_HALF_KEY: _sha256_of(folder / SERVER_HALF_FILE)}
     with whole_checkpoint(path, "checkpoint") as partial:
         write_tensors(partial, of_device, metadata)
     return path
@@ -259,7 +210,7 @@ def _check(
     path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], absent: tuple[str, ...] = ()
 ) -> None:
     """Raises CheckpointError for other tensors than `config` asks for; `absent`: beginnings of those that may lack."""
-    shapes = {name: shape for name, shape in expected_shapes(config).items() if not name.startswith(absent)}
+    shapes = {name: shape for name, shape in config.shapes().items() if not name.startswith(absent)}
     for name, shape in shapes.items():
         if name not in tensors:
             raise CheckpointError(f"The drafter checkpoint {path} lacks the tensor {name}.")
@@ -284,3 +235,77 @@ def is_finite(tensor: npt.NDArray[Any]) -> bool:
     if tensor.dtype == np.uint16:
         tensor = widen_bfloat16(tensor)
     return tensor.dtype.kind == "f" and bool(np.isfinite(tensor).all())
+
+
+def _map_server_half(path: Path, metadata: Mapping[str, str]) -> dict[str, FileTensor] | None:
+    """The tensors of the server's half; none for a checkpoint in one file; None where only the device's half is here.
+
+    Args:
+        path: of the device's half.
+
+    Raises:
+        CheckpointError: the file next to it is another drafter's.
+        ModelSourceError: it is corrupt.
+    """
+    if SERVER_HALF_KEY not in metadata:
+        return {}
+    half = path.parent / SERVER_HALF_FILE
+    if not half.is_file():
+        return None
+    if _sha256_of(half) != metadata[SERVER_HALF_KEY]:
+        raise CheckpointError(
+            f"{half} is not the server's half of {path.name}.", hint="Name the drafter as it was published."
+        )
+    return map_tensors(half)
+
+
+def _sha256_of(path: Path) -> str:
+    """Hexadecimal, of a file."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def whole_checkpoint(path: Path, what: str) -> Iterator[Path]:
+    """Gives a temporary path next to `path`, which takes its place when the block ends.
+
+    Args:
+        what: it is, for messages.
+
+    Raises:
+        CheckpointError: the path cannot be written.
+        DiskFullError: no room.
+    """
+    try:
+        with whole_file(path) as partial:
+            yield partial
+    except OSError as error:
+        message = f"The {what} {path} cannot be written ({error})."
+        if error.errno in _FULL:
+            raise DiskFullError(message) from None
+        raise CheckpointError(message, hint="Choose a folder that can be written.") from None
+
+
+def fresh_tensors(
+    config: DrafterConfig, seed: int, draft_ids: npt.NDArray[np.int32] | None = None, *, norms_near_zero: bool = False
+) -> dict[str, npt.NDArray[Any]]:
+    """Random tensors by the checkpoint's names, float32. Linear weights have deviation 1 / sqrt(inputs).
+
+    Args:
+        draft_ids: [draft vocab] int32, of a reduced draft vocabulary; its first tokens where None.
+        norms_near_zero: the authors' mistake, to reproduce it; norm weights start at one otherwise.
+    """
+    generator = np.random.default_rng(seed)
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for name, shape in config.shapes().items():
+        if name == "draft_ids":
+            tensors[name] = draft_ids if draft_ids is not None else np.arange(shape[0], dtype=np.int32)
+        elif "norm" in name:
+            near_zero = norms_near_zero
+            random = _NEAR_ZERO * generator.standard_normal(shape, np.float32) if near_zero else None
+            tensors[name] = np.ones(shape, np.float32) if random is None else random
+        elif name.endswith(".bias"):
+            tensors[name] = np.zeros(shape, np.float32)
+        else:
+            tensors[name] = generator.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+    return tensors

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from moa_kernels import F16, F32, Cache, KernelError, variant_name
 
-from moa_shared.drafter.companion.agreement_record import recall_agreement
-from moa_shared.drafter.companion.state import CompanionState
-from moa_shared.drafter.companion.vocabulary import check_vocabulary, token_count
+from moa_shared.drafter.companion.records import recall_agreement
+from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.layers.arithmetic import INT8
 from moa_shared.drafting.agreement import Agreement
-from moa_shared.errors import ConfigError, DiskFullError, ModelSourceError
+from moa_shared.errors import ConfigError, DiskFullError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.layers import Weights
 from moa_shared.models.network.network import Network
@@ -21,6 +20,10 @@ from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.models.weights.tile_file import TiledWeights, map_tiles, tiles_in_memory
 from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.text.plain_text import plain_line
+
+_MOST_SHOWN = 40  # characters of a token in a message
+_HINT = "Choose a small model of the target's own family (docs/drafters.md#a-companion)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +158,45 @@ def _unusable(files: ModelFiles, error: KernelError | ModelSourceError) -> Model
     return ModelSourceError(
         f"{files.target_id} cannot be a companion. {why}", hint="Choose another model (docs/drafters.md#a-companion)."
     )
+
+
+def check_vocabulary(companion: Tokenizer, target: Tokenizer, name: str, target_name: str) -> None:
+    """Refuses a companion to which an id means another token than to the target.
+
+    What only the companion has beyond the target's tokens is never said, and rows that only pad a vocabulary to a round
+    size are no tokens, also where a GGUF file spells them ([PAD151669]).
+
+    Args:
+        name, target_name: of the models, for messages.
+
+    Raises:
+        MismatchError: with the first id that differs, and what it is to both.
+    """
+    theirs, ours = _tokens(target), _tokens(companion)
+    for number, token in theirs.items():
+        own = ours.get(number)
+        if own != token:
+            raise MismatchError(
+                f"{name} cannot be a companion of {target_name}: token {number} is {_words(token)} there and"
+                f" {_words(own)} here.",
+                hint=_HINT,
+            )
+
+
+def token_count(target: Tokenizer) -> int:
+    """How many ids may be tokens of the target: the largest, and one; rows of its head beyond are padding."""
+    return max(_tokens(target), default=-1) + 1
+
+
+def _tokens(tokenizer: Tokenizer) -> dict[int, tuple[str, bool]]:
+    """By id, in order: how a token is spelled, and whether it is a special one."""
+    special = set(tokenizer.special_tokens.values())
+    spelled = sorted((number, text) for text, number in tokenizer.vocabulary.items())
+    return {number: (text, number in special) for number, text in spelled if text != f"[PAD{number}]"}
+
+
+def _words(token: tuple[str, bool] | None) -> str:
+    if token is None:
+        return "none"
+    text, is_special = token
+    return f"{'the special token ' if is_special else ''}{plain_line(repr(text), _MOST_SHOWN)}"

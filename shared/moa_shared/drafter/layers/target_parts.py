@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import KernelError, Layer, Linear
 
-from moa_shared.drafter.checkpoint.weights import read_head
 from moa_shared.drafter.layers.arithmetic import Arithmetic
+from moa_shared.drafter.layers.weights import read_head
 from moa_shared.models.network.description import EARLIEST
 from moa_shared.models.network.layers import Weights, read_layer
 from moa_shared.models.network.plan import Plan, plan_of

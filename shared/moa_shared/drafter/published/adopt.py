@@ -1,12 +1,14 @@
-"""The cache entry of a published drafter: the same tensors as a checkpoint of ours, made once.
+"""What a published drafter becomes: a checkpoint of ours in the cache, made once.
 
 Both ends make the same bytes from the same files, so that their fingerprints agree. State: entries
-`drafters/<hash of the files, their configuration and the target's sizes>`. Invariant: an entry is whole.
+`drafters/<hash of the files, their configuration and the target's sizes>`. Invariants: an entry is whole; what fits no
+drafter of the target is refused by the tensor's name.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_halves
-from moa_shared.drafter.checkpoint.confidence_file import CONFIDENCE_FILE
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, NGRAMS_FILE
-from moa_shared.drafter.checkpoint.weights import DRAFT_IDS
-from moa_shared.drafter.published.conversion import ANOTHER
+from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
+from moa_shared.drafter.kinds import KINDS
+from moa_shared.drafter.kinds.config import Layout, PublishedConversion, Shapes
+from moa_shared.drafter.kinds.layout import ANOTHER
+from moa_shared.drafter.layers.weights import DRAFT_IDS
 from moa_shared.drafter.published.files import PublishedFiles
-from moa_shared.drafter.published.layouts import convert
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import building, locked, writing
@@ -108,3 +111,59 @@ def _bring_along(folder: Path, entry: Path) -> None:
         if theirs.is_file() and not (ours.is_file() and ours.read_bytes() == theirs.read_bytes()):
             with writing(entry, name), whole_file(ours, several_writers=True) as partial:
                 shutil.copyfile(theirs, partial)
+
+
+def convert(
+    shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
+) -> PublishedConversion:
+    """What a checkpoint becomes for a target.
+
+    Args:
+        shapes: of its tensors, by their published names.
+        published: its config.json.
+        target: the target's config.json.
+        target_id, where: names of target and checkpoint in messages.
+
+    Raises:
+        CheckpointError: another layout, or one for another target; it names the tensor or the size.
+    """
+    layout = _recognise(shapes, where)
+    try:
+        conversion = layout.convert(shapes, published, target, target_id, where)
+    except KeyError as error:
+        lacking = layout.published(str(error.args[0]), shapes)
+        raise CheckpointError(f"{where} lacks the tensor {lacking}.", hint=ANOTHER) from None
+    except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise CheckpointError(f"The config.json of {where} cannot be used: {error}.") from None
+    kept, expected = conversion.names, conversion.config.shapes()
+    theirs = {name: published for published, name in kept.items()}
+    for name, shape in expected.items():
+        if (found := theirs.get(name)) is None:
+            raise CheckpointError(f"{where} lacks the tensor {layout.published(name, shapes)}.", hint=ANOTHER)
+        if shapes[found] != shape:
+            raise CheckpointError(
+                f"In {where} {found} has the shape {list(shapes[found])}, a drafter for {target_id} has {list(shape)}.",
+                hint=ANOTHER,
+            )
+    if extra := sorted(name for name in theirs if name not in expected):
+        what = f"{theirs[extra[0]]}, which no {layout.label} drafter has"
+        raise CheckpointError(f"{where} holds {what}.", hint=_known_layouts())
+    return conversion
+
+
+def _recognise(names: Collection[str], where: str) -> Layout:
+    """The layout of a checkpoint with tensors of these names."""
+    for kind in KINDS.values():
+        for layout in kind.layouts:
+            if layout.fits(names):
+                return layout
+    if any(name.startswith(("model.layers.", "lm_head.")) for name in names):
+        raise CheckpointError(f"{where} is a whole language model, not a drafter.", hint=_known_layouts())
+    first = min(names, default=None)
+    what = f"tensors such as {first}, which are of no drafter that moa knows" if first else "no tensors"
+    raise CheckpointError(f"{where} holds {what}.", hint=_known_layouts())
+
+
+def _known_layouts() -> str:
+    forms = [label for kind in KINDS.values() for name, label in kind.variants.items() if name not in kind.not_run]
+    return f"moa takes its own checkpoints, and these as they are published: {', '.join(forms)}."

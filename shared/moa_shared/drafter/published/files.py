@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafter.checkpoint.shapes import Shapes
+from moa_shared.drafter.kinds.config import Shapes
 from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models.sources.files import read_config
 from moa_shared.models.tensors.safetensors import FileTensor, map_tensors

@@ -28,7 +28,7 @@ CONFIG = DrafterConfig(
         (replace(CONFIG, kind="eagle2"), snapshot("named by path, EAGLE-2, 64 draft tokens")),
         (
             replace(CONFIG, kind="independent", own_layers=2),
-            snapshot("named by path, independent with 2 layers, 64 draft tokens"),
+            snapshot("named by path, independent, 64 draft tokens"),
         ),
     ],
 )

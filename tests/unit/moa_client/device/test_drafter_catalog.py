@@ -16,7 +16,7 @@ from moa_client.device.drafter_catalog import COMPANION, NOBODY, DrafterCatalog,
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import Checkpoint, fresh_tensors
-from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
+from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.drafting.agreement import Agreement
 
 from tests.support.decoders import EVEN

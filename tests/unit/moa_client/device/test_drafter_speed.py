@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moa_client.device.drafter_catalog import level_ms
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
-from moa_shared.drafter.dflash.state import BlockState
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.dflash import BlockState
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
 VOCAB = 64

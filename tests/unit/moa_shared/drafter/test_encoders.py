@@ -36,5 +36,5 @@ def test_they_are_known_by_the_states_that_they_are_made_from() -> None:
     checkpoint = Checkpoint(config, fresh_tensors(config, seed=1), "")
     other = dataclasses.replace(checkpoint, config=dataclasses.replace(config, state_entries=(1, 2)))
     assert checkpoint.memory_fingerprint != other.memory_fingerprint
-    with pytest.raises(CheckpointError, match="moa without lsa may"):
+    with pytest.raises(CheckpointError, match="in place of layer self-attention"):
         small_drafter(state_entries=(1, 2))

@@ -21,6 +21,7 @@ from moa_shared.models.network.network import Network
 from moa_shared.sampling.settings import Sampling
 from transformers import PreTrainedModel
 
+from tests.support.decoders import decoder_of
 from tests.support.dense_families import DENSE_FAMILIES, tiny_dense
 from tests.support.messages import raises
 from tests.support.mixtures import MIXTURES, tiny_mixture, weights_of
@@ -52,7 +53,7 @@ def test_layers_that_need_more_than_rows_are_not_reused() -> None:
             "No drafts can be computed with these weights. A device does not run the last layers of this target: layer 4 adds embeddings of its own, whose table stays on the server. Name a model with 'default', a hub id, a local folder or a .gguf file."
         ),
     ):
-        drafter(model, reused_layers=2).decoder(TargetWeights(model), "float32")
+        decoder_of(drafter(model, reused_layers=2), TargetWeights(model), "float32")
 
 
 class TargetWeights(ArrayWeights):
@@ -84,7 +85,7 @@ def test_reused_layers_compute_what_the_target_does(family: str) -> None:
     output = model(torch.tensor([TEXT]), output_hidden_states=True)
     first = model.config.num_hidden_layers - 2
     states = output.hidden_states[first][0].numpy()  # which enter the first of two reused layers
-    decoder = drafter(model, reused_layers=2).decoder(TargetWeights(model), "float32")
+    decoder = decoder_of(drafter(model, reused_layers=2), TargetWeights(model), "float32")
     assert decoder.reused is not None
     layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     known = LENGTH - PREDICTED
@@ -104,7 +105,9 @@ def test_reused_layers_have_the_angles_of_the_context_that_is_served(context: in
     )
     output = target.forward(target.new_cache(), TEXT[:32], want_state_layer=first)
     weights = TargetWeights(model)
-    decoder = drafter(model, reused_layers=2).decoder(weights, "float32", parts=TargetParts(weights, context=context))
+    decoder = decoder_of(
+        drafter(model, reused_layers=2), weights, "float32", parts=TargetParts(weights, context=context)
+    )
     assert decoder.reused is not None
     layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     features = decoder.features(layers.run(output.states[first], run_of_text(range(32))))

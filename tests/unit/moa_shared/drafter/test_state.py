@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_shared.drafter import DraftDecoder, DraftState
+from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from moa_shared.errors import InternalError, ProtocolError
 
 from tests.support import decoders

@@ -10,7 +10,8 @@ import pytest
 import torch
 from moa_client.drafting.drafters import MoaDrafter
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafting import GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.confidence import chance_of
 from moa_shared.drafting.dynamic_tree import TreeShape

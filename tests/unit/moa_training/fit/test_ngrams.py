@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 from inline_snapshot import snapshot
-from moa_shared.drafter.checkpoint.ngram_file import NgramArrays
+from moa_shared.drafter.checkpoint.statistics import NgramArrays
 from moa_shared.drafting import NgramTable
 from moa_shared.errors import DataError
 from moa_training.data.shards import TokenRow

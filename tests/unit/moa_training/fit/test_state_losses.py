@@ -11,7 +11,7 @@ from moa_training.data.packing import PackedBatch, pack
 from moa_training.data.shards import TokenRow
 from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.state_losses import StateLosses
-from moa_training.objective.dflash import TrainingDFlash
+from moa_training.objective.blocks_at_once import TrainingBlocks
 from moa_training.objective.eagle3 import TrainingEagle3
 from moa_training.objective.losses import Losses
 from moa_training.objective.row_share import WHOLE, RowShare
@@ -41,7 +41,7 @@ def test_the_mean_of_two_processes_is_what_one_has(files: ModelFiles, kind: str)
     config = drafter_config(settings, files)
     teacher = Teacher.load(files, 0, torch.float32, torch.device("cpu"), config.state_entries)
     torch.manual_seed(1)
-    network = TrainingEagle3(config) if kind == "eagle3" else TrainingDFlash(config, teacher.embeddings[-1])
+    network = TrainingEagle3(config) if kind == "eagle3" else TrainingBlocks(config, teacher.embeddings[-1])
     ids = torch.arange(3, 83, 2)
 
     def losses_of(batch: PackedBatch, process: Among) -> Losses:

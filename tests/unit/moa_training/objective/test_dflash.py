@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_training.data.packing import PackedBatch, pack
 from moa_training.data.shards import TokenRow
-from moa_training.objective.dflash import draw_anchors, place_blocks
+from moa_training.objective.blocks_at_once import draw_anchors, place_blocks
 from moa_training.objective.row_share import RowShare
 from moa_training.settings import BlockSettings
 

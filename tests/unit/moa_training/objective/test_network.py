@@ -11,11 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.errors import InternalError
 from moa_training.objective.blocks import Blocks, build_blocks, with_own_choices
 from moa_training.objective.network import Activations, TrainingDrafter
 
+from tests.support.decoders import decoder_of, encoder_of
 from tests.support.messages import raises
 from tests.support.properties import examples
 from tests.support.torch_models import torch_model
@@ -71,11 +73,11 @@ def draft_at(
     checkpoint = make_checkpoint(reused_layers, ca=ca)
     arrays = {name: tensor.numpy() for name, tensor in MODEL.state_dict().items()}
     arrays |= {"model.embed_tokens.weight": EMBEDDINGS.numpy(), "lm_head.weight": EMBEDDINGS.numpy()}
-    decoder = checkpoint.decoder(ArrayWeights(arrays), "float32")
+    decoder = decoder_of(checkpoint, ArrayWeights(arrays), "float32")
     state = DraftState(decoder)
     state.extend(tokens[: start + 2])
     if ca:
-        state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]).numpy())
+        state.append_memory(0, encoder_of(checkpoint, torch.float32).encode(target.kv[0, : start + 1]).numpy())
     if target.state is not None:
         state.append_reused_state(0, target.state[0, : start + 1].numpy())
     rows = [state.begin()]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import torch
-from moa_shared.drafter.layers.layers import attend
+from moa_shared.drafter.layers.torch_layers import attend
 from moa_training.objective.split_attention import attend_with_own
 
 

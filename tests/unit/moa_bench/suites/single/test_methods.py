@@ -21,7 +21,6 @@ from moa_bench.suites.single.methods import (
 )
 from moa_bench.suites.single.rounds import ask_round
 from moa_shared.drafter import load_checkpoint
-from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress
@@ -33,8 +32,8 @@ from tests.support.tiny_models import save_drafter, save_tiny_model, small_draft
 EFFORT = SingleEffort(chain=3, copies=4, depth=2, breadth=3, nodes=5)
 PROMPT = [5, 9, 11, 40, 5, 9, 11]
 KINDS: dict[str, dict[str, Any]] = {
-    "EAGLE-2": {"kind": EAGLE2},
-    "independent": {"kind": INDEPENDENT},
+    "EAGLE-2": {"kind": "eagle2"},
+    "independent": {"kind": "independent"},
     "EAGLE-3": {"kind": "eagle3", "state_entries": (2, 0, 1)},
     "MoA, N = 0": {},
     "MoA, N = 1": {"reused_layers": 1},

@@ -16,7 +16,7 @@ from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
 from safetensors.numpy import save_file
 
 from tests.support.decoders import ODD as CONFIG
-from tests.support.decoders import target_arrays
+from tests.support.decoders import decoder_of, target_arrays
 from tests.support.messages import raises
 
 
@@ -49,20 +49,13 @@ def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Pat
     assert load_checkpoint(path, CONFIG).config == CONFIG
 
 
-def test_norms_of_a_fresh_drafter_are_one() -> None:
-    # The authors' fresh norm weights stand near zero.
-    norms = [value for name, value in fresh_tensors(CONFIG, seed=0).items() if "norm" in name]
-    assert norms
-    assert all(bool((value == 1).all()) for value in norms)
-
-
 def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, draft_vocab=3)
     ids = np.array([4, 9, 29], np.int32)
     save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, ids))
     checkpoint = load_checkpoint(tmp_path / "x.safetensors")
     target = ArrayWeights({**target_arrays(CONFIG), "lm_head.weight": np.eye(30, 16, dtype=np.float32)})
-    decoder = checkpoint.decoder(target, "float32")
+    decoder = decoder_of(checkpoint, target, "float32")
     assert np.array_equal(decoder.logits(np.eye(16, dtype=np.float32)[4:5]), [[1.0, 0.0, 0.0]])
     assert decoder.draft_ids is not None
     assert np.array_equal(decoder.draft_ids, ids)
@@ -315,6 +308,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_the_authors_norms_near_zero_can_be_had() -> None:
+    assert all((value == 1).all() for name, value in fresh_tensors(CONFIG, seed=0).items() if "norm" in name)
     norms = [value for name, value in fresh_tensors(CONFIG, 0, norms_near_zero=True).items() if "norm" in name]
     assert len(norms) == 6
     assert all(0 < float(np.abs(value).max()) < 0.2 for value in norms)

@@ -12,12 +12,9 @@ import torch
 from inline_snapshot import snapshot
 from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
-from moa_shared.drafter.choice import automatic, cached
-from moa_shared.drafter.choice.automatic import choose_drafter
-from moa_shared.drafter.choice.cached import cached_drafters
-from moa_shared.drafter.choice.choosing import Fit
-from moa_shared.drafter.choice.known import KNOWN, Kind, KnownDrafter, KnownTarget
-from moa_shared.drafter.choice.measured import remember_trial
+from moa_shared.drafter.choice import automatic
+from moa_shared.drafter.choice.automatic import Fit, cached_drafters, choose_drafter, remember_trial
+from moa_shared.drafter.choice.known import FORMS, KNOWN, KnownDrafter
 from moa_shared.drafter.published import files as published_files
 from moa_shared.drafter.published import find
 from moa_shared.drafter.published.find import find_drafter
@@ -83,9 +80,9 @@ def test_what_the_cache_has_for_the_model(hub: Path, files: ModelFiles) -> None:
     put(hub, "owner/other", eagle_tensors(), EAGLE_CONFIG | {"hidden_size": 8}, pickled=True)
     put_into_hub(hub, "owner/nothing", {})
     found = cached_drafters(files.config, files.fingerprint, hub.parent)
-    assert [(each.name, each.kind, each.fit([files.target_id])) for each in found] == [
-        ("owner/eagle", Kind.EAGLE2, Fit.MODEL),
-        ("owner/moa", Kind.MOA, Fit.SIZES),
+    assert [(each.name, each.form.name, each.fit([files.target_id])) for each in found] == [
+        ("owner/eagle", "eagle2", Fit.MODEL),
+        ("owner/moa", "moa", Fit.SIZES),
     ]
     assert chosen(files) == snapshot(
         (
@@ -159,21 +156,22 @@ def test_without_any_it_says_what_could_be_fetched(
         ["There is no drafter for tiny-llama3 on this machine, and none is known; `moa-train fit` makes one."]
     )
     config = files.config
-    target = KnownTarget("", "", "a/b", config["hidden_size"], config["num_hidden_layers"], config["vocab_size"])
-    known = [KnownDrafter(target, f"a/{kind.value}", kind, "", "") for kind in (Kind.PEAGLE, Kind.EAGLE2, Kind.MOA)]
+    sizes = config["hidden_size"], config["num_hidden_layers"], config["vocab_size"]
+    forms = (FORMS[name] for name in ("peagle", "eagle2", "moa"))
+    known = [KnownDrafter("", "", "a/b", sizes, f"a/{form.name}", form, "", "") for form in forms]
     monkeypatch.setattr(automatic, "known_for", lambda *_: known)
     assert chosen(files)[1] == snapshot(
         ["There is no drafter for tiny-llama3 on this machine. To fetch one: --drafter a/moa (Mixture of Attentions)."]
     )
 
 
-def test_the_table_knows_a_kind_better_than_the_layout(
+def test_the_table_knows_a_form_better_than_the_layout(
     hub: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(hub, KNOWN[0].hub_id, eagle_tensors(), EAGLE_CONFIG)
-    assert [each.kind for each in cached_drafters(files.config, "", hub.parent)] == [KNOWN[0].kind]
-    assert cached.in_hub_cache(KNOWN[0].hub_id)
-    assert not cached.in_hub_cache(KNOWN[1].hub_id)
+    assert [each.form for each in cached_drafters(files.config, "", hub.parent)] == [KNOWN[0].form]
+    assert automatic.in_hub_cache(KNOWN[0].hub_id)
+    assert not automatic.in_hub_cache(KNOWN[1].hub_id)
 
 
 def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The table of published drafters, and how a model is recognised in it."""
+"""The table of published drafters, how a model is recognised in it, and which one `--drafter auto` takes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
+from moa_shared.drafter.choice.automatic import Candidate, Fit, MeasuredDrafter, ranked, recall_trial, remember_trial
 from moa_shared.drafter.choice.known import (
+    FORMS,
     KNOWN,
-    Kind,
     known_drafter,
     known_for,
     known_of_sizes,
 )
 from moa_shared.drafter.companion.known import KNOWN_COMPANIONS
-from moa_shared.drafter.published.named_target import model_key
+from moa_shared.drafter.published.find import model_key
+from moa_shared.drafting.trial import TRIAL_TOKENS, DrafterTrial
 from moa_shared.models.sources.hub import HUB_ID
 
 README = Path(__file__).parents[5] / "README.md"
@@ -37,8 +39,8 @@ QWEN3_8B = {"hidden_size": 4096, "num_hidden_layers": 36, "vocab_size": 151936}
 def test_a_model_is_recognised_however_it_is_stored(name: str) -> None:
     found = known_for([name], QWEN3_8B)
     assert found == known_for([name])
-    assert {each.target.hub_id for each in found} == {"Qwen/Qwen3-8B"}
-    assert found[0].kind is Kind.DFLASH
+    assert {each.target for each in found} == {"Qwen/Qwen3-8B"}
+    assert found[0].form.name == "dflash"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_another_model_is_not(name: str) -> None:
 
 def test_the_name_alone_is_not_enough() -> None:
     assert known_for(["Qwen3-8B"], QWEN3_8B | {"hidden_size": 1024}) == ()
-    assert {each.target.hub_id for each in known_of_sizes(QWEN3_8B)} == {"Qwen/Qwen3-8B"}
+    assert {each.target for each in known_of_sizes(QWEN3_8B)} == {"Qwen/Qwen3-8B"}
 
 
 def test_llama_by_any_of_its_names() -> None:
@@ -64,10 +66,10 @@ def test_the_table_is_sound() -> None:
     assert len({each.casefold() for each in ids}) == len(ids)
     for each in KNOWN:
         assert HUB_ID.fullmatch(each.hub_id)
-        assert HUB_ID.fullmatch(each.target.hub_id)
+        assert HUB_ID.fullmatch(each.target)
         assert each.seen.startswith("https://")
         assert known_drafter(f"{each.hub_id}@main") is each
-        assert each in known_for([each.target.hub_id])
+        assert each in known_for([each.target])
     assert known_drafter("nobody/knows") is None
 
 
@@ -79,3 +81,56 @@ def test_readme_names_models_with_drafters_and_companions_that_are_known_for_the
     for model, drafter, companion in rows:
         assert drafter in {each.hub_id for each in known_for([model])}
         assert model_key(companion) in companions
+
+
+NAMES = ("unsloth/Qwen3-8B-GGUF:Q4_K_M",)
+HERE = Path("snapshot")
+
+
+def candidate(name: str, form: str = "eagle3", target: str = "", measured: MeasuredDrafter | None = None) -> Candidate:
+    return Candidate(name, HERE, FORMS[form], target, measured)
+
+
+def names(*candidates: Candidate) -> list[str]:
+    return [each.name for each in ranked(candidates, NAMES)]
+
+
+def test_only_what_is_known_to_be_for_the_model() -> None:
+    by_table = candidate("AngelSlim/Qwen3-8B_eagle3")
+    by_name = candidate("somebody/spec", target="Qwen/Qwen3-8B")
+    by_size = candidate("somebody/drafter")
+    anothers = candidate("AngelSlim/Qwen3-14B_eagle3")
+    misnamed = candidate("somebody/other", target="Qwen/Qwen3-8B-Base")
+    assert [each.fit(NAMES) for each in (by_table, by_name, by_size, anothers, misnamed)] == [
+        Fit.MODEL,
+        Fit.MODEL,
+        Fit.SIZES,
+        Fit.ANOTHER,
+        Fit.ANOTHER,
+    ]
+    assert names(misnamed, anothers, by_size, by_name, by_table) == ["AngelSlim/Qwen3-8B_eagle3", "somebody/spec"]
+
+
+def test_what_was_measured_comes_before_what_is_promised() -> None:
+    promising = candidate("z-lab/Qwen3-8B-DFlash-b16", "dflash")
+    first, second = candidate("RedHatAI/Qwen3-8B-speculator.eagle3"), candidate("AngelSlim/Qwen3-8B_eagle3")
+    assert names(second, first, promising) == [promising.name, first.name, second.name]
+    measured = candidate(second.name, measured=MeasuredDrafter(200, 110, 20, False))
+    assert names(measured, first, promising)[0] == second.name
+    assert measured.reason == "it was right in 55% of its guesses here"
+    dropped = candidate(promising.name, "dflash", measured=MeasuredDrafter(200, 2, 20, True))
+    assert names(dropped, first) == [first.name]
+
+
+def test_the_result_of_a_trial_is_kept(tmp_path: Path) -> None:
+    trial = DrafterTrial()
+    for index in range(TRIAL_TOKENS):
+        trial.add(1, 2, 1 if index % 2 else None)
+    assert recall_trial(tmp_path, "drafter", "f00") is None
+    remember_trial(tmp_path, "drafter", "f00", trial)
+    assert recall_trial(tmp_path, "drafter", "f00") == MeasuredDrafter(TRIAL_TOKENS, 0, 100, True)
+    assert recall_trial(tmp_path, "drafter", "f01") is None
+    [record] = (tmp_path / "hashes").iterdir()
+    for damaged in ("{", '{"tokens": 0, "right": 0, "looked_up": 0}', '{"tokens": "many", "right": 1, "looked_up": 1}'):
+        record.write_text(damaged)
+        assert recall_trial(tmp_path, "drafter", "f00") is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_kernels import F32, Segment
-from moa_shared.drafter.companion.state import CompanionState
+from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
 

@@ -10,8 +10,8 @@ from inline_snapshot import snapshot
 from moa_kernels import Rotary
 from moa_kernels.arithmetic import norm
 from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors
-from moa_shared.drafter.dflash.decoder import BlockDecoder
-from moa_shared.drafter.dflash.state import BlockState
+from moa_shared.drafter.kinds.config import DeviceHalf
+from moa_shared.drafter.kinds.dflash import BlockDecoder, BlockState
 from moa_shared.errors import InternalError, ProtocolError
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
@@ -48,7 +48,7 @@ def tensors(**changes: Any) -> Arrays:
 
 def state(weights: str = "float32", **changes: Any) -> BlockState:
     own = ArrayWeights(tensors(**changes))
-    return BlockState(BlockDecoder(config(**changes), own, ArrayWeights(TABLES), weights))
+    return BlockState(BlockDecoder(DeviceHalf(config(**changes), own, ArrayWeights(TABLES), weights)))
 
 
 def expected(own: Arrays, rows: np.ndarray, places: list[int], token: int, position: int) -> np.ndarray:

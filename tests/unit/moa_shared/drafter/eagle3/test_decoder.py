@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from moa_shared.drafter import ArrayWeights, BaselineState, Checkpoint, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
+from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.layers.arithmetic import FLOAT32, INT4, INT8, Arithmetic
 from moa_shared.errors import ModelSourceError
 from moa_shared.protocol.memory_codec import Codec, row_bytes

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels import Segment
-from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.moa_decoder import DraftDecoder
 from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.target_parts import TargetParts
 
-from tests.support.decoders import EVEN, ODD, Rows, normal, target_arrays
+from tests.support.decoders import EVEN, ODD, Rows, decoder_of, normal, target_arrays
 from tests.support.torch_models import torch_model
 
 pytestmark = pytest.mark.torch
@@ -36,7 +37,7 @@ def bridged(sizes: DrafterConfig, states_from: int) -> tuple[DraftDecoder, Any]:
     )
     target = ArrayWeights({name: tensor.numpy() for name, tensor in model.state_dict().items()})
     made = Checkpoint(config, fresh_tensors(config, seed=0), "")
-    return made.decoder(target, "float32", states_from=states_from), model
+    return decoder_of(made, target, "float32", states_from=states_from), model
 
 
 @SIZES
@@ -97,7 +98,7 @@ def test_parts_that_two_drafters_run_are_packed_once() -> None:
     target = ArrayWeights(target_arrays(EVEN))
     parts = TargetParts(target)
     online, alone = (
-        Checkpoint(each, fresh_tensors(each, seed=0), "").decoder(target, "int8", parts=parts, states_from=1)
+        decoder_of(Checkpoint(each, fresh_tensors(each, seed=0), ""), target, "int8", parts=parts, states_from=1)
         for each in (config, deeper)
     )
     assert online.reused is not None

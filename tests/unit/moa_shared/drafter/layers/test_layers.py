@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
-from moa_shared.drafter.layers.layers import DecoderLayer, TorchRotary, attend, rotate
+from moa_shared.drafter.layers.torch_layers import DecoderLayer, TorchRotary, attend, rotate
 from moa_shared.models.weights.packed_linear import PackedLinear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from tests.support.decoders import EVEN, Rows, normal, target_arrays
+from tests.support.decoders import EVEN, Rows, decoder_of, encoder_of, normal, target_arrays
 from tests.unit.moa_shared.drafter.layers.test_reused_layers import LLAMA_3_1, PLAIN
 
 pytestmark = pytest.mark.torch
@@ -61,7 +61,7 @@ def test_a_layer_is_the_stock_one(rope: dict[str, Any]) -> None:
 
 def test_an_encoder_for_another_device_keeps_nothing_on_the_cpu() -> None:
     """Packed weights cannot be moved: a GPU's server could make no memory rows."""
-    encoder = Checkpoint(EVEN, fresh_tensors(EVEN, seed=0), "").encoder(torch.bfloat16, torch.device("meta"))
+    encoder = encoder_of(Checkpoint(EVEN, fresh_tensors(EVEN, seed=0), ""), torch.bfloat16, torch.device("meta"))
     assert {parameter.device.type for parameter in encoder.parameters()} == {"meta"}
     assert not [part for part in encoder.modules() if isinstance(part, PackedLinear)]
 
@@ -76,14 +76,14 @@ def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None
     memory: list[Rows] = []
     for config in (scaled, unscaled, plain):
         checkpoint = Checkpoint(config, fresh_tensors(config, seed=0), "")
-        decoder = checkpoint.decoder(ArrayWeights(target_arrays(config)), "float32")
+        decoder = decoder_of(checkpoint, ArrayWeights(target_arrays(config)), "float32")
         assert decoder.cross_attention is not None
         cache = decoder.new_cache(decoder.cross_attention)
         decoder.remember(cache, rows, np.arange(30, dtype=np.int32))
         keys.append(cache.read(0, 30).reshape(30, -1, 2, cache.heads[0].dim)[:, :, 0])
         own.append(decoder.self_attention.rotary.tables(30)[0])
         memory.append(checkpoint.rows("float32")(kv))
-        theirs = checkpoint.encoder(torch.float32).encode(torch.from_numpy(kv)).numpy()
+        theirs = encoder_of(checkpoint, torch.float32).encode(torch.from_numpy(kv)).numpy()
         np.testing.assert_allclose(memory[-1], theirs, rtol=0, atol=1e-4)
     assert np.array_equal(keys[1], keys[2])
     assert not np.allclose(keys[0], keys[2], atol=1e-3)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, fresh_tensors
+from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.errors import ModelSourceError
 
-from tests.support.decoders import EVEN, ODD, Rows, close, make_decoder, normal, target_arrays
+from tests.support.decoders import EVEN, ODD, Rows, close, decoder_of, make_decoder, normal, target_arrays
 from tests.support.messages import raises
 from tests.support.torch_models import torch_model
 
@@ -54,7 +55,7 @@ def test_true_states_give_the_targets_own_features(sizes: DrafterConfig, family:
     states = output.hidden_states[4 - reused_layers][0].numpy()
     config = dataclasses.replace(sizes, hidden_size=hidden, reused_layers=reused_layers, rope_parameters=rope)
     target = ArrayWeights({name: tensor.numpy() for name, tensor in model.state_dict().items()})
-    decoder = Checkpoint(config, fresh_tensors(config, seed=0), "").decoder(target, "float32")
+    decoder = decoder_of(Checkpoint(config, fresh_tensors(config, seed=0), ""), target, "float32")
     assert decoder.reused is not None
     layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     known = LENGTH - PREDICTED
@@ -89,4 +90,4 @@ def test_a_target_without_the_layers_that_are_reused_is_refused() -> None:
             "The weights hold no tensor model.layers.3.self_attn.q_proj.weight. Name a model with 'default', a hub id, a local folder or a .gguf file."
         ),
     ):
-        Checkpoint(config, fresh_tensors(config, seed=0), "").decoder(ArrayWeights(arrays))
+        decoder_of(Checkpoint(config, fresh_tensors(config, seed=0), ""), ArrayWeights(arrays))

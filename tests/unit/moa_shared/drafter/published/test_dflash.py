@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.checkpoint.shapes import Shapes, expected_shapes, server_tensors
-from moa_shared.drafter.published.layouts import convert
+from moa_shared.drafter.kinds.config import Shapes
+from moa_shared.drafter.published.adopt import convert
 from moa_shared.errors import CheckpointError
 
 from tests.support.messages import raises
@@ -58,7 +58,7 @@ def shapes(**changes: tuple[int, ...] | None) -> Shapes:
 
 def became(tensors: Shapes, published: dict[str, Any]) -> DrafterConfig:
     conversion = convert(tensors, published, TARGET, "tiny", "published")
-    assert {conversion.names[name]: tensors[name] for name in conversion.names} == expected_shapes(conversion.config)
+    assert {conversion.names[name]: tensors[name] for name in conversion.names} == conversion.config.shapes()
     return conversion.config
 
 
@@ -88,7 +88,7 @@ def test_layouts(tensors: Shapes, published: dict[str, Any], block: tuple[int, i
     assert config.rope_parameters["rope_theta"] == 5e5
     assert config.memory_width == 64
     assert DrafterConfig.from_json(config.to_json()) == config
-    of_server = [name for name in expected_shapes(config) if name.startswith(server_tensors(config))]
+    of_server = [name for name in config.shapes() if name.startswith(config.traits.server_tensors(config))]
     assert of_server == ["fc.weight", "hidden_norm.weight"]
 
 
@@ -141,7 +141,7 @@ SINKS = {"layers.0.self_attn.sinks": (4,)}
         (shapes(), {"dflash_config": {"mask_token_id": 96, "causal": True}}, snapshot('published has blocks whose rows do not see those after them (causal): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
         (shapes(**MARKOV), {"markov_head_type": "rnn"}, snapshot('published has a head of the type rnn (markov_head_type): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
         (shapes(), {"embed_requires_grad": True}, snapshot('published has embeddings of its own (embed_requires_grad): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
-        (shapes(**SINKS), {}, snapshot('published holds layers.0.self_attn.sinks, which no DFlash drafter has. moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published.')),
+        (shapes(**SINKS), {}, snapshot('published holds layers.0.self_attn.sinks, which no DFlash drafter has. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.')),
         (shapes(**{"norm.weight": None}), {}, snapshot('published lacks the tensor norm.weight. Give a drafter that was trained for this target, or --drafter none.')),
         (shapes(**{"markov_head.markov_w1.weight": (97, 8)}), {}, snapshot('published lacks the tensor markov_head.markov_w2.weight. Give a drafter that was trained for this target, or --drafter none.')),
         (shapes(), {"dflash_config": {"mask_token_id": 96, "target_layer_ids": ["one"] * 5}}, snapshot("The config.json of published cannot be used: invalid literal for int() with base 10: 'one'. Fetch or train the checkpoint again.")),

@@ -11,7 +11,7 @@ import torch
 from inline_snapshot import snapshot
 from moa_server.loading import check_drafter
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.published.eagle3 import state_entries
+from moa_shared.drafter.kinds.eagle3 import state_entries
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, WeightReader, resolve
@@ -178,7 +178,7 @@ SWAPPED[3] += 2  # the token of the next one
         ({"lm_head.weight": None}, {}, snapshot('published lacks the tensor lm_head.weight. Give a drafter that was trained for this target, or --drafter none.')),
         ({"midlayer.hidden_norm.weight": None}, {}, snapshot('published lacks the tensor midlayer.hidden_norm.weight. Give a drafter that was trained for this target, or --drafter none.')),
         ({"midlayer.mlp.up_proj.weight": torch.ones(160, 32)}, {}, snapshot('In published midlayer.mlp.up_proj.weight has the shape [160, 32], a drafter for tiny-llama3 has [160, 64]. Give a drafter that was trained for this target, or --drafter none.')),
-        ({"midlayer.self_attn.o_proj.bias": torch.ones(HIDDEN)}, {}, snapshot('published holds midlayer.self_attn.o_proj.bias, which no EAGLE-3 drafter has. moa takes its own checkpoints, EAGLE-1 to EAGLE-3, DFlash, DSpark, and Mixture of Attentions as published.')),
+        ({"midlayer.self_attn.o_proj.bias": torch.ones(HIDDEN)}, {}, snapshot('published holds midlayer.self_attn.o_proj.bias, which no EAGLE-3 drafter has. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.')),
         ({"norm.weight": torch.full((HIDDEN,), torch.nan)}, {}, snapshot('In published norm.weight holds values that are not numbers. Fetch or train the checkpoint again.')),
         ({"fc.weight": torch.ones(HIDDEN, 3 * HIDDEN, dtype=torch.int8)}, {}, snapshot('In published fc.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
         ({"mask_hidden": torch.ones(1, 3 * HIDDEN)}, {}, snapshot('published is a P-EAGLE checkpoint, whose drafts are made in one step: moa does not run it. Give an EAGLE-3 checkpoint of the same target.')),

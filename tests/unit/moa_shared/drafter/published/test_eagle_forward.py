@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moa_shared.drafter import BaselineState, load_checkpoint
+from moa_shared.drafter import load_checkpoint
+from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.models import WeightReader, resolve
 from torch.nn import functional as F

@@ -1,1 +1,0 @@
-"""DFlash and DSpark on the device: a block of tokens guessed in one step."""

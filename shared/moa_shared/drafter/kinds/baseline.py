@@ -1,0 +1,254 @@
+"""Drafters whose rows each belong to a token: layers of the target's own kind over its frozen embeddings and head.
+
+EAGLE's row takes the feature of the token before, so its first row is that of the second token. Features that have not
+come are the drafter's own predictions at the end of the text, and zeros before the newest that came. Invariant: rows of
+an abandoned draft are in no cache; rows made from predictions are made again when their features come, those made from
+zeros when all features up to them have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import Cache, Linear, Rotary, Segment, StackShape
+
+from moa_shared.drafter.kinds.config import DeviceHalf, DrafterConfig, Kind, NewState, Shapes
+from moa_shared.drafter.kinds.layout import layer_shapes
+from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
+from moa_shared.drafter.layers.state import BaseState
+from moa_shared.drafter.layers.weights import check_tables, draft_ids, read_head
+from moa_shared.errors import ProtocolError
+from moa_shared.models.network.layers import read_layer
+from moa_shared.models.weights.weights import EMBEDDINGS
+
+FC = "spec_model_fc"  # the authors' name of EAGLE's projection
+
+
+class Baseline(Kind):
+    """EAGLE-2 and the independent drafter; their layers take the sizes of `sa_kv_heads` and `sa_mlp`."""
+
+    objective = "positions"
+
+    def shapes(self, config: DrafterConfig) -> Shapes:
+        hidden, dim = config.hidden_size, config.target_head_dim
+        query, keys = config.target_heads * dim, config.sa_kv_heads * dim
+        shapes: Shapes = {}
+        for name in self.layers(config):
+            shapes |= layer_shapes(name, hidden, query, keys, config.sa_mlp)
+            if not config.input_norm:
+                del shapes[f"{name}.input_layernorm.weight"]
+            if config.qkv_bias:
+                shapes |= {f"{name}.self_attn.{part}_proj.bias": (query if part == "q" else keys,) for part in "qkv"}
+        return shapes
+
+    def states(self, half: DeviceHalf) -> NewState:
+        decoder = BaselineDecoder(half)
+        return lambda: BaselineState(decoder)
+
+
+class RowDecoder(Protocol):
+    """Computes the rows of a conversation, and drafts."""
+
+    config: DrafterConfig
+    draft_ids: npt.NDArray[np.int64] | None
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether a row takes the target's feature of the token before."""
+        ...
+
+    def new_cache(self) -> Cache:
+        """An empty cache for one conversation."""
+        ...
+
+    def run(self, tokens: Sequence[int], features: Rows | None, segment: Segment) -> Rows:
+        """What leaves the last layer for new rows, [rows, hidden size]; features [rows, hidden size] where read."""
+        ...
+
+    def features(self, out: Rows) -> Rows:
+        """What the next row takes in place of the target's feature, from the last layer's rows."""
+        ...
+
+    def logits(self, features: Rows) -> Rows:
+        """[rows, hidden size] (of `features`) to [rows, draft vocab]."""
+        ...
+
+
+class BaselineDecoder:
+    """EAGLE-2's layer, or those of an independent model."""
+
+    def __init__(self, half: DeviceHalf) -> None:
+        config, own, target = half.config, half.own, half.target
+        check_tables(target, config.vocab_size, config.hidden_size)
+        self.config = config
+        head_dim = config.target_head_dim
+        self.arithmetic = arithmetic = Arithmetic.of(half.weights, (config.hidden_size, head_dim, config.sa_mlp))
+        shape = StackShape(
+            config.hidden_size, config.sa_mlp, config.target_heads, config.sa_kv_heads, head_dim, config.rms_norm_eps
+        )
+        layers = [
+            read_layer(own, name, arithmetic.linear, input_norm=config.input_norm)
+            for name in config.traits.layers(config)
+        ]
+        self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
+        names = own.names()
+        self._fc: Linear | None = None
+        if f"{FC}.weight" in names:
+            bias = own.array(f"{FC}.bias") if config.fc_bias else None
+            self._fc = arithmetic.linear([own.array(f"{FC}.weight")], bias)
+        self._norm = own.array("output_norm.weight") if config.output_norm else None
+        self.draft_ids = draft_ids(own)
+        self._target = target
+        self._head = read_head(target, self.draft_ids, arithmetic)
+
+    @property
+    def reads_features(self) -> bool:
+        return self._fc is not None
+
+    def new_cache(self) -> Cache:
+        return self.stack.new_cache(kv=self.arithmetic.kv)
+
+    def run(self, tokens: Sequence[int], features: Rows | None, segment: Segment) -> Rows:
+        rows = self._target.rows(EMBEDDINGS, tokens)
+        if self._fc is not None and features is not None:
+            rows = self._fc(np.concatenate((rows, features), axis=-1))
+        return self.stack.run(rows, [segment])[0]
+
+    def features(self, out: Rows) -> Rows:
+        return out if self._norm is None else self.arithmetic.norm(out, self._norm, self.config.rms_norm_eps)
+
+    def logits(self, features: Rows) -> Rows:
+        return self._head(features)
+
+
+class BaselineState(BaseState):
+    """One conversation of one decoder that reads a row for each token."""
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        super().__init__(decoder.draft_ids)
+        self.decoder = decoder
+        self._offset = 1 if decoder.reads_features else 0  # row r belongs to token r + offset
+        self._cache = decoder.new_cache()
+        self._features: dict[int, Rows] = {}
+        self._outputs: list[Rows] = []  # of the committed tokens' rows, [hidden size] each
+        self._true = 0  # rows before this one were made from features that came
+        self._predicted: set[int] = set()  # rows made from the drafter's own output, at the end of the text
+        self._node_outputs: list[Rows] = []
+
+    @property
+    def memory_rows(self) -> int:
+        return len(self._features)
+
+    # ------------------------------------------------------------ what the server said
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends committed tokens; the next draft must `begin`."""
+        self.tokens.extend(tokens)
+        self._drop_draft()
+
+    def crop(self, length: int) -> None:
+        del self.tokens[length:]
+        self._features = {position: row for position, row in self._features.items() if position < length}
+        self._drop_draft()
+        self._keep_rows(max(0, length - self._offset))
+
+    def append_memory(self, start: int, rows: Rows) -> None:
+        if not self.decoder.reads_features:
+            return
+        if rows.shape[-1] != self.decoder.config.memory_width:
+            raise ProtocolError(f"memory rows of {self.decoder.config.memory_width} numbers", f"{rows.shape[-1]}")
+        for position, row in enumerate(rows, start):
+            self._features.setdefault(position, row)
+
+    # ------------------------------------------------------------ drafting
+
+    def catch_up(self, most: int) -> bool:
+        return self._drafting or self._fill(most)
+
+    def begin(self) -> Rows:
+        self._check_begin()
+        self._drop_draft()
+        self._fill(len(self.tokens))
+        for row in range(len(self._outputs), len(self.tokens) - self._offset):
+            self._read(range(row, row + 1))
+        self._drafting = True
+        return self.decoder.logits(self._newest()[None])
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        self._check_expand(tokens)
+        logits = []
+        while tokens:  # a node takes its parent's output: those whose parents are among the new ones come after them
+            known = len(self._nodes)
+            now = next((place for place, parent in enumerate(parents) if parent >= known), len(tokens))
+            logits.append(self._expand(tokens[:now], parents[:now]))
+            tokens, parents = tokens[now:], parents[now:]
+        return np.concatenate(logits)
+
+    def _expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        nodes, known = self._nodes, len(self._nodes)
+        nodes.add(tokens, parents)
+        newest = self._newest()
+        above = np.stack([newest if parent < 0 else self._node_outputs[parent] for parent in parents])
+        out = self._run(tokens, above, draft_rows(nodes, known, len(self._outputs) - 1))
+        self._node_outputs += list(out)
+        return self.decoder.logits(out)
+
+    # ------------------------------------------------------------ inside
+
+    def _newest(self) -> Rows:
+        """The newest committed token's output; zeros before the first row."""
+        return self._outputs[-1] if self._outputs else np.zeros(self.decoder.config.hidden_size, np.float32)
+
+    def _fill(self, most: int) -> bool:
+        """Computes up to `most` rows, of those before which features have come anew too; whether there are no more.
+
+        Those after the newest feature are none of them: each takes the output of the one before.
+        """
+        rows = max(0, len(self.tokens) - self._offset)
+        true, known = rows, rows
+        if self.decoder.reads_features:
+            true = self._true
+            while true < rows and true in self._features:
+                true += 1
+            corrected = [row for row in self._predicted if row in self._features]
+            self._keep_rows(min([len(self._outputs), *corrected, *([self._true] if true > self._true else [])]))
+            known = min(rows, max(self._features, default=rows - 1) + 1)
+        stop = min(known, len(self._outputs) + most)
+        for positions in batches(len(self._outputs), stop):
+            self._read(positions)
+        self._true = min(true, len(self._outputs))
+        return stop == known
+
+    def _read(self, positions: range) -> None:
+        """Computes the rows of committed tokens."""
+        features = None
+        if self.decoder.reads_features:
+            tail = self._newest() if len(positions) == 1 else np.zeros_like(self._newest())
+            if len(positions) == 1 and positions.start not in self._features:
+                self._predicted.add(positions.start)
+            features = np.stack([self._features.get(row, tail) for row in positions])
+        tokens = self.tokens[positions.start + self._offset : positions.stop + self._offset]
+        self._outputs += list(self._run(tokens, features, run_of_text(positions)))
+
+    def _run(self, tokens: Sequence[int], features: Rows | None, place: Placement) -> Rows:
+        segment = place(self._cache)
+        out = self.decoder.run(tokens, features, segment)
+        self._cache.length += segment.rows
+        return self.decoder.features(out)
+
+    def _keep_rows(self, rows: int) -> None:
+        """Drops the committed tokens' rows from `rows` on."""
+        del self._outputs[rows:]
+        self._true = min(self._true, rows)
+        self._predicted = {row for row in self._predicted if row < rows}
+        self._cache.crop(len(self._outputs))
+
+    def _drop_draft(self) -> None:
+        self._drafting = False
+        self._nodes.clear()
+        self._node_outputs.clear()
+        self._cache.crop(len(self._outputs))

@@ -1,0 +1,474 @@
+"""DFlash and DSpark: a block of tokens guessed in one step, by layers whose rows see the context and one another.
+
+Sources: z-lab's dflash, vllm-project's speculators, deepseek-ai's DeepSpec, in whose layouts it is published. The
+server projects the target's states to one context row a token. On the device each layer makes keys and values of it,
+without its input norm; context rows never pass through the layers.
+
+One forward guesses a whole block below the newest token, without knowing what stands in it: what follows a node depends
+on its depth alone (DFlash), or on its depth and its token (DSpark). So only the first level of a draft takes a forward.
+A text that goes on below a block, as a device writes it without a server, begins another one at its last token.
+Invariants: the cache holds context rows and nothing else; each key carries its own position, so rows may come in any
+order, and those that are missing are not seen. A block sees rows of positions before its first token alone.
+
+Of a published checkpoint embeddings and head are the target's: their authors freeze the copies that some files hold,
+which are left out. DSpark's head of confidence is left out too: drafts are judged by their own chances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import Cache, Rotary, Segment, StackShape
+
+from moa_shared.drafter.kinds.config import DeviceHalf, DrafterConfig, Layout, NewState, PublishedConversion, Shapes
+from moa_shared.drafter.kinds.layout import (
+    ANOTHER,
+    IGNORED,
+    OVERRIDE,
+    OWN_EMBEDDINGS,
+    OWN_HEAD,
+    check_activation,
+    check_entries,
+    check_same,
+    has_windows,
+    layer_shapes,
+    rope_of,
+    target_sizes,
+    unused_sizes,
+)
+from moa_shared.drafter.kinds.projection import KindOfStates
+from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.drafter.layers.state import BaseState, MemoryCache
+from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.layers.weights import DRAFT_IDS, check_tables, draft_ids
+from moa_shared.errors import CheckpointError
+from moa_shared.models.network.layers import read_layer, stack_shape
+from moa_shared.models.weights.weights import EMBEDDINGS
+from moa_shared.tree.arithmetic import ROOT
+
+MOST_BLOCK_ROWS = 64  # published: up to 16
+MARKOV_IN, MARKOV_OUT = "markov_w1.weight", "markov_w2.weight"  # DSpark's
+_NAME = "DFlash"
+_OFFSETS = "d2t"
+_LEFT_OUT = (OWN_EMBEDDINGS, OWN_HEAD, "t2d")
+_CONFIDENCE, _MARKOV = "confidence_head.", "markov_head."
+_THETA, _EPS = 10_000.0, 1e-6  # where the configuration names none, whatever the target's is
+
+
+Numbers = npt.NDArray[np.int32]
+
+
+class BlockDecoder:
+    """Computes blocks."""
+
+    def __init__(self, half: DeviceHalf) -> None:
+        config, own, target = half.config, half.own, half.target
+        check_tables(target, config.vocab_size, config.hidden_size)
+        self.config = config
+        self.arithmetic = arithmetic = Arithmetic.of(half.weights, (config.hidden_size, config.head_dim, config.sa_mlp))
+        shape = StackShape(
+            config.hidden_size, config.sa_mlp, config.heads, config.sa_kv_heads, config.head_dim, config.rms_norm_eps
+        )
+        names = config.traits.layers(config)
+        layers = [read_layer(own, name, arithmetic.linear) for name in names]
+        self.stack = arithmetic.stack(shape, layers, Rotary(config.head_dim, config.rope_parameters))
+        # Of all layers in one product: a context row is the same for each.
+        projections = [f"{name}.self_attn.{part}_proj" for name in names for part in "kv"]
+        self._context = arithmetic.linear(
+            [own.array(f"{each}.weight") for each in projections],
+            np.concatenate([own.array(f"{each}.bias") for each in projections]) if config.qkv_bias else None,
+        )
+        self._norm = own.array("norm.weight")
+        self._before: Rows | None = None  # [vocabulary, rank], what a token says of the next one
+        if config.markov_rank:
+            self._before = own.array(MARKOV_IN)
+            self._after = Arithmetic.of(half.weights, (config.markov_rank,)).linear([own.array(MARKOV_OUT)])
+        self.draft_ids = draft_ids(own)
+        self._target = target
+        self._head = (half.parts or TargetParts(target)).head(self.draft_ids, arithmetic)
+
+    def new_cache(self) -> Cache:
+        """An empty cache for the context of one conversation."""
+        return self.stack.new_cache(kv=self.arithmetic.kv)
+
+    def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
+        """Appends context rows, [rows, hidden size], to those that blocks see; keys are rotated here."""
+        config = self.config
+        split = self._context(rows).reshape(len(rows), config.own_layers, 2, config.sa_kv_heads, config.head_dim)
+        for number, layer in enumerate(self.stack.layers):
+            keys = np.ascontiguousarray(split[:, number, 0])
+            if layer.key_norm is not None:
+                normed = self.arithmetic.norm(keys.reshape(-1, config.head_dim), layer.key_norm, config.rms_norm_eps)
+                keys = normed.reshape(keys.shape)
+            cache.write(number, self.stack.rotary.rotate(keys, positions), split[:, number, 1])
+        cache.length += len(rows)
+
+    def inputs(self, token: int) -> Rows:
+        """What enters the first layer for a block that begins with this token, [block size, hidden size]."""
+        return self._target.rows(EMBEDDINGS, [token] + [self.config.mask_token] * (self.config.block_size - 1))
+
+    def segment(self, cache: Cache, position: int, unseen: Sequence[int] = ()) -> Segment:
+        """The rows of a block that begins at this position: each sees the whole block, and all of the context but the
+        rows `unseen` of the cache, which are ascending.
+        """
+        size, held = self.config.block_size, cache.length
+        seen = unseen[0] if unseen else held + size
+        behind = np.setdiff1d(np.arange(seen, held + size, dtype=np.int32), np.array(unseen, np.int32))
+        return Segment(
+            cache,
+            held,
+            np.arange(position, position + size, dtype=np.int32),
+            np.full(size, seen, np.int32),
+            np.arange(size + 1, dtype=np.int32) * np.int32(len(behind)),
+            np.tile(behind, size),
+        )
+
+    def block(self, cache: Cache, token: int, position: int, unseen: Sequence[int] = ()) -> Rows:
+        """The rows of a block that guess, after the final norm, [block levels, hidden size].
+
+        Args:
+            cache: the context, and nothing else afterwards either.
+            position: of the token that the block begins with.
+            unseen: rows of the cache that it must not see, ascending.
+        """
+        config = self.config
+        out, _ = self.stack.run(self.inputs(token), [self.segment(cache, position, unseen)])
+        return self.arithmetic.norm(out[config.block_size - config.block_levels :], self._norm, config.rms_norm_eps)
+
+    def logits(self, features: Rows) -> Rows:
+        """[rows, hidden size] (post-norm) to [rows, draft vocab], before what the token before says."""
+        return self._head(features)
+
+    def correction(self, tokens: Sequence[int]) -> Rows | None:
+        """What these tokens add to the logits of the token after each, [rows, draft vocab]; None: nothing (DFlash)."""
+        return None if self._before is None else self._after(self._before[np.asarray(tokens)])
+
+
+class BlockState(BaseState):
+    """One conversation of one `BlockDecoder`; has the interface of `DraftState`."""
+
+    def __init__(self, decoder: BlockDecoder) -> None:
+        super().__init__(decoder.draft_ids)
+        self.decoder = decoder
+        self._context = MemoryCache(decoder.new_cache(), decoder.config.memory_width, decoder.remember)
+        self._anchors: list[int] = []  # of each node: the one whose token its block begins with
+        self._blocks: dict[int, Rows] = {}  # by that node: logits, [block levels, draft vocab]
+
+    @property
+    def most_depth(self) -> int:
+        """The levels that come with the first one."""
+        return self.decoder.config.block_levels
+
+    @property
+    def memory_rows(self) -> int:
+        return len(self._context)
+
+    # ------------------------------------------------------------ what the server said
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends committed tokens; the next draft must `begin`.
+
+        What is left of a block below them has been given out already, and knows less than a block that begins at the
+        newest token: its rows have not seen these tokens (docs/adr/0057-block-drafts.md).
+        """
+        self.tokens.extend(tokens)
+        self._drop_draft()
+
+    def crop(self, length: int) -> None:
+        del self.tokens[length:]
+        self._drop_draft()
+        self._context.crop(length)
+
+    def append_memory(self, start: int, rows: Rows) -> None:
+        self._context.append(start, rows)
+
+    # ------------------------------------------------------------ drafting
+
+    def begin(self) -> Rows:
+        self._check_begin()
+        self._drop_draft()
+        self._drafting = True
+        return self._corrected(self._block(ROOT)[:1], self.tokens[-1:])
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        self._check_expand(tokens)
+        known = len(self._nodes)
+        self._nodes.add(tokens, parents)
+        rows = []
+        for node, parent in enumerate(parents, known):
+            level = self._nodes.depths[node] % self.most_depth
+            within = ROOT if parent == ROOT else self._anchors[parent]
+            self._anchors.append(within if level else node)
+            rows.append(self._block(self._anchors[node])[level])
+        return self._corrected(np.stack(rows), tokens)
+
+    def _corrected(self, logits: Rows, tokens: Sequence[int]) -> Rows:
+        """Logits with what the tokens before them say, [rows, draft vocab]."""
+        correction = self.decoder.correction(tokens)
+        return logits if correction is None else logits + correction
+
+    def _block(self, anchor: int) -> Rows:
+        """Made again if it has been forgotten: the first and the newest are kept, which is all that a text needs."""
+        if anchor not in self._blocks:
+            self._blocks = {ROOT: self._blocks[ROOT]} if self._blocks else {}
+            root, decoder = len(self.tokens) - 1, self.decoder
+            token = self.tokens[-1] if anchor == ROOT else self._nodes.tokens[anchor]
+            position = root if anchor == ROOT else root + self._nodes.depths[anchor]
+            unseen = self._context.rows_from(position)  # the newest token's may have come
+            self._blocks[anchor] = decoder.logits(decoder.block(self._context.cache, token, position, unseen))
+        return self._blocks[anchor]
+
+    def _drop_draft(self) -> None:
+        self._drafting = False
+        self._nodes.clear()
+        self._anchors.clear()
+        self._blocks.clear()
+
+
+def _fits(names: Collection[str]) -> bool:
+    """Whether tensors of these names are DFlash's, or DSpark's."""
+    return {"fc.weight", "hidden_norm.weight"} <= {_plain(name) for name in names}
+
+
+def _convert(
+    shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
+) -> PublishedConversion:
+    """As `convert`, of a DFlash or DSpark checkpoint.
+
+    Raises:
+        CheckpointError: it is for another target, or of a form that is not computed.
+        KeyError: a tensor is missing, by our name.
+        AttributeError, TypeError, ValueError: the configuration cannot be read.
+    """
+    sizes = published.get("transformer_layer_config") or published
+    own = published.get("dflash_config") or {}
+    check_activation(sizes, where)
+    _check_form(published, sizes, own, where)
+    names = {name: _plain(name) for name in shapes}
+    ours = {plain: shapes[name] for name, plain in names.items()}
+    vocabulary = ours[OWN_EMBEDDINGS][0] if OWN_EMBEDDINGS in ours else sizes.get("vocab_size")
+    wanted = {
+        "hidden_size": ours["fc.weight"][0],
+        "vocab_size": vocabulary,
+        "num_hidden_layers": published.get("num_target_layers"),
+    }
+    check_same(wanted, target, _NAME, where, target_id)
+    kept = {
+        name: plain
+        for name, plain in names.items()
+        if plain not in _LEFT_OUT and not plain.startswith(_CONFIDENCE) and not name.endswith(IGNORED)
+    }
+    return PublishedConversion(_config(ours, published, sizes, own, target, target_id, where), kept)
+
+
+def _check_form(published: Mapping[str, Any], sizes: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
+    """Raises CheckpointError for what no block here is computed with."""
+    head = published.get("markov_head_type") or "vanilla"
+    reason = ""
+    if own.get("use_swa") or has_windows(sizes):
+        reason = "layers that see a window of the text only (sliding_attention)"
+    elif own.get("causal") or published.get("is_causal"):
+        reason = "blocks whose rows do not see those after them (causal)"
+    elif head != "vanilla":
+        reason = f"a head of the type {head} (markov_head_type)"
+    elif published.get("embed_requires_grad"):
+        reason = "embeddings of its own (embed_requires_grad)"
+    if reason:
+        raise CheckpointError(
+            f"{where} has {reason}: moa does not compute that.", hint="Give another DFlash checkpoint, or an EAGLE-3."
+        )
+
+
+def _config(
+    shapes: Shapes,
+    published: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    own: Mapping[str, Any],
+    target: Mapping[str, Any],
+    target_id: str,
+    where: str,
+) -> DrafterConfig:
+    stack = stack_shape(target)
+    layers = sum(name.endswith(".mlp.up_proj.weight") for name in shapes)
+    states, rest = divmod(shapes["fc.weight"][1], stack.hidden)
+    if rest:
+        raise CheckpointError(
+            f"The projection of {where} takes {shapes['fc.weight'][1]} numbers a token, "
+            f"{target_id} has states of {stack.hidden}.",
+            hint=ANOTHER,
+        )
+    queries, head_norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
+    head_dim = max(1, head_norm[0] if head_norm else queries // int(sizes.get("num_attention_heads", stack.heads)))
+    heads = max(1, queries // head_dim)
+    markov = shapes.get(MARKOV_IN)
+    return DrafterConfig(
+        **target_sizes(target),
+        sa_kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
+        sa_mlp=shapes["layers.0.mlp.up_proj.weight"][0],
+        **unused_sizes(stack),
+        rms_norm_eps=float(sizes.get("rms_norm_eps", _EPS)),
+        rope_parameters=rope_of(sizes, _THETA),
+        kind=DFLASH.name,
+        own_layers=layers,
+        qkv_bias="layers.0.self_attn.k_proj.bias" in shapes,
+        draft_vocab=shapes[DRAFT_IDS][0] if DRAFT_IDS in shapes else 0,
+        state_entries=state_entries(published, own, layers, states, int(target["num_hidden_layers"]), target_id, where),
+        own_heads=0 if heads == stack.heads else heads,
+        own_head_dim=0 if head_dim == stack.head_dim else head_dim,
+        head_norms=head_norm is not None,
+        block_size=_number(published, own, "block_size", range(1, MOST_BLOCK_ROWS + 1), where),
+        mask_token=_number(published, own, "mask_token_id", range(int(target["vocab_size"])), where),
+        anchor_guesses=_anchor_guesses(published, own, is_spark=markov is not None),
+        markov_rank=markov[1] if markov else 0,
+    )
+
+
+def state_entries(
+    published: Mapping[str, Any],
+    own: Mapping[str, Any],
+    drafters: int,
+    states: int,
+    layers: int,
+    target_id: str,
+    where: str,
+) -> tuple[int, ...]:
+    """Which of the target's hidden states are read: 0 the embeddings, e the output of layer e - 1.
+
+    speculators' `aux_hidden_state_layer_ids` are these numbers. `target_layer_ids`, in `dflash_config` (z-lab) or at
+    the top (DeepSpec), are layers whose output is read, one less. Without any these layers are as many as the
+    drafter's, spread evenly over 1 to n - 3.
+
+    Args:
+        drafters: how many layers the drafter has; `states`: how many its projection takes; `layers`: of the target.
+
+    Raises:
+        CheckpointError: as many are not named, or the target does not have them.
+    """
+    outputs = own.get("target_layer_ids") or published.get("target_layer_ids")
+    if given := published.get(OVERRIDE) or published.get("aux_hidden_state_layer_ids"):
+        entries = tuple(int(number) for number in given)
+    elif outputs:
+        entries = tuple(int(number) + 1 for number in outputs)
+    elif drafters == 1:
+        entries = (layers // 2 + 1,)
+    else:
+        entries = tuple(round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters))
+    check_entries(entries, states, layers, target_id, where)
+    return entries
+
+
+def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_spark: bool) -> bool:
+    """Whether row j guesses the token after position s + j, rather than the one at it: one off is wrong silently.
+
+    DSpark and all files of DeepSpec, which name their layers at the top, do; z-lab's DFlash does not.
+    """
+    said = [given.get(key) for given in (published, own) for key in ("sample_from_anchor", "shift_label")]
+    if any(each is not None for each in said):
+        return any(said)
+    named = (*(published.get("architectures") or ()), str(published.get("speculators_model_type")))
+    return is_spark or "target_layer_ids" in published or any("dspark" in name.lower() for name in named)
+
+
+def _number(published: Mapping[str, Any], own: Mapping[str, Any], key: str, allowed: range, where: str) -> int:
+    """A number that stands at the top of the configuration, or in its `dflash_config`.
+
+    Raises:
+        CheckpointError: there is none, or it is not allowed.
+    """
+    given = own.get(key) if published.get(key) is None else published[key]
+    if type(given) is not int or given not in allowed:
+        raise CheckpointError(
+            f"The {key} of {where} is {given!r}, expected a whole number from {allowed.start} to {allowed.stop - 1}.",
+            hint="Fetch its config.json again, or give a drafter that was trained for this target.",
+        )
+    return given
+
+
+def _theirs(name: str, shapes: Shapes) -> str:
+    if name == DRAFT_IDS:
+        return _OFFSETS
+    return f"{_MARKOV}{name}" if name in (MARKOV_IN, MARKOV_OUT) else name
+
+
+def _plain(name: str) -> str:
+    """Our name of a published tensor."""
+    name = name.removeprefix("model.").removeprefix(_MARKOV)
+    return DRAFT_IDS if name == _OFFSETS else name
+
+
+class _DFlash(KindOfStates):
+    name = "dflash"
+    label = "DFlash"
+    about = "A DFlash drafter, which guesses a block of tokens at once (arXiv 2602.06036)"
+    variants: ClassVar = {"dflash": "DFlash", "dspark": "DSpark"}
+    layouts = (Layout("DFlash", _fits, _convert, _theirs),)
+    takes = frozenset(
+        {
+            "qkv_bias",
+            "state_entries",
+            "target_hidden_size",
+            "own_heads",
+            "own_head_dim",
+            "head_norms",
+            "block_size",
+            "mask_token",
+            "anchor_guesses",
+            "markov_rank",
+        }
+    )
+    objective = "blocks"
+    is_timed = True
+    has_many_layers = True
+
+    def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
+        return {
+            **super().rules(config),
+            "dflash has a block_size": config.block_size > 0,
+            f"a block has at most {MOST_BLOCK_ROWS} rows, of which one or more guess": config.block_levels > 0
+            and config.block_size <= MOST_BLOCK_ROWS,
+            "dflash is as wide as the target": config.state_width == config.hidden_size,
+        }
+
+    def method(self, config: DrafterConfig) -> str:
+        return self.variants["dspark" if config.markov_rank else "dflash"]
+
+    def form(self, config: DrafterConfig) -> Mapping[str, str]:
+        states = ", ".join(map(str, config.state_entries))
+        return {"hidden states read": states, "block": f"{config.block_size} rows, {config.own_layers} layers"}
+
+    def begins_as(self, config: DrafterConfig) -> dict[str, int]:
+        first = config.target_layers - config.own_layers
+        return {name: first + at for at, name in enumerate(self.layers(config))}
+
+    def usual_entries(self, layers: int) -> tuple[int, ...]:
+        return tuple(1 + round(1 + each * (layers - 4) / 4) for each in range(5))
+
+    def held(self, config: DrafterConfig) -> tuple[int, int]:
+        return config.own_layers * config.sa_kv_heads, 0
+
+    def shapes(self, config: DrafterConfig) -> Shapes:
+        hidden = config.hidden_size
+        query, keys = config.heads * config.head_dim, config.sa_kv_heads * config.head_dim
+        shapes: Shapes = {"fc.weight": (hidden, len(config.state_entries) * hidden)}
+        shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+        for name in self.layers(config):
+            shapes |= layer_shapes(name, hidden, query, keys, config.sa_mlp)
+            if config.head_norms:
+                shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+            if config.qkv_bias:
+                widths = {"q": query, "k": keys, "v": keys, "o": hidden}
+                shapes |= {f"{name}.self_attn.{part}_proj.bias": (width,) for part, width in widths.items()}
+        if config.markov_rank:
+            shapes[MARKOV_IN] = (config.vocab_size, config.markov_rank)
+            shapes[MARKOV_OUT] = (config.draft_vocab or config.vocab_size, config.markov_rank)
+        return shapes
+
+    def states(self, half: DeviceHalf) -> NewState:
+        decoder = BlockDecoder(half)
+        return lambda: BlockState(decoder)
+
+
+DFLASH = _DFlash()

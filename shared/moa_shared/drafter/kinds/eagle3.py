@@ -1,0 +1,328 @@
+"""EAGLE-3 (arXiv 2503.01840): layers over projected states of the target, or over its own.
+
+A row takes a token and the feature of the token before. The first layer's attention reads the token's embedding beside
+that feature, which alone enters the residual. Published in the layouts of SpecForge and EAGLE (`midlayer`),
+speculators and DeepSpec (`layers`). Sizes are taken from the tensors. Which of the target's states are read is said in
+four ways, which mean two things: see `state_entries`. Embeddings that their authors froze are the target's, and are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from moa_kernels import Cache, Layer, Rotary, Segment, StackShape
+
+from moa_shared.drafter.kinds.baseline import BaselineState
+from moa_shared.drafter.kinds.config import (
+    EACH,
+    JOINT,
+    DeviceHalf,
+    DrafterConfig,
+    Layout,
+    NewState,
+    PublishedConversion,
+    Shapes,
+)
+from moa_shared.drafter.kinds.layout import (
+    ANOTHER,
+    IGNORED,
+    OVERRIDE,
+    OWN_EMBEDDINGS,
+    OWN_HEAD,
+    check_activation,
+    check_entries,
+    check_same,
+    has_windows,
+    layer_shapes,
+    rope_of,
+    target_sizes,
+    unused_sizes,
+)
+from moa_shared.drafter.kinds.projection import KindOfStates
+from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.drafter.layers.weights import DRAFT_IDS, check_tables, draft_ids, read_head
+from moa_shared.errors import CheckpointError
+from moa_shared.models.network.layers import read_layer, stack_shape
+from moa_shared.models.weights.weights import EMBEDDINGS
+
+_NAME = "EAGLE-3"
+_OFFSETS, _MASK = "d2t", "t2d"
+_AUX_IDS = "eagle_aux_hidden_state_layer_ids"
+_THETA = 10_000.0  # where the configuration names none, whatever the target's is
+
+
+class Eagle3Decoder:
+    """Computes drafts; the embeddings are the target's, unless the checkpoint has its own."""
+
+    reads_features = True
+
+    def __init__(self, half: DeviceHalf) -> None:
+        config, own, target = half.config, half.own, half.target
+        if not config.own_embeddings:
+            check_tables(target, config.vocab_size, config.hidden_size, (EMBEDDINGS,))
+        self.config = config
+        hidden, head_dim, eps = config.hidden_size, config.head_dim, config.rms_norm_eps
+        self.arithmetic = arithmetic = Arithmetic.of(half.weights, (hidden, head_dim, config.sa_mlp))
+        shape = StackShape(hidden, config.sa_mlp, config.heads, config.sa_kv_heads, head_dim, eps, embedding=hidden)
+        first, *others = (read_layer(own, name, arithmetic.linear) for name in config.traits.layers(config))
+        hidden_norm = own.array(f"{config.traits.layers(config)[0]}.hidden_norm.weight")
+        self._residual_norm = hidden_norm if config.normed_residual else None
+        layers = [_over_features(first, None if config.normed_residual else hidden_norm), *others]
+        self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
+        self._norm = own.array("norm.weight")
+        self.draft_ids = draft_ids(own)
+        self._embeddings = (own, OWN_EMBEDDINGS) if config.own_embeddings else (target, EMBEDDINGS)
+        self._head = read_head(own, None, arithmetic)
+
+    def new_cache(self) -> Cache:
+        return self.stack.new_cache(kv=self.arithmetic.kv)
+
+    def run(self, tokens: Sequence[int], features: Rows | None, segment: Segment) -> Rows:
+        weights, name = self._embeddings
+        embeddings = weights.rows(name, tokens)
+        rows = np.zeros_like(embeddings) if features is None else features
+        if self._residual_norm is not None:
+            rows = self._normed(rows, self._residual_norm)
+        of_layers = np.repeat(embeddings[:, None], len(self.stack.layers), axis=1)
+        return self.stack.run(rows, [segment], embeddings=of_layers)[0]
+
+    def features(self, out: Rows) -> Rows:
+        """What the next row takes in place of the target's feature, from the last layer's rows."""
+        return self._normed(out, self._norm) if self.config.normed_feedback else out
+
+    def logits(self, features: Rows) -> Rows:
+        """[rows, hidden size] (of `features`) to [rows, draft vocab]."""
+        return self._head(features if self.config.normed_feedback else self._normed(features, self._norm))
+
+    def _normed(self, rows: Rows, weight: Rows) -> Rows:
+        return self.arithmetic.norm(rows, weight, self.config.rms_norm_eps)
+
+
+def _over_features(layer: Layer, feature_norm: Rows | None) -> Layer:
+    """The first layer: its input norm is that of the embeddings."""
+    return replace(layer, attention_norm=feature_norm, attention_embedding_norm=layer.attention_norm)
+
+
+def _fits(names: Collection[str]) -> bool:
+    """Whether tensors of these names are EAGLE-3's."""
+    plain = {_plain(name) for name in names}
+    return "layers.0.hidden_norm.weight" in plain or any(name.startswith("midlayer.") for name in names)
+
+
+def _convert(
+    shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any], target_id: str, where: str
+) -> PublishedConversion:
+    """As `convert`, of an EAGLE-3 checkpoint.
+
+    Raises:
+        CheckpointError: it is for another target, or of a form that is not computed.
+        KeyError: a tensor is missing, by our name.
+        AttributeError, TypeError, ValueError: the configuration cannot be read.
+    """
+    sizes = published.get("transformer_layer_config") or published
+    if any(name.endswith("mask_hidden") for name in shapes):
+        raise CheckpointError(
+            f"{where} is a P-EAGLE checkpoint, whose drafts are made in one step: moa does not run it.",
+            hint="Give an EAGLE-3 checkpoint of the same target.",
+        )
+    check_activation(sizes, where)
+    names = {name: _plain(name) for name in shapes if name != _MASK and not name.endswith(IGNORED)}
+    ours = {plain: shapes[name] for name, plain in names.items()}
+    vocabulary = ours[OWN_EMBEDDINGS][0] if OWN_EMBEDDINGS in ours else sizes.get("vocab_size")
+    wanted = {"hidden_size": published.get("target_hidden_size"), "vocab_size": vocabulary}
+    check_same(wanted, target, _NAME, where, target_id)
+    own_embeddings = OWN_EMBEDDINGS in ours and not _has_frozen_embeddings(ours, published, target)
+    if not own_embeddings:
+        names = {name: plain for name, plain in names.items() if plain != OWN_EMBEDDINGS}
+    config = _config(ours, published, sizes, target, target_id, where, own_embeddings=own_embeddings)
+    return PublishedConversion(config, names)
+
+
+def state_entries(
+    published: Mapping[str, Any], states: int, layers: int, target_id: str, where: str
+) -> tuple[int, ...]:
+    """Which of the target's hidden states are read: 0 the embeddings, e the output of layer e - 1.
+
+    speculators' `eagle_aux_hidden_state_layer_ids` at the top are layers whose *input* is read, which is the entry of
+    that number; the same in `eagle_config` (SpecForge, SGLang) and DeepSpec's `target_layer_ids` are layers whose
+    *output* is read, one more. Without any, EAGLE reads the entries 2, n // 2 and n - 3.
+
+    Args:
+        states: how many the projection takes.
+        layers: of the target.
+
+    Raises:
+        CheckpointError: as many are not named, or the target does not have them.
+    """
+    of_outputs = (published.get("eagle_config") or {}).get(_AUX_IDS) or published.get("target_layer_ids")
+    if of_inputs := published.get(OVERRIDE) or published.get(_AUX_IDS):
+        entries = _numbers(of_inputs)
+    elif of_outputs:
+        entries = tuple(number + 1 for number in _numbers(of_outputs))
+    else:
+        entries = (2, layers // 2, layers - 3)
+    check_entries(entries, states, layers, target_id, where)
+    return entries
+
+
+def _config(
+    shapes: Shapes,
+    published: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    target: Mapping[str, Any],
+    target_id: str,
+    where: str,
+    *,
+    own_embeddings: bool,
+) -> DrafterConfig:
+    stack = stack_shape(target)
+    hidden, read = shapes["fc.weight"]
+    states, rest = divmod(read, stack.hidden)
+    if rest:
+        raise CheckpointError(
+            f"The {_NAME} checkpoint {where} is for a target of another hidden size: its projection takes {read} "
+            f"numbers a token, {target_id} has states of {stack.hidden}.",
+            hint=ANOTHER,
+        )
+    if hidden != stack.hidden and not own_embeddings:
+        raise CheckpointError(
+            f"{where} has the hidden size {hidden} and no embeddings: those of {target_id} have {stack.hidden}.",
+            hint=ANOTHER,
+        )
+    is_nested = sizes is not published
+    if not is_nested and published.get("norm_output") is False:
+        raise CheckpointError(
+            f"{where} has no norm before its head (norm_output is false): moa does not compute that.",
+            hint="Give another EAGLE-3 checkpoint of the same target.",
+        )
+    if has_windows(sizes):
+        raise CheckpointError(
+            f"{where} has layers that see a window of the text only (sliding_attention): moa does not compute that.",
+            hint="Give another EAGLE-3 checkpoint of the same target.",
+        )
+    heads = int(sizes["num_attention_heads"]) if "num_attention_heads" in sizes else stack.heads
+    head_dim = max(1, shapes["layers.0.self_attn.q_proj.weight"][0] // heads)
+    each = published.get("fc_norm") is True or "fc_norm.0.weight" in shapes
+    joint = bool(published.get("norm_before_fc")) or "input_norm.weight" in shapes
+    vocabulary, columns = int(target["vocab_size"]), shapes[OWN_HEAD][0]
+    return DrafterConfig(
+        **(target_sizes(target) | {"hidden_size": hidden}),
+        sa_kv_heads=shapes["layers.0.self_attn.k_proj.weight"][0] // head_dim,
+        sa_mlp=shapes["layers.0.mlp.up_proj.weight"][0],
+        **unused_sizes(stack),
+        rms_norm_eps=float(sizes.get("rms_norm_eps", stack.eps)),
+        rope_parameters=rope_of(sizes, _THETA),
+        kind=EAGLE3.name,
+        own_layers=sum(name.endswith(".mlp.up_proj.weight") for name in shapes),
+        draft_vocab=columns if DRAFT_IDS in shapes or columns != vocabulary else 0,
+        qkv_bias="layers.0.self_attn.q_proj.bias" in shapes,
+        state_entries=state_entries(published, states, int(target["num_hidden_layers"]), target_id, where),
+        target_hidden_size=0 if hidden == stack.hidden else stack.hidden,
+        own_heads=0 if heads == stack.heads else heads,
+        own_head_dim=0 if head_dim == stack.head_dim else head_dim,
+        own_embeddings=own_embeddings,
+        head_norms="layers.0.self_attn.q_norm.weight" in shapes,
+        feature_norm=EACH if each else JOINT if joint else "",
+        normed_residual=bool(published.get("norm_before_residual")),
+        normed_feedback=is_nested and bool(published.get("norm_output")),
+    )
+
+
+def _has_frozen_embeddings(shapes: Shapes, published: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
+    """Whether its embeddings are a copy of the target's: speculators' and DeepSpec's, unless they were trained too."""
+    copies = "transformer_layer_config" in published or "target_layer_ids" in published
+    same = shapes[OWN_EMBEDDINGS] == (target["vocab_size"], target["hidden_size"])
+    return copies and same and not published.get("embed_requires_grad")
+
+
+def _plain(name: str) -> str:
+    """Our name of a published tensor."""
+    name = name.removeprefix("model.")
+    if name == _OFFSETS:
+        return DRAFT_IDS
+    return f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name
+
+
+def _theirs(name: str, shapes: Shapes) -> str:
+    if name == DRAFT_IDS:
+        return _OFFSETS
+    has_midlayer = any(each.startswith("midlayer.") for each in shapes)
+    return f"midlayer.{name.removeprefix('layers.0.')}" if has_midlayer and name.startswith("layers.0.") else name
+
+
+def _numbers(given: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(number) for number in given)
+
+
+class _Eagle3(KindOfStates):
+    name = "eagle3"
+    label = "EAGLE-3"
+    about = "An EAGLE-3 drafter (arXiv 2503.01840)"
+    variants: ClassVar = {"eagle3": "EAGLE-3", "peagle": "P-EAGLE"}
+    not_run = frozenset({"peagle"})
+    layouts = (Layout("EAGLE-3", _fits, _convert, _theirs),)
+    takes = frozenset(
+        {
+            "qkv_bias",
+            "state_entries",
+            "target_hidden_size",
+            "own_heads",
+            "own_head_dim",
+            "head_norms",
+            "own_embeddings",
+            "feature_norm",
+            "normed_residual",
+            "normed_feedback",
+        }
+    )
+    objective = "steps"
+    has_own_head = True
+
+    def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
+        return {
+            **super().rules(config),
+            "embeddings of another width than the target's must be own_embeddings": config.own_embeddings
+            or config.state_width == config.hidden_size,
+        }
+
+    def form(self, config: DrafterConfig) -> Mapping[str, str]:
+        return {"hidden states read": ", ".join(map(str, config.state_entries))}
+
+    def usual_entries(self, layers: int) -> tuple[int, ...]:
+        return 2, layers // 2, layers - 3
+
+    def shapes(self, config: DrafterConfig) -> Shapes:
+        """Its first layer's queries, keys and values read an embedding beside a state."""
+        hidden, states = config.hidden_size, len(config.state_entries) * config.state_width
+        query, keys = config.heads * config.head_dim, config.sa_kv_heads * config.head_dim
+        shapes: Shapes = {"fc.weight": (hidden, states)}
+        if config.feature_norm == JOINT:
+            shapes["input_norm.weight"] = (states,)
+        if config.feature_norm == EACH:
+            shapes |= {f"fc_norm.{index}.weight": (config.state_width,) for index in range(len(config.state_entries))}
+        names = self.layers(config)
+        for name in names:
+            shapes |= layer_shapes(name, hidden, query, keys, config.sa_mlp)
+            if config.head_norms:
+                shapes |= {f"{name}.self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
+        for part in "qkv":
+            outputs = query if part == "q" else keys
+            shapes[f"{names[0]}.self_attn.{part}_proj.weight"] = (outputs, 2 * hidden)
+            if config.qkv_bias:
+                shapes |= {f"{name}.self_attn.{part}_proj.bias": (outputs,) for name in names}
+        shapes |= {f"{names[0]}.hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+        shapes[OWN_HEAD] = (config.draft_vocab or config.vocab_size, hidden)
+        if config.own_embeddings:
+            shapes[OWN_EMBEDDINGS] = (config.vocab_size, hidden)
+        return shapes
+
+    def states(self, half: DeviceHalf) -> NewState:
+        decoder = Eagle3Decoder(half)
+        return lambda: BaselineState(decoder)
+
+
+EAGLE3 = _Eagle3()
