@@ -62,17 +62,12 @@ MOST_HELD = 40  # characters of a word whose end has not come
 class View(Protocol):
     """Shows one answer."""
 
-    def begin(self) -> None:
-        """Called when the question has been asked."""
-
-    def show(self, update: Update, text: AnswerText) -> None:
-        """Shows an update about the answer, or about none."""
-
-    def show_earlier(self, update: Update, earlier: AnswerText) -> None:
-        """Shows what was decided about an earlier answer while this one is undecided."""
-
-    def end(self, text: AnswerText) -> None:
-        """Called when nothing more comes; `text` may hold the last committed piece of a broken answer."""
+    def begin(self) -> None: ...  # called when the question has been asked
+    def show(self, update: Update, text: AnswerText) -> None: ...  # shows an update about the answer, or about none
+    # Shows what was decided about an earlier answer while this one is undecided.
+    def show_earlier(self, update: Update, earlier: AnswerText) -> None: ...
+    # Called when nothing more comes; `text` may hold the last committed piece of a broken answer.
+    def end(self, text: AnswerText) -> None: ...
 
 
 class TerminalView:

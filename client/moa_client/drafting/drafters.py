@@ -115,54 +115,35 @@ class ClientDrafter(Protocol):
     """What the drafting loop needs from a drafter."""
 
     @property
-    def reads_memory(self) -> bool:
-        """Whether it uses the server's memory."""
-        ...
-
+    def reads_memory(self) -> bool: ...  # whether it uses the server's memory
+    # Levels of a draft that come with its first step, and the most that there are; None: each takes a step.
     @property
-    def most_depth(self) -> int | None:
-        """Levels of a draft that come with its first step, and the most that there are; None: each takes a step."""
-        ...
-
+    def most_depth(self) -> int | None: ...
     def restart(self, tokens: Sequence[int]) -> None: ...
 
     def commit(self, tokens: Sequence[int]) -> None: ...
 
-    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
-        """Takes in rows of memory, or of the state that enters the first reused layer."""
-        ...
-
-    def draft(self, sampling: Sampling) -> DraftTree:
-        """A tree below the newest committed token; empty where there is nothing to guess."""
-        ...
-
-    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        """One step: new nodes below `draft`, which hangs below the newest committed token.
-
-        Any draft may be given; what is unchanged since the last call costs nothing again. Empty: until something is
-        committed, there is nothing more to guess.
-        """
-        ...
-
-    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        """The token to write after the newest node of `draft`, and the chance that it is the target's if those of the
-        draft are; None: there is nothing to say.
-        """
-        ...
+    # Takes in rows of memory, or of the state that enters the first reused layer.
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None: ...
+    # A tree below the newest committed token; empty where there is nothing to guess.
+    def draft(self, sampling: Sampling) -> DraftTree: ...
+    # One step: new nodes below `draft`, which hangs below the newest committed token. Any draft may be given; what is
+    # unchanged since the last call costs nothing again. Empty: until something is committed, there is nothing more to
+    # guess.
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth: ...
+    # The token to write after the newest node of `draft`, and the chance that it is the target's if those of the draft
+    # are; None: there is nothing to say.
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None: ...
 
 
 @runtime_checkable
 class ReadingDrafter(ClientDrafter, Protocol):
     """A drafter that knows a text only once it has read it, and needs nothing else to write: it may begin answers."""
 
-    def read_on(self, sampling: Sampling, *, writes: bool) -> bool:
-        """Reads a piece of the text, where there is one to read; whether there is more.
-
-        Args:
-            sampling: of the newest answer, which tells how often the drafter's own choice is the target's.
-            writes: for text without a server; else for a draft.
-        """
-        ...
+    # Reads a piece of the text, where there is one to read; whether there is more. sampling: of the newest answer,
+    # which tells how often the drafter's own choice is the target's. writes: for text without a server; else for a
+    # draft.
+    def read_on(self, sampling: Sampling, *, writes: bool) -> bool: ...
 
 
 class MoaDrafter:

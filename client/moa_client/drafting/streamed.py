@@ -24,17 +24,10 @@ from moa_client.conversation.conversation import Conversation, Phase, VerdictEff
 class DraftRule(Protocol):
     """What decides how far to draft ahead; `DraftWindow` is the one that follows measurements."""
 
-    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
-        """Whether this draft is worth another level."""
-        ...
-
-    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
-        """Whether to send the newest `unsent` nodes of this draft now; `flush`: none follow for now."""
-        ...
-
-    def on_sent(self, nodes: int) -> None:
-        """Called when a frame with this many nodes is sent."""
-        ...
+    def may_grow(self, draft: DraftTree, now_ms: float) -> bool: ...  # whether this draft is worth another level
+    # Whether to send the newest `unsent` nodes of this draft now; `flush`: none follow for now.
+    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool: ...
+    def on_sent(self, nodes: int) -> None: ...  # called when a frame with this many nodes is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +172,10 @@ class OnlineDrafter(Protocol):
     """Drafts one thing at a time, and posts the result later."""
 
     @property
-    def busy(self) -> bool:
-        """Whether something that was asked for has not come."""
-        ...
-
-    def grow(self, step: DraftStep, sampling: Sampling) -> None:
-        """Runs one step of a streamed draft; `DraftExtended` comes."""
-        ...
-
-    def draft(self, committed: int, sampling: Sampling) -> None:
-        """Makes a whole draft; `DraftCompleted` comes."""
-        ...
+    def busy(self) -> bool: ...  # whether something that was asked for has not come
+    # Runs one step of a streamed draft; `DraftExtended` comes.
+    def grow(self, step: DraftStep, sampling: Sampling) -> None: ...
+    def draft(self, committed: int, sampling: Sampling) -> None: ...  # makes a whole draft; `DraftCompleted` comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,5 +231,4 @@ DrafterResult = DraftExtended | DraftCompleted | TokenWritten | DrafterFailed
 class ResultInbox(Protocol):
     """Where a drafter's results go."""
 
-    def post(self, item: DrafterResult, /) -> None:
-        """Appends a result; called on the event loop."""
+    def post(self, item: DrafterResult, /) -> None: ...  # appends a result; called on the event loop

@@ -17,12 +17,8 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 class MemoryReader(Protocol):
     """A drafter that reads memory."""
 
-    def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
-        """Takes in `count` coded rows of `width` numbers, from position `start` on.
-
-        Args:
-            state: of the plane of reused states.
-        """
+    # Takes in `count` coded rows of `width` numbers, from position `start` on. state: of the plane of reused states.
+    def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None: ...
 
 
 class RowsHeld:

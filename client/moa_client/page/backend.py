@@ -37,31 +37,19 @@ class Kept:
 class PageBackend(Protocol):
     """What the page is shown, and what it may ask for. Methods raise `MoaError` where they are refused."""
 
-    async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation:
-        """Opens a conversation that is kept, or begins one; for one answer or more."""
-        ...
-
-    def status(self) -> Fields:
-        """The device and its link, apart from any conversation.
-
-        Returns:
-            version, phase, target, server, state, reason, rtt_ms, drafter, alone, level, exact, conversations, since,
-            and `wants_online`: the user's wish for all conversations.
-        """
-        ...
-
-    async def conversations(self, search: str) -> Sequence[Kept]:
-        """Those that have the words; all without any. The newest first."""
-        ...
-
+    # Opens a conversation that is kept, or begins one; for one answer or more.
+    async def open(self, identifier: str | None, system: str | None, single: bool) -> OpenConversation: ...
+    # The device and its link, apart from any conversation. Returns: version, phase, target, server, state, reason,
+    # rtt_ms, drafter, alone, level, exact, conversations, since, and `wants_online`: the user's wish for all
+    # conversations.
+    def status(self) -> Fields: ...
+    # Those that have the words; all without any. The newest first.
+    async def conversations(self, search: str) -> Sequence[Kept]: ...
     async def delete(self, identifier: str) -> None: ...
 
     async def export(self, identifier: str, form: ExportForm) -> str: ...
 
-    def set_offline(self, is_offline: bool) -> None:
-        """The user's wish for all conversations: to continue without the server, or with it again."""
-        ...
-
-    def timeline(self) -> AsyncIterator[Crossing]:
-        """What crosses the link from now on; leaves the oldest out for a reader that lags."""
-        ...
+    # The user's wish for all conversations: to continue without the server, or with it again.
+    def set_offline(self, is_offline: bool) -> None: ...
+    # What crosses the link from now on; leaves the oldest out for a reader that lags.
+    def timeline(self) -> AsyncIterator[Crossing]: ...

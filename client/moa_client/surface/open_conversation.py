@@ -69,74 +69,34 @@ class OpenConversation(Protocol):
     def facts(self) -> ConversationFacts: ...
 
     @property
-    def answers(self) -> Sequence[AnswerText]:
-        """All its answers when it was opened, oldest first."""
-        ...
-
+    def answers(self) -> Sequence[AnswerText]: ...  # all its answers when it was opened, oldest first
     @property
-    def status(self) -> LinkStatus:
-        """The state of the link and the newest answer's figures."""
-        ...
-
+    def status(self) -> LinkStatus: ...  # the state of the link and the newest answer's figures
     @property
-    def is_gone(self) -> bool:
-        """Whether the process that runs it has gone: it must be opened again."""
-        ...
-
-    def updates(self) -> AsyncIterator[Update]:
-        """What happens, from when the conversation was opened on."""
-        ...
-
-    def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None:
-        """Asks; after the answers that are still running.
-
-        Args:
-            instead_of: in the place of the answer of this number, and of those after it; 0: after all.
-        """
-        ...
-
-    def continue_answer(self, max_tokens: int) -> None:
-        """Continues the newest answer by at most so many tokens, 0: as the context allows; as if it had never ended."""
-        ...
-
-    def stop(self) -> None:
-        """Ends the running answer where it is; the server is asked first."""
-        ...
-
-    def abandon(self) -> None:
-        """Ends the running answer without waiting for the server."""
-        ...
-
-    def permit(self, call: str, permission: Permission) -> None:
-        """Says whether a call that waits may be run; nothing happens where none of this name waits."""
-        ...
-
+    def is_gone(self) -> bool: ...  # whether the process that runs it has gone: it must be opened again
+    def updates(self) -> AsyncIterator[Update]: ...  # what happens, from when the conversation was opened on
+    # Asks; after the answers that are still running. instead_of: in the place of the answer of this number, and of
+    # those after it; 0: after all.
+    def ask(self, question: str, options: AnswerOptions, instead_of: int = 0) -> None: ...
+    # Continues the newest answer by at most so many tokens, 0: as the context allows; as if it had never ended.
+    def continue_answer(self, max_tokens: int) -> None: ...
+    def stop(self) -> None: ...  # ends the running answer where it is; the server is asked first
+    def abandon(self) -> None: ...  # ends the running answer without waiting for the server
+    # Says whether a call that waits may be run; nothing happens where none of this name waits.
+    def permit(self, call: str, permission: Permission) -> None: ...
     def go_offline(self) -> None: ...
 
     def go_online(self) -> None: ...
 
-    def write_alone(self) -> None:
-        """Continues the running answer without the server, however unlikely its text is."""
-        ...
-
-    def keep(self) -> None:
-        """Has the newest answer be again what this device had written of it before a server has corrected it."""
-        ...
-
-    def rewind(self, answers: int) -> None:
-        """Keeps the first `answers` answers; 0: begins again."""
-        ...
-
-    def set_system(self, system: str | None) -> None:
-        """Sets the system prompt, before the first question."""
-        ...
-
+    def write_alone(self) -> None: ...  # continues the running answer without the server, however unlikely its text is
+    # Has the newest answer be again what this device had written of it before a server has corrected it.
+    def keep(self) -> None: ...
+    def rewind(self, answers: int) -> None: ...  # keeps the first `answers` answers; 0: begins again
+    def set_system(self, system: str | None) -> None: ...  # sets the system prompt, before the first question
     def set_title(self, title: str) -> None: ...
 
-    async def stats(self) -> str:
-        """Figures of the newest answer and of what was written without a server, for a person."""
-        ...
-
+    # Figures of the newest answer and of what was written without a server, for a person.
+    async def stats(self) -> str: ...
     async def close(self) -> None: ...
 
 

@@ -29,11 +29,8 @@ class Prompt(Protocol):
     """A prompt below everything else."""
 
     @property
-    def is_typed_into(self) -> bool:
-        """Whether the user is in the middle of a line: nothing may move it."""
-
-    def request(self) -> None:
-        """Asks for `TerminalPage.draw` as soon as it can be written above the prompt."""
+    def is_typed_into(self) -> bool: ...  # whether the user is in the middle of a line: nothing may move it
+    def request(self) -> None: ...  # asks for `TerminalPage.draw` as soon as it can be written above the prompt
 
 
 class _Elsewhere:
