@@ -1,4 +1,4 @@
-"""How tokens, provenance and times are stored: as few bytes as plain code can read. Pure."""
+"""Reads the history: one conversation, lists, searches; and how tokens, provenance and options are stored."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import sqlite3
 import sys
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moa_shared.errors import NotFoundError
+from moa_shared.errors import DiskFullError, NotFoundError
 
 from moa_client.conversation.answer_options import AnswerOptions, options_from
+from moa_client.history.database import transaction, translated
 from moa_client.history.records import AnswerStatus, ConversationOrigin, Hit, StoredAnswer, StoredConversation, Summary
 
 if TYPE_CHECKING:
@@ -86,25 +89,34 @@ _SNIPPET = f"snippet(words, -1, '{START}', '{END}', '...', {SNIPPET_WORDS})"
 
 
 class HistoryReader:
-    """Reads what a `HistoryStore` has written."""
+    """Reads the history.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    Args:
+        path: of its file; `connection`: to it.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
         self._connection = connection
 
+    def _rows(self, statement: str, *values: object) -> list[Any]:
+        with translated(self.path):
+            return self._connection.execute(statement, values).fetchall()
+
     def load(self, conversation: str) -> StoredConversation:
-        row = self._connection.execute(
+        found = self._rows(
             "SELECT title, created, updated, model, target, tokenizer, execution, server, system FROM conversations "
             "WHERE id = ?",
-            (conversation,),
-        ).fetchone()
-        if row is None:
+            conversation,
+        )
+        if not found:
             raise _none(conversation)
-        title, created, updated, *origin = row
-        rows = self._connection.execute(_PIECES, (conversation,))
+        [(title, created, updated, *origin)] = found
+        rows = self._rows(_PIECES, conversation)
         pieces = {key: list(each) for key, each in groupby(rows, lambda row: row[0])}
-        rows = self._connection.execute(_VERSIONS, (conversation,))
+        rows = self._rows(_VERSIONS, conversation)
         versions = {place: tuple(row[1:] for row in each) for place, each in groupby(rows, lambda row: row[0])}
-        answers = self._connection.execute(_ANSWERS, (conversation,))
+        answers = self._rows(_ANSWERS, conversation)
         stored = tuple(
             replace(_answer(answer, pieces.get(answer[0], [])), versions=versions.get(place, ()))
             for place, answer in enumerate(answers)
@@ -113,32 +125,36 @@ class HistoryReader:
 
     def text_of(self, answer: int) -> str:
         """The text of an answer: committed, then provisional."""
-        return str(
-            self._connection.execute(
-                "SELECT coalesce((SELECT group_concat(text, '') FROM (SELECT text FROM pieces WHERE answer = ? "
-                "ORDER BY number)), '') || coalesce((SELECT text FROM provisional WHERE answer = ?), '')",
-                (answer, answer),
-            ).fetchone()[0]
+        [(text,)] = self._rows(
+            "SELECT coalesce((SELECT group_concat(text, '') FROM (SELECT text FROM pieces WHERE answer = ? "
+            "ORDER BY number)), '') || coalesce((SELECT text FROM provisional WHERE answer = ?), '')",
+            *(answer, answer),
         )
+        return str(text)
 
-    def list(self, limit: int | None, *, unverified_only: bool) -> Sequence[Summary]:
-        """Conversations with a question, the one last written to first."""
-        rows = self._connection.execute(_LIST, (unverified_only, -1 if limit is None else limit))
+    def list(self, limit: int | None = None, *, unverified_only: bool = False) -> Sequence[Summary]:
+        """Conversations with a question, the one last written to first.
+
+        Args:
+            limit: at most so many; None: all.
+            unverified_only: those with an answer that a server is still to decide.
+        """
+        rows = self._rows(_LIST, unverified_only, -1 if limit is None else limit)
         return [Summary(name, _first_line(title), *rest) for name, title, *rest in rows]
+
+    def identifiers(self) -> Sequence[str]:
+        """All conversations, those without a question too."""
+        return [row[0] for row in self._rows("SELECT id FROM conversations ORDER BY id")]
 
     def find(self, name: str) -> str:
         """The identifier that a user means: one, a prefix of just one, or `last`."""
         if name == LAST:
-            if newest := self.list(1, unverified_only=False):
+            if newest := self.list(1):
                 return newest[0].identifier
             raise NotFoundError("No conversation is kept yet.", hint="")
         pattern = name.lower()
-        found = [
-            row[0]
-            for row in self._connection.execute(
-                "SELECT id FROM conversations WHERE substr(id, 1, ?) = ? ORDER BY id", (len(pattern), pattern)
-            )
-        ]
+        query = "SELECT id FROM conversations WHERE substr(id, 1, ?) = ? ORDER BY id"
+        found = [row[0] for row in self._rows(query, len(pattern), pattern)]
         if not found or not pattern:
             raise _none(name)
         if len(found) > 1:
@@ -148,25 +164,22 @@ class HistoryReader:
             )
         return str(found[0])
 
-    def index_open_answers(self) -> None:
-        """Makes answers that have no end yet, or are not decided, known to `search` as they are now."""
-        query = "SELECT key FROM answers WHERE standing IN ('running', 'unverified')"
-        for (key,) in self._connection.execute(query).fetchall():
-            self._connection.execute("UPDATE words SET answer = ? WHERE rowid = ?", (self.text_of(key), key))
-
-    def search(self, text: str, limit: int) -> Sequence[Hit]:
-        """Answers whose question or text has all these words, best first."""
+    def search(self, text: str, limit: int = 20) -> Sequence[Hit]:
+        """Answers whose question or text has all these words (or longer ones that begin with them), best first."""
+        with suppress(DiskFullError), transaction(self.path, self._connection) as connection:
+            for (key,) in self._rows("SELECT key FROM answers WHERE standing IN ('running', 'unverified')"):
+                connection.execute("UPDATE words SET answer = ? WHERE rowid = ?", (self.text_of(key), key))
         words = text.replace("\0", " ").split()  # which ends a text for SQLite, and is in none
         if not words:
             return []
         if any(map(_is_unspaced, text)):  # the index knows such a text as one word
             like = " AND ".join("(words.question || ' ' || words.answer) LIKE ? ESCAPE '\\'" for _ in words)
             query = _FOUND.format(snippet="words.question || ' ' || words.answer", condition=like, order="asked DESC")
-            found = self._connection.execute(query, (*(f"%{_escaped(word)}%" for word in words), limit))
+            found = self._rows(query, *(f"%{_escaped(word)}%" for word in words), limit)
         else:
             match = " ".join(f'"{quoted}"*' for word in words if (quoted := word.replace('"', '""')))
             query = _FOUND.format(snippet=_SNIPPET, condition="words MATCH ?", order="bm25(words), asked DESC")
-            found = self._connection.execute(query, (match, limit))
+            found = self._rows(query, match, limit)
         return [
             Hit(name, _first_line(title), number, asked, snippet if START in snippet else _around(snippet, words[0]))
             for name, title, number, asked, snippet in found

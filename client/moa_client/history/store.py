@@ -13,17 +13,14 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moa_shared.errors import DiskFullError
-
 from moa_client.conversation.answer_options import AnswerOptions
-from moa_client.history.database import open_database, transaction, translated
+from moa_client.history.database import open_database, transaction
 from moa_client.history.housekeeping import Eraser, Writers
 from moa_client.history.reading import HistoryReader, pack_options, pack_provenance, pack_tokens, unpack_tokens
-from moa_client.history.records import PROMPT_CODE, AnswerStatus, ConversationOrigin, Hit, StoredConversation, Summary
+from moa_client.history.records import PROMPT_CODE, AnswerStatus, ConversationOrigin, StoredConversation
 from moa_client.history.responses import KeptResponses
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
 
 
-class HistoryStore:
+class HistoryStore(HistoryReader):
     """The conversations that this device keeps; its calls raise HistoryError, or DiskFullError if nothing was written.
 
     Args:
@@ -41,9 +38,8 @@ class HistoryStore:
     """
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        self.path, self._connection = open_database(folder)
+        super().__init__(*open_database(folder))
         self._clock = clock
-        self._reader = HistoryReader(self._connection)
         self._writers = Writers(self.path.parent)
         self._eraser = Eraser(self.path)
         self.responses = KeptResponses(self.path, self._connection, self._eraser, clock)
@@ -57,8 +53,6 @@ class HistoryStore:
     def wait_erased(self, seconds: float) -> bool:
         """Waits until what was deleted has left the index and the log; whether it has."""
         return self._eraser.wait(seconds)
-
-    # ------------------------------------------------------------ a conversation is written
 
     def create(self, origin: ConversationOrigin, title: str = "") -> str:
         """Begins a conversation; its identifier. Lists show it once it has a question: call this with the first one."""
@@ -232,8 +226,6 @@ class HistoryStore:
                 connection.execute("DELETE FROM conversations WHERE id = ?", (conversation,))
         self._eraser.begin()
 
-    # ------------------------------------------------------------ and read
-
     def reopen(self, conversation: str) -> StoredConversation:
         """As `load`, to continue the conversation: an answer that was cut short by a kill is left to the server."""
         self._writers.hold(self.load(conversation).identifier)
@@ -241,38 +233,7 @@ class HistoryStore:
             cut_short = "SELECT key FROM answers WHERE conversation = ? AND standing = 'running'"
             for (answer,) in connection.execute(cut_short, (conversation,)).fetchall():
                 self._leave(answer, "")
-            return self._reader.load(conversation)
-
-    def load(self, conversation: str) -> StoredConversation:
-        with translated(self.path):
-            return self._reader.load(conversation)
-
-    def list(self, limit: int | None = None, *, unverified_only: bool = False) -> Sequence[Summary]:
-        """Conversations with a question, the one last written to first.
-
-        Args:
-            limit: at most so many; None: all.
-            unverified_only: those with an answer that a server is still to decide.
-        """
-        with translated(self.path):
-            return self._reader.list(limit, unverified_only=unverified_only)
-
-    def identifiers(self) -> Sequence[str]:
-        """All conversations, those without a question too."""
-        with translated(self.path):
-            return [row[0] for row in self._connection.execute("SELECT id FROM conversations ORDER BY id")]
-
-    def find(self, name: str) -> str:
-        """The identifier that a user means: one, a prefix of just one, or `last`."""
-        with translated(self.path):
-            return self._reader.find(name)
-
-    def search(self, text: str, limit: int = 20) -> Sequence[Hit]:
-        """Answers whose question or text has all these words (or longer ones that begin with them), best first."""
-        with suppress(DiskFullError), transaction(self.path, self._connection):
-            self._reader.index_open_answers()
-        with translated(self.path):
-            return self._reader.search(text, limit)
+            return self.load(conversation)
 
     # ------------------------------------------------------------ inside
 
@@ -283,7 +244,7 @@ class HistoryStore:
     def _keep_version(self, conversation: str, place: int) -> None:
         query = "SELECT key, question FROM answers WHERE conversation = ? ORDER BY position LIMIT 1 OFFSET ?"
         for key, question in self._connection.execute(query, (conversation, place)).fetchall():
-            if text := self._reader.text_of(key):
+            if text := self.text_of(key):
                 self._connection.execute(
                     "INSERT INTO versions VALUES (?, ?, (SELECT count(*) FROM versions WHERE conversation = ? "
                     "AND place = ?), ?, ?)",
@@ -342,7 +303,7 @@ class HistoryStore:
         return provenance
 
     def _index(self, answer: int) -> None:
-        text = self._reader.text_of(answer)
+        text = self.text_of(answer)
         self._connection.execute("UPDATE words SET answer = ? WHERE rowid = ?", (text, answer))
 
     def _note_end(self, answer: int) -> None:
