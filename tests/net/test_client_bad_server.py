@@ -20,7 +20,7 @@ from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.backoff import Backoff
+from moa_client.link.connection import Backoff
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_server.verifier import Target

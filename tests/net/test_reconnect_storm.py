@@ -7,8 +7,7 @@ import random
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.backoff import Backoff
-from moa_client.link.connection import FrameReceived, ServerConnection, StreamLost, StreamOpened
+from moa_client.link.connection import Backoff, FrameReceived, ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_server.verifier import Target

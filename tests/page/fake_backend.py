@@ -11,8 +11,8 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import ExportForm, Kept
+from moa_client.surface.messages import Fields
 from moa_client.surface.open_conversation import ConversationFacts, OpenConversation
-from moa_client.surface.update_codec import Fields
 from moa_client.tools.answer_split import ReasoningMarks
 from moa_shared.errors import ConflictError, NotFoundError
 from moa_shared.protocol.finish_rule import Finish

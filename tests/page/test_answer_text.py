@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Asked
-from moa_client.surface.messages import opened_fields
+from moa_client.surface.messages import Fields, fields_of, opened_fields
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.update_codec import Fields, fields_of
 
 from tests.page.conftest import Open, Serve
 from tests.page.stage import Stage, good_status

@@ -37,7 +37,7 @@ from moa_client.conversation.events import (
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.backoff import Backoff
+from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_server.session.session import Session, SessionLimits

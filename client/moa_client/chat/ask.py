@@ -47,7 +47,6 @@ class AnswerFollower:
         conversation: with the answers that it has.
         settle_seconds: how long an answer waits for the server that is away before it ends without it; 0: it is decided
             later.
-        permit: asks about calls of tools.
     """
 
     def __init__(self, conversation: OpenConversation, settle_seconds: float = 0.0, permit: Permit = deny) -> None:
@@ -92,7 +91,6 @@ class AnswerFollower:
         """Begins an answer, and shows what happens; the answer, and False if the user stopped it.
 
         Args:
-            text: shown until it has begun.
             is_beginning: whether an event, and the answer that it is about, say so.
         """
         waiting: asyncio.Timeout | None = None

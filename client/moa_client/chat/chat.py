@@ -73,13 +73,10 @@ class Chat:
 
     Args:
         settings: as started; /set changes a copy.
-        conversation: as surfaces use it.
-        out, err: take text and remarks.
         open_it: opens another conversation; None: there is only this one.
         unverified: also write text that no server has verified where it cannot be taken back.
         settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
         page: the terminal, if it can move its cursor; it shows the answers.
-        permit: asks about calls of tools.
         take_typed: what was typed for the next line before a question about a call.
     """
 

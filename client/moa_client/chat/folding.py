@@ -62,11 +62,7 @@ UNFOLDED = Folding(None, lambda: "show")
 
 
 class FoldedAnswer:
-    """One answer.
-
-    Args:
-        is_open: its reasoning is shown.
-    """
+    """One answer."""
 
     def __init__(self, text: AnswerText, marks: ReasoningMarks, *, is_open: bool) -> None:
         self.split = marks.split(text.options.reasoning_effort)

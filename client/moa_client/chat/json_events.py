@@ -23,8 +23,8 @@ from moa_client.conversation.events import (
     SurfaceEvent,
     Titled,
 )
+from moa_client.surface.messages import fields_of
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.update_codec import fields_of
 from moa_client.tools.answer_split import AnswerSplit
 
 SURFACES_ONLY = ("answer", "status", "added")  # a program gets all provisional text instead of what is added to it

@@ -25,11 +25,7 @@ Modes = list[Any]  # of a terminal, as termios has them
 
 
 class QuietTerminal:
-    """A terminal that is quiet.
-
-    Args:
-        before: its modes, as they were.
-    """
+    """A terminal that is quiet."""
 
     def __init__(self, before: Modes | None = None) -> None:
         self._before = before

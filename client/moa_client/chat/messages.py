@@ -66,11 +66,7 @@ NOT_SERVED = (LinkState.OFFLINE, LinkState.WAITING)
 
 
 def writes_alone(facts: ConversationFacts, alone: str) -> bool:
-    """Whether this device answers while the user wants no server.
-
-    Args:
-        alone: as of --alone.
-    """
+    """Whether this device answers while the user wants no server."""
     return alone == "always" or (bool(facts.companion) and alone == "auto")
 
 
@@ -148,7 +144,6 @@ def status_line(
     Args:
         reason: why the link is in this state.
         typed_ahead: characters waiting for the next prompt.
-        has_keys: the user can type.
     """
     parts = []
     if status.holds_back:

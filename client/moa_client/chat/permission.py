@@ -23,7 +23,6 @@ def unasked(allowed: Sequence[str], say: Callable[[str], None]) -> Permit:
     """What is said of calls where nobody can be asked.
 
     Args:
-        allowed: tools as SERVER/TOOL, or ALL.
         say: tells the user what was not run.
     """
 
@@ -45,9 +44,7 @@ class KeyPermission:
     """Asks on the terminal, whose keys come as they are typed.
 
     Args:
-        terminal: file descriptor of standard input.
         allowed: tools that are run without asking, as SERVER/TOOL, or ALL.
-        say: shows a line.
     """
 
     def __init__(self, terminal: int, allowed: Sequence[str], say: Callable[[str], None]) -> None:

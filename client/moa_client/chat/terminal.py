@@ -89,11 +89,7 @@ class Lines:
 
 
 class AbovePrompt:
-    """Draws a page above a prompt, a few times a second at most.
-
-    Args:
-        session: whose prompt is shown.
-    """
+    """Draws a page above a prompt, a few times a second at most."""
 
     def __init__(self, page: TerminalPage, session: PromptSession[str]) -> None:
         self._page = page

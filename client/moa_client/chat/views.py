@@ -254,11 +254,7 @@ class FoldingView:
 
 
 class JsonView:
-    """Writes one line for each update.
-
-    Args:
-        folding: tells reasoning from text.
-    """
+    """Writes one line for each update."""
 
     def __init__(self, write: Write, folding: Folding = UNFOLDED) -> None:
         self._write = write
@@ -293,10 +289,8 @@ def make_view(
     """Makes the view for standard output.
 
     Args:
-        link_status: the newest one.
         unverified: where text cannot be taken back, write at the end what no server has verified.
         page: a terminal that can move its cursor.
-        folding: how reasoning is shown.
         unsettled: earlier answers that no server has decided.
     """
     if json_events:

@@ -34,7 +34,6 @@ class AnswerDecoder:
 
     Args:
         text: the answer; what its options name ends its text.
-        decode: text of some tokens.
     """
 
     def __init__(self, text: AnswerText, decode: Callable[[Sequence[int]], str]) -> None:
@@ -46,7 +45,6 @@ class AnswerDecoder:
         """Continues an answer that had ended, with the committed text that it has.
 
         Args:
-            committed: its tokens.
             waiting: its provisional tokens, which a server is still to decide.
         """
         self._stream.restore(committed, self.text.committed)

@@ -60,16 +60,13 @@ class Figures:
     """Counts of one answer.
 
     Args:
-        tokens: committed.
         verdicts: frames that brought them: one for each forward of the target that chose tokens.
         drafted: nodes that the target verified; `accepted`: tokens that were nodes of this device.
         server_drafted, server_accepted: nodes that only the server guessed, and tokens that were such nodes.
-        stale: nodes that came too late.
         cpu_seconds: of this program, all its threads together: what the answer took of a battery.
         seconds, first_token_seconds: since the question was sent.
         up_bytes, down_bytes: of messages; `memory_bytes`: of the latter, rows of memory.
         provisional: tokens of standalone text; `undecided`: those of them not yet decided; `kept`: those committed.
-        finish: why the answer ended.
     """
 
     tokens: int = 0

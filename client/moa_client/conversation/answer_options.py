@@ -49,7 +49,6 @@ class AnswerOptions:
         seed: the same seed gives the same text; None: one of its own.
         max_tokens: of the answer; 0: as the context allows.
         stop: strings before which the answer ends.
-        presence_penalty, frequency_penalty, logit_bias: see `Sampling`.
         loop_guard: an answer that only repeats itself is ended.
         constraint: the form that the answer must have; None: any.
         chances: what the asker wants to know of the chances of its tokens; None: nothing.
@@ -84,7 +83,6 @@ class AnswerOptions:
 
         Args:
             defaults: the first that says something counts.
-            seed: where none is given.
         """
         values: dict[str, Any] = {"seed": seed}
         for each in (_OFF, *reversed(defaults)):

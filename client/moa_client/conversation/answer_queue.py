@@ -41,8 +41,6 @@ class EndRule:
     """What ends a standalone answer, apart from the settings.
 
     Args:
-        end_of_text: token ids that end one.
-        context_tokens: most tokens of a conversation.
         decode: text of some tokens, for stop strings.
     """
 
@@ -68,12 +66,7 @@ class WithdrawnAnswer:
 
 
 class AnswerQueue:
-    """The open answers of one conversation, in order.
-
-    Args:
-        conversation: what is committed.
-        end_rule: for standalone answers.
-    """
+    """The open answers of one conversation, in order."""
 
     def __init__(self, conversation: Conversation, end_rule: EndRule) -> None:
         self.conversation = conversation

@@ -35,7 +35,6 @@ class Update:
 
     Args:
         answer: the number of the answer that it is about, in the conversation, from 1; 0: it is about none.
-        status: of the link.
         figures: of an answer that has ended.
     """
 
@@ -61,16 +60,12 @@ class AnswerText:
     """One answer.
 
     Args:
-        question: what it answers.
         number: in its conversation, from 1.
-        options: how it is chosen.
         likely: characters of the provisional text, from the first one on, that are likely to be the target's.
         withdrawn: provisional tokens that a correction has taken back, if they are worth having back.
         ended: all text when it ended without the server.
         tokens: committed ones; `decided`: those of them since it ended without the server.
-        waiting: provisional tokens.
         seen: characters of committed text that its reader had seen before it was continued.
-        runs: who wrote the committed text.
         is_unsettled: it ended without the server, which has not decided it yet.
         versions: question and text of the answers in whose place it was asked for, oldest first.
     """
@@ -207,7 +202,6 @@ class Corrections:
 
         Args:
             piece: is appended to the committed text.
-            provisional: replaces the provisional text.
         """
         same = common(piece, self._ahead)
         if same < min(len(piece), len(self._ahead)):

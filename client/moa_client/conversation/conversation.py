@@ -42,7 +42,6 @@ class VerdictEffect:
         kept_draft: whether the draft in flight still hangs below the newest committed token.
         finish: whether and why the answer ended.
         chances: of each of the tokens, if the server has told them.
-        writers: of each of the tokens.
     """
 
     tokens: tuple[int, ...]
@@ -59,7 +58,6 @@ class ConversationState:
 
     Args:
         tokens: all committed ones; `provenance`: of each of them.
-        turns: where each question begins.
         unverified: the answers that ended without the server and are not verified, oldest first. Only the first one
             may have committed tokens.
         is_begun: the newest turn is the question of the first of them.

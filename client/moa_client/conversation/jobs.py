@@ -20,8 +20,6 @@ class Job:
     """One answer.
 
     Args:
-        turn: the question.
-        settings: of the answer.
         written: provisional tokens, after what is committed of this answer.
         finish: why the answer has ended without the server; UNFINISHED: it has not.
         asked: the question's tokens when the answer was begun on provisional text.

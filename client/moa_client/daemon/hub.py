@@ -20,12 +20,12 @@ from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.library import Library
 from moa_client.host.starting import find, load, reach
-from moa_client.link.backoff import Backoff
+from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.mcp.opening import open_tools
 from moa_client.settings import ClientSettings
+from moa_client.surface.messages import Fields
 from moa_client.surface.open_conversation import OpenConversation
-from moa_client.surface.update_codec import Fields
 from moa_client.tools.tool_box import ToolBox
 
 START_SECONDS = 30.0  # that a surface waits for the start: a device that fetches nothing has begun in one
@@ -34,13 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Hub:
-    """Starts the host and opens conversations.
-
-    Args:
-        settings: of the daemon.
-        link: to the server.
-        version: of moa.
-    """
+    """Starts the host and opens conversations."""
 
     def __init__(self, settings: ClientSettings, link: Fleet, version: str) -> None:
         self.settings = settings

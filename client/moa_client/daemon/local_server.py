@@ -15,9 +15,8 @@ from pathlib import Path
 from moa_shared.errors import DataError
 
 from moa_client.failures import told
-from moa_client.surface.messages import MOST_QUESTION_BYTES, decode_request, encode_line, error_fields
+from moa_client.surface.messages import MOST_QUESTION_BYTES, Fields, decode_request, encode_line, error_fields
 from moa_client.surface.surface_session import GONE, Open, serve_surface
-from moa_client.surface.update_codec import Fields
 
 WRITE_SECONDS = 60.0  # a program that takes nothing in for so long is left
 Control = Callable[[Fields], Awaitable[Fields]]
@@ -29,7 +28,6 @@ class DaemonSocketServer:
 
     Args:
         path: of the socket; replaced if it is stale.
-        open_it: opens a conversation.
         control: answers a message that is about no conversation.
     """
 

@@ -97,9 +97,7 @@ class Holder:
     """The process that holds the lock.
 
     Args:
-        pid: of it.
         since: when it began, in seconds since 1970.
-        version: of moa.
     """
 
     pid: int

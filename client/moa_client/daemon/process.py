@@ -17,7 +17,7 @@ from moa_shared.errors import DataError, InternalError, MoaError, NotFoundError,
 
 from moa_client.daemon.paths import DaemonPaths, find_holder, make_folder
 from moa_client.daemon.remote_conversation import request
-from moa_client.surface.update_codec import Fields
+from moa_client.surface.messages import Fields
 
 START_SECONDS = 15.0  # for the process to listen: a second and a half on a slow machine
 ANSWER_SECONDS = 5.0  # of a daemon that is there
@@ -38,11 +38,7 @@ async def find_daemon(paths: DaemonPaths) -> Fields | None:
 
 
 async def start_daemon(paths: DaemonPaths, options: Sequence[str]) -> Fields:
-    """Starts a daemon in the background, and waits until it listens; its status.
-
-    Args:
-        options: of `moa-client daemon run`.
-    """
+    """Starts a daemon in the background, and waits until it listens; its status."""
     make_folder(paths)
     process, began = _spawn(paths, options)
     status = await _wait_for(paths, lambda: process.poll() is None)

@@ -23,7 +23,7 @@ from moa_client.daemon.web_surfaces import serve_web_surfaces
 from moa_client.device.kept_companion import with_kept
 from moa_client.servers.connecting import connect_servers
 from moa_client.settings import ClientSettings
-from moa_client.surface.update_codec import Fields
+from moa_client.surface.messages import Fields
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 MOST_FILES = 4096  # open ones, sockets included: many systems begin with 1,024
@@ -36,7 +36,6 @@ async def run_daemon(
     """Runs until a signal, or a program with the right to it, ends it; returns whether it is to begin again.
 
     Args:
-        options: with which it was started.
         on_ready: called when it listens, with its status.
     """
     make_folder(paths)

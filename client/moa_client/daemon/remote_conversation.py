@@ -20,9 +20,8 @@ from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import DrafterChanged, ExecutionChanged, Failed, LinkState, Permission, Titled
 from moa_client.failures import told
-from moa_client.surface.messages import decode_line, encode_line
+from moa_client.surface.messages import decode_line, encode_line, error_of, made_of, update_of
 from moa_client.surface.open_conversation import ConversationFacts, Subscription
-from moa_client.surface.update_codec import error_of, made_of, update_of
 
 MOST_MESSAGE_BYTES = 1 << 28  # from the daemon, which is trusted: a long conversation in one `opened`
 GONE = UnavailableError("The daemon has ended.", hint="Ask again: it is started again, and the conversation is kept.")
@@ -32,7 +31,6 @@ class RemoteConversation:
     """An open conversation; see `OpenConversation`.
 
     Args:
-        reader, writer: the socket.
         opened: the daemon's message that it is open.
     """
 

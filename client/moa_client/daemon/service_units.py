@@ -29,12 +29,7 @@ WantedBy=default.target
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A file that makes a login start the daemon.
-
-    Args:
-        path: where it belongs.
-        command: starts it now.
-    """
+    """A file that makes a login start the daemon."""
 
     path: Path
     text: str
@@ -55,9 +50,6 @@ def make_unit(platform: str, python: str, options: Sequence[str], home: Path | N
     """The unit for this kind of machine.
 
     Args:
-        platform: as sys.platform.
-        python: that runs the daemon.
-        options: of `moa-client daemon run`.
         home: of the user; None: this one's.
     """
     home = home or Path.home()

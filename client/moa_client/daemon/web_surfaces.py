@@ -86,9 +86,6 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
     """Listens, unless the settings say not to; the hub's status says where, or why not.
 
     A port that another program has does not keep the daemon from serving chats.
-
-    Args:
-        stack: closes it.
     """
     if not settings.endpoint:
         return

@@ -30,7 +30,7 @@ from moa_shared.programs.progress import Progress, SilentProgress, Task
 from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 
 from moa_client.device.part_sizes import MOST_TEXT, UNASKED_BYTES, check_allowed, check_part_sizes
-from moa_client.link.backoff import Backoff
+from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 
@@ -55,8 +55,6 @@ class WantedParts:
 
     Args:
         target: embeddings, head and reused layers: those of the deepest drafter, which include all others'.
-        drafters: fingerprints of the checkpoints.
-        precision: of the target's matrices.
     """
 
     target: bool
@@ -167,13 +165,7 @@ async def fetch_files(
     *,
     companion: bool = False,
 ) -> None:
-    """Fetches those files of a manifest that are not in the folder, which is locked.
-
-    Args:
-        what: they are, for people.
-        allowed: as of `fetch`.
-        companion: of the companion's manifest.
-    """
+    """Fetches those files of a manifest that are not in the folder, which is locked."""
     missing = await asyncio.to_thread(_missing, folder, entries, root)  # which may hash large files
     if not missing:
         return

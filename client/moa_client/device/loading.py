@@ -55,7 +55,6 @@ class Device:
         drafter: None: the server answers by plain steps.
         new_drafter: makes another one over the same weights, for another conversation.
         choice: which drafter it is, and why; None where none reads the server's memory, unless that was dropped.
-        catalog: those that may replace it.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step at the server; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
@@ -188,7 +187,6 @@ def load_device(
     Args:
         sources: the files; None: --model and the installed drafters, without asking the server for any.
         rtt_ms: to the server, as far as known; None: the server is unavailable.
-        companion: that is loaded already.
     """
     _check_draft_size(settings, served.limits.draft_nodes)
     sources = sources or resolve_sources(settings, served, progress)

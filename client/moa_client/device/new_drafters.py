@@ -122,8 +122,6 @@ def companion_drafters(
     """Makes drafters over the companion's weights.
 
     Args:
-        files: the target's.
-        confidence: as of `CompanionDrafter`.
         drafts: also for a server that answers.
     """
     ngrams = ngrams_for(files.fingerprint) if settings.copies else None

@@ -31,7 +31,6 @@ async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeRespo
     """The device for the server's target, whose tokens are the companion's; the server's drafters come later (`refit`).
 
     Args:
-        served: what the server describes.
         device: with nothing but the companion; stays usable meanwhile.
     """
     alone, progress = replace(settings, drafter=NONE), SilentProgress()
@@ -46,7 +45,6 @@ async def refit(
     """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means no such one.
 
     Args:
-        served: what the server describes now.
         device: as it is; stays usable meanwhile.
     """
     check_identity(served.identity, device.refused().identity)

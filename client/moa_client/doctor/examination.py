@@ -43,12 +43,7 @@ NEEDED = ("name", "connection", "TLS", "server", "round trip")  # a failure of o
 
 
 class ServerExamination:
-    """All steps for one server.
-
-    Args:
-        settings: with its address.
-        waiting: shows what is waited for.
-    """
+    """All steps for one server."""
 
     def __init__(
         self, settings: ClientSettings, server: Server, progress: Progress, waiting: Callable[[str], None]

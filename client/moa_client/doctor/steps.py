@@ -61,7 +61,6 @@ def judge_goodput(name: str, nbytes: int, seconds: float, step_ms: float) -> Che
     """Bytes carried in a time, against what the server's text takes.
 
     Args:
-        name: "download" or "upload".
         step_ms: of a plain step; 0: not known.
     """
     rate = nbytes / max(seconds, 1e-6)

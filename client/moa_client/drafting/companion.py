@@ -32,7 +32,6 @@ class PairedDrafter:
 
     Args:
         online: drafts for a server that answers.
-        standalone: writes while none does.
     """
 
     def __init__(self, online: ClientDrafter, standalone: ClientDrafter) -> None:
@@ -80,7 +79,6 @@ class CompanionDrafter(MoaDrafter):
     """Drafts and writes with a companion.
 
     Args:
-        companion: of the conversation's target.
         recipe, shape, guesser, forms: as of `MoaDrafter`; the guesser is for drafts alone.
         confidence: in its text beside the target, which goes on to learn; None: the stated chances, to begin with.
         drafts: also for a server that answers.
@@ -182,12 +180,7 @@ class CompanionDrafter(MoaDrafter):
 
 
 class CompanionPair(PairedDrafter):
-    """A drafter that drafts for the server, and a companion that writes without one.
-
-    Args:
-        online: drafts.
-        companion: writes.
-    """
+    """A drafter that drafts for the server, and a companion that writes without one."""
 
     def __init__(self, online: ClientDrafter, companion: CompanionDrafter) -> None:
         super().__init__(online, companion)

@@ -31,8 +31,6 @@ class DeviceDrafting:
         drafter: None: the server answers by plain steps.
         planes: numbers of a row of each plane of memory that the drafter reads.
         plain_ms: time of a plain step, as the server reports it; 0: not known.
-        codec: of memory, the best one.
-        inbox: takes the drafter's results.
         executor: shared with other conversations; None: one of its own.
     """
 

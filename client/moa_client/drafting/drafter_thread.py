@@ -61,7 +61,6 @@ class DrafterThread:
     """Runs one drafter on its thread.
 
     Args:
-        drafter: the device's.
         inbox: takes results, on the event loop.
         executor: shared with other conversations, whose calls take turns; None: one of its own.
     """

@@ -76,11 +76,7 @@ class ConversationForms:
         self._answer: list[int] = []  # that the form has read
 
     def after(self, tokens: Sequence[int], sampling: Sampling) -> ConstrainedText | None:
-        """The form after the conversation's tokens; None: there is none, or not yet, or they are not of it.
-
-        Args:
-            sampling: of the running answer.
-        """
+        """The form after the conversation's tokens; None: there is none, or not yet, or they are not of it."""
         answer = list(tokens[sampling.answer_start :])
         if sampling.constraint is None or not answer:  # before its first token no server has tried the form
             self._key = self._begun = self._form = None
@@ -156,7 +152,6 @@ class MoaDrafter:
         new_state: makes an empty state.
         recipe: of whole drafts: chain or tree.
         reads_memory: False for a drafter whose memory encoder the server does not have.
-        shape: of drafts that grow.
         guesser: merges what the text suggests into drafts; the recipe has its own.
         confidence: of standalone text; None: it was never measured, and the stated chances are taken for it.
         forms: of the answers; None: drafts do not keep to any.

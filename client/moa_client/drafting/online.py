@@ -78,7 +78,6 @@ class OnlineDrafting:
         drafter: None: it does not draft here.
         memory: whose newest row drafting waits for.
         plain_ms: of a plain step, as the server reports; 0: not known.
-        block_levels: as of `DraftWindow`.
     """
 
     def __init__(

@@ -82,7 +82,6 @@ class DraftingSettings:
         drafting: who drafts while a server answers; auto: the server while it does, otherwise this device.
         rounds: a whole draft after each verdict, as in the paper; else drafts are sent as they are made.
         run_ahead: the server steps on when no draft has come (streamed), or waits for one.
-        tree: drafts are trees.
         standalone: how the device writes without a server.
     """
 

@@ -20,7 +20,6 @@ class StandaloneDrafting:
 
     Args:
         thread: the drafter's; None without one.
-        memory: of that drafter.
     """
 
     def __init__(

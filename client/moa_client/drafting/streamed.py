@@ -37,7 +37,6 @@ class DraftStep:
     Args:
         serial: of the draft that it extends.
         committed: how many tokens of the conversation the drafter must have read.
-        draft: below the newest of them.
         numbers: of the newest committed token and of the draft's nodes in the whole tree in flight.
         text: of the text that has only grown since.
     """
@@ -121,11 +120,7 @@ class StreamedDrafting:
         )
 
     def take_frame(self, *, flush: bool = False) -> Draft | None:
-        """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow.
-
-        Args:
-            flush: nothing follows for now.
-        """
+        """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow."""
         conversation = self.conversation
         unsent = conversation.draft_nodes - self._sent
         draft = conversation.draft
@@ -193,11 +188,7 @@ class DraftExtended:
 
 @dataclass(frozen=True, slots=True)
 class DraftCompleted:
-    """A whole draft, for one round.
-
-    Args:
-        committed: tokens that the drafter knew.
-    """
+    """A whole draft, for one round."""
 
     committed: int
     tree: DraftTree

@@ -48,10 +48,7 @@ class ClientEngine:
 
     Args:
         link: to the server, or to several; other conversations may use it too.
-        device: what this client holds.
-        vocab_size: of the target.
         codec: the best one for memory; cheaper ones are also offered.
-        offline: do not connect before `go_online`.
         refit: gets a drafter for a server that has another one than before; None: the conversation continues without.
         adopt: makes the device for a server's model where a companion stands in for any.
         executor: that drafters of several conversations share; None: one of its own.
@@ -333,11 +330,7 @@ class ClientEngine:
         self.session_figures.rewind(self.answers.unsettled)
 
     def keep(self, turn: Turn, settings: AnswerSettings) -> Sequence[Event]:
-        """Has the newest answer be again what it was before a server has corrected it, unverified; what happens.
-
-        Args:
-            turn, settings: of that answer.
-        """
+        """Has the newest answer be again what it was before a server has corrected it, unverified; what happens."""
         if (withdrawn := self.answers.withdrawn) is None:
             raise ProtocolError("an answer that was corrected", "none")
         self.rewind(withdrawn.turns - 1)

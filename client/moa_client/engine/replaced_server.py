@@ -28,8 +28,7 @@ from moa_client.engine.inbox import (
 )
 from moa_client.engine.session_exchange import SessionExchange
 from moa_client.link.availability import NOTHING, Reaction
-from moa_client.link.backoff import Backoff
-from moa_client.link.connection import StreamLost
+from moa_client.link.connection import Backoff, StreamLost
 
 STRANGER_SECONDS = 10.0  # between questions to another model's server; a new question and /online do not wait
 Refit = Callable[[pb.DescribeResponse, Device, float], Awaitable[Device | None]]

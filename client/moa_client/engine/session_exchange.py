@@ -43,9 +43,7 @@ class SessionExchange:
     Args:
         link: to the server, or to several.
         answers: whose front answer it is about.
-        availability: of the server.
         device: whose identity the server learns, and whose drafter drafts.
-        codec: of memory, the best one.
         inbox: takes what the connection and the drafter have to say.
         executor: that drafters of several conversations share; None: one of its own.
     """

@@ -26,11 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Eraser:
-    """Removes deleted text on a thread of its own, with a connection of its own.
-
-    Args:
-        path: of the history's file.
-    """
+    """Removes deleted text on a thread of its own, with a connection of its own."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -108,11 +104,7 @@ FILE = "writers.lock"
 
 
 class Writers:
-    """The conversations that this program writes. One of these a program: closing the file lets go of all.
-
-    Args:
-        folder: of the history.
-    """
+    """The conversations that this program writes. One of these a program: closing the file lets go of all."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE

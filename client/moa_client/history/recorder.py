@@ -66,9 +66,7 @@ class HistoryRecorder:
     """Records the events of a conversation.
 
     Args:
-        store: where.
         identifier: of the conversation, which the store has created.
-        conversation: the engine's.
         stored: what the store holds of it, if it was reopened.
     """
 
@@ -108,7 +106,6 @@ class HistoryRecorder:
         """Stores what an event of an answer brings.
 
         Args:
-            text: of that answer, after it.
             figures: with `Ended`, what the answer cost.
         """
         key = self._keys[text.number - 1]
@@ -135,11 +132,7 @@ class HistoryRecorder:
                 self._store.refuse(key)
 
     def fail(self, rest: str = "") -> None:
-        """An error, or an impatient user, has ended the running answer with what is committed of it.
-
-        Args:
-            rest: of its committed text.
-        """
+        """An error, or an impatient user, has ended the running answer with what is committed of it."""
         if self._is_running:
             self._is_running = False
             self._store.end_answer(self._keys[-1], "", text=rest)

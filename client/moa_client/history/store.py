@@ -121,7 +121,6 @@ class HistoryStore(HistoryReader):
 
         Args:
             tokens: new ones; before the answer's first one come those of its question (provenance PROMPT).
-            provenance: of each of them.
             text: what they add to the answer's committed text.
             confirmed: how many of them had been shown as provisional in the same place.
             waiting: provisional tokens that remain after them; `provisional`: their text.
@@ -162,7 +161,6 @@ class HistoryStore(HistoryReader):
             verified: False: it ended without the server, which decides it later.
             text: what remains to be appended to the committed text.
             provisional: if not verified, all provisional text.
-            figures: what it cost.
         """
         with transaction(self.path, self._connection):
             if verified:

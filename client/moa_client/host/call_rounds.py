@@ -53,7 +53,6 @@ class CallRunner:
     """Runs the calls of one conversation.
 
     Args:
-        box: the tools.
         publish: tells an event about the answer that calls.
         context_tokens: the most that the model takes.
     """
@@ -114,7 +113,6 @@ class CallRounds:
     """The calls of one conversation.
 
     Args:
-        engine, publisher: of the conversation.
         box: the tools; None: no call is one.
     """
 
@@ -152,11 +150,7 @@ class CallRounds:
         return self._calling is not None
 
     def newest(self, turns: ConversationTurns) -> tuple[ToolCall, ...]:
-        """The calls of the newest answer that can be answered now.
-
-        Args:
-            turns: of the conversation.
-        """
+        """The calls of the newest answer that can be answered now."""
         text = self._publisher.answers[-1] if self._publisher.answers else None
         if text is None or text.is_unsettled or not self._publisher.is_part(text):
             return ()

@@ -29,7 +29,6 @@ class Crossing:
 
     Args:
         t: when it was sent (up) or had arrived (down), in milliseconds on the clock of all such messages.
-        kind: one of KINDS, or other.
         tokens: drafted, or committed by a verdict; `accepted`: of the latter, how many this device had drafted.
         server_accepted: how many only the server had drafted.
         conversation: its identifier; empty: it is not kept.

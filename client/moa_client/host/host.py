@@ -37,13 +37,7 @@ from moa_client.tools.tool_box import ToolBox
 
 
 class Host:
-    """Opens conversations over one link.
-
-    Args:
-        settings: of all conversations.
-        link: to the server.
-        started: what this device holds.
-    """
+    """Opens conversations over one link."""
 
     def __init__(self, settings: ClientSettings, link: Fleet, started: Started) -> None:
         self.settings = settings
@@ -75,7 +69,6 @@ class Host:
 
         Args:
             is_read: by a person, as it comes.
-            lasts: for more than one question.
             is_timed: whoever asks ends an answer that has waited for the server for too long.
             facts: its names; None: it is not kept.
             system: the system prompt; None: the model's own.

@@ -91,7 +91,6 @@ class Library:
     """Opens conversations and closes unused ones.
 
     Args:
-        host: of all of them.
         store: the history; None: nothing is kept.
         unwatched_seconds: how long an unwatched conversation stays open, for a user who comes back.
         box: the tools that conversations offer; None: none.

@@ -45,8 +45,8 @@ from moa_client.failures import told
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.records import StoredAnswer, StoredConversation
 from moa_client.host.reasoning import answer_decode
+from moa_client.surface.messages import object_of
 from moa_client.surface.open_conversation import Subscription
-from moa_client.surface.update_codec import object_of
 
 MOST_ATTRIBUTED = 4096  # tokens of the newest answers, decoded again: 36 ms with the default model's tokenizer
 
@@ -68,8 +68,6 @@ def reopened(
 
     Args:
         number: in its conversation, from 1.
-        decode: text of some tokens.
-        has_runs: tell who wrote it.
     """
     text = AnswerText(
         stored.question,

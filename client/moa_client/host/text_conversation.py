@@ -43,7 +43,6 @@ class TextConversation:
     """One conversation.
 
     Args:
-        engine: of this conversation alone.
         facts: names, which `facts` brings up to date.
         system: the system prompt; None: the model's own.
         after_answer: called when an answer is over.

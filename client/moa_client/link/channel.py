@@ -38,7 +38,6 @@ class Transport:
     """A channel and its users.
 
     Args:
-        channel: owned, and closed here.
         number: counts the channels of one link.
     """
 
@@ -112,7 +111,6 @@ class ServerChannel:
 
     Args:
         address: HOST:PORT.
-        label: the server, for people.
     """
 
     def __init__(self, address: str, security: Security, label: str) -> None:

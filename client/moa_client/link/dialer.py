@@ -179,7 +179,6 @@ class Dialer:
 
         Args:
             error: why; None: it was silent.
-            was_useful: it had served the conversation.
         """
         if self._is_home:
             self._leave_home_if_lost(error)

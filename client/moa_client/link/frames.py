@@ -67,7 +67,6 @@ def make_open(
     """The first frame of a stream.
 
     Args:
-        tokens: all that are committed.
         ask: the answer to begin or continue, if there is one.
         codecs: of memory, best first; none: no memory is wanted.
         memory_from: the first position whose rows are missing.

@@ -51,8 +51,6 @@ class Server:
         address: HOST:PORT.
         connect_seconds: how long to wait for a connection.
         silence_seconds: the longest wait for a frame.
-        security: TLS and key.
-        name: that the user gave it.
     """
 
     def __init__(
@@ -101,11 +99,7 @@ class Server:
         return self._channel.current().number
 
     def renew(self, lost: int) -> None:
-        """Replaces a lost connection, unless another conversation has.
-
-        Args:
-            lost: number of its channel.
-        """
+        """Replaces a lost connection, unless another conversation has."""
         self._channel.renew(lost)
 
     def refresh(self) -> None:

@@ -28,7 +28,6 @@ class ServerName:
 
     Args:
         server: at the name; those at its addresses are protected as it is, and have its deadlines.
-        look_up: of a host.
     """
 
     def __init__(self, server: Server, look_up: LookUp = look_up) -> None:

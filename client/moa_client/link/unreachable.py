@@ -178,7 +178,6 @@ async def why_unreachable(
     """Why a call has brought nothing.
 
     Args:
-        label: the server, for people.
         seconds: how long the call could take.
         has_answered: whether an earlier one was answered.
     """

@@ -29,11 +29,7 @@ MOST_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """A tool as its server lists it.
-
-    Args:
-        schema: of its arguments.
-    """
+    """A tool as its server lists it."""
 
     name: str
     description: str

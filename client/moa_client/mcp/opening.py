@@ -11,11 +11,7 @@ from moa_client.tools.tool_box import ToolBox
 
 
 async def open_tools(path: Path | None, stack: AsyncExitStack) -> ToolBox | None:
-    """The tools of the servers that a file names, started; None: no file is named.
-
-    Args:
-        stack: ends them.
-    """
+    """The tools of the servers that a file names, started; None: no file is named."""
     if path is None:
         return None
     from moa_client.mcp.server_file import read_server_file

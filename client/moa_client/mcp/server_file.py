@@ -27,8 +27,6 @@ class ToolServerEntry:
     Args:
         command: the program; empty: it is at `url`.
         environment: for the program, besides what every one gets.
-        folder: that the program runs in.
-        headers: of requests to the address.
     """
 
     name: str

@@ -47,9 +47,7 @@ class MemoryReceiver:
     """Receives the memory of one drafter.
 
     Args:
-        reader: takes the rows in.
         widths: numbers of a row of each requested plane.
-        codecs: those offered.
 
     The first plane is the one that drafts need most: `newest` is about it.
     """
@@ -76,11 +74,7 @@ class MemoryReceiver:
             rows.crop(length)
 
     def on_frame(self, memory: Memory, hashes: PrefixHashes) -> None:
-        """Takes in a frame; one for other tokens (in flight when they changed) is ignored.
-
-        Args:
-            hashes: of the committed tokens.
-        """
+        """Takes in a frame; one for other tokens (in flight when they changed) is ignored."""
         width = self._widths.get(memory.plane)
         if not width:
             raise ProtocolError("no memory that was not asked for", f"memory of plane {memory.plane}")

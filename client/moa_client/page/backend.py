@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from moa_client.host.frame_tap import Crossing
+from moa_client.surface.messages import Fields
 from moa_client.surface.open_conversation import OpenConversation
-from moa_client.surface.update_codec import Fields
 
 ExportForm = Literal["markdown", "json"]
 EXPORT_TYPES: dict[ExportForm, tuple[str, str]] = {  # the type of its content, and how its file's name ends

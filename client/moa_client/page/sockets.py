@@ -21,9 +21,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from moa_client.failures import told
 from moa_client.host.frame_tap import Crossing
 from moa_client.page.backend import PageBackend
-from moa_client.surface.messages import MOST_QUESTION_BYTES, decode_request, error_fields
+from moa_client.surface.messages import MOST_QUESTION_BYTES, Fields, decode_request, error_fields
 from moa_client.surface.surface_session import serve_surface
-from moa_client.surface.update_codec import Fields
 
 
 def is_own(connection: HTTPConnection) -> bool:
@@ -50,7 +49,6 @@ class Tab:
     """A tab that is connected.
 
     Args:
-        websocket: not accepted yet.
         send_s: a tab that takes no message in for so long is cut off.
     """
 

@@ -44,7 +44,6 @@ class ServerEntry:
     Args:
         name: the user's; empty: it is not listed.
         address: HOST:PORT.
-        tls: encrypt, and check its certificate.
         tls_ca: certificates in PEM of those who may vouch for it; None: those of this system.
         tls_cert: certificate by which it knows this device, in PEM; `tls_key`: its private key; None: none.
         insecure: conversations may leave this machine without encryption.

@@ -67,7 +67,6 @@ class ListedServer:
 
     Args:
         model: empty: it has not answered.
-        error: why not.
     """
 
     entry: ServerEntry

@@ -192,7 +192,6 @@ def forget(gone: ServerEntry, now: ServerEntry | None, left: ServerBook) -> None
 
     Args:
         now: of the same name; None: there is none.
-        left: the list as it is.
     """
     forget_files(gone, kept=(now.tls_ca, now.key_file) if now is not None else ())
     if gone.key_keyring and (now is None or not now.key_keyring):

@@ -1,23 +1,244 @@
-"""The JSON messages between the daemon and its surfaces: one object a line on the socket, one a message on the page.
+"""The JSON messages between the daemon and its surfaces, and events for programs (docs/device.md, client.md). Pure.
 
-Pure. docs/device.md describes them; `surface/update_codec.py` makes those that are updates.
+One object a line on the socket, one a message on the page. One codec over dataclasses: a field of JSON is a field of
+the class, but for the names and omissions in these tables. `update_of(fields_of(update))` is the same update, but for
+what only the engine knows (times of single forwards).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
 
-from moa_shared.errors import ConfigError, DataError, MoaError
+from moa_shared.errors import ConfigError, DataError, MoaError, error_from_code
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.chances import TokenChances
 from moa_shared.text.json_text import parse_json, parse_request
 
-from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions, options_from
-from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.answer_text import AnswerText, Update
+from moa_client.conversation.events import (
+    AnswerOutcome,
+    Asked,
+    CallAnswered,
+    CallDecided,
+    CallsLeft,
+    CallWanted,
+    Committed,
+    Continued,
+    Corrected,
+    DrafterChanged,
+    Ended,
+    ExecutionChanged,
+    Failed,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    NotKept,
+    Permission,
+    Provisional,
+    Refused,
+    Rewound,
+    ServerChanged,
+    Settled,
+    SurfaceEvent,
+    Titled,
+    ToolsChanged,
+)
+from moa_client.conversation.text_runs import BY_LETTER, TextRun
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.update_codec import Fields, object_of, runs_fields
+from moa_client.tools.answer_split import marks_from
 from moa_client.tools.effort import EFFORTS
+
+Fields = dict[str, Any]
+T = TypeVar("T")
+_EVENTS: Mapping[str, type[SurfaceEvent]] = {
+    "committed": Committed,
+    "provisional": Provisional,
+    "held_back": HeldBack,
+    "corrected": Corrected,
+    "ended": Ended,
+    "settled": Settled,
+    "refused": Refused,
+    "link": LinkChanged,
+    "execution": ExecutionChanged,
+    "server": ServerChanged,
+    "drafter": DrafterChanged,
+    "asked": Asked,
+    "continued": Continued,
+    "failed": Failed,
+    "not_kept": NotKept,
+    "call_wanted": CallWanted,
+    "call_decided": CallDecided,
+    "call_answered": CallAnswered,
+    "calls_left": CallsLeft,
+    "tools": ToolsChanged,
+    "rewound": Rewound,
+    "titled": Titled,
+}
+_NAMES = {kind: name for name, kind in _EVENTS.items()}
+_RENAMED: Mapping[type, Mapping[str, str]] = {
+    Settled: {"written": "written_alone"},
+    LinkChanged: {"wait_seconds": "retry_seconds"},
+    Figures: {"provisional": "written_alone", "verdicts": "steps"},
+    AnswerText: {"is_running": "running", "is_unsettled": "unsettled"},
+    ConversationFacts: {"identifier": "conversation"},
+}
+_LEFT_OUT: Mapping[type, Sequence[str]] = {
+    Committed: ("writers", "runs"),
+    Ended: ("provisional",),
+    Figures: ("stale", "finish"),
+    AnswerText: ("seen", "runs"),
+}
+_LEFT_OUT_IF_EMPTY: Mapping[type, Sequence[str]] = {
+    Committed: ("chances", "lengths"),
+    Ended: ("calls",),
+    LinkChanged: ("wait_seconds",),
+}
+_DIGITS = {
+    **dict.fromkeys(("by_device", "by_server", "seconds", "first_token_seconds", "cpu_seconds"), 4),
+    **dict.fromkeys(("chances", "tokens_per_s"), 3),
+    "rtt_ms": 2,
+    "wait_seconds": 1,
+}
+
+
+def fields_of(update: Update, *, with_runs: bool = False) -> Fields:
+    """The JSON object of an update.
+
+    Args:
+        with_runs: also who wrote committed text, with its chances instead of `chances` and `lengths`.
+    """
+    event = update.event
+    message: Fields = {"event": _NAMES[type(event)], **object_of(event)}
+    match event:
+        case Committed() if with_runs:
+            message = {name: value for name, value in message.items() if name not in ("chances", "lengths")}
+            message["runs"] = runs_fields(event.runs)
+        case Ended():
+            message["verified"] = not event.provisional
+        case Settled():
+            message["changed"] = event.changed
+        case DrafterChanged():
+            message["alone"] = event.alone or event.name
+    if update.figures is not None:
+        message["figures"] = object_of(update.figures)
+    if update.answer:
+        message["answer"] = update.answer
+    if update.status is not None:
+        message["status"] = object_of(update.status)
+    return message
+
+
+def update_of(fields: Mapping[str, Any]) -> Update:
+    """The update of a JSON object that `fields_of` has made.
+
+    Raises:
+        KeyError, ValueError, TypeError: it has not.
+    """
+    status, figures, kind = fields.get("status"), fields.get("figures"), _EVENTS[fields["event"]]
+    values = {**fields, "provisional": not fields["verified"]} if kind is Ended else fields
+    return Update(
+        made_of(kind, values),
+        int(fields.get("answer", 0)),
+        made_of(LinkStatus, status) if status is not None else None,
+        made_of(Figures, {**figures, "finish": fields["finish"]}) if figures is not None else None,
+    )
+
+
+def object_of(value: Any) -> Fields:
+    """The JSON object of an event, a status, figures, an answer's text or a conversation's facts."""
+    kind = type(value)
+    renamed, optional = _RENAMED.get(kind, {}), _LEFT_OUT_IF_EMPTY.get(kind, ())
+    fields: Fields = {}
+    for each in dataclasses.fields(value):
+        part = getattr(value, each.name)
+        if each.name in _LEFT_OUT.get(kind, ()) or (each.name in optional and not part):
+            continue
+        if isinstance(part, MoaError):
+            fields |= {"code": part.code, "message": part.message, "hint": part.hint}
+        else:
+            fields[renamed.get(each.name, each.name)] = _plain(each.name, part)
+    return fields
+
+
+def made_of(kind: type[T], fields: Mapping[str, Any]) -> T:
+    """What `object_of` has made an object of; what is missing has its default."""
+    renamed, values = _RENAMED.get(kind, {}), {}
+    for each in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name, read = renamed.get(each.name, each.name), _READ.get(str(each.type))
+        if each.type == "MoaError":
+            values[each.name] = error_of(fields)
+        elif name in fields:
+            values[each.name] = fields[name] if read is None else read(fields[name])
+    return kind(**values)
+
+
+def error_of(fields: Mapping[str, Any]) -> MoaError:
+    return error_from_code(str(fields["code"]), str(fields["message"]), str(fields["hint"]))
+
+
+def runs_fields(runs: Iterable[TextRun]) -> list[list[Any]]:
+    """Runs as JSON has them: the number of characters, the writer's letter if it is known, and the chance if it is."""
+    return [
+        [
+            run.characters,
+            run.writer.letter if run.writer is not None else "",
+            *([round(run.chance, 3)] if run.chance is not None else []),
+        ]
+        for run in runs
+    ]
+
+
+def _plain(name: str, value: Any) -> Any:
+    match value:
+        case Finish():
+            return value.name.lower()
+        case Enum():
+            return value.value
+        case AnswerOptions():
+            return value.fields()
+        case TokenChances():
+            likeliest = zip(value.tokens, value.chances, strict=True)
+            return {
+                "chosen": round(value.chosen, 4),
+                "likeliest": [[token, round(chance, 4)] for token, chance in likeliest],
+            }
+        case tuple():
+            return tuple(_plain(name, each) for each in value)
+        case float() if name in _DIGITS:
+            return round(value, _DIGITS[name])
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+def _chances_of(fields: Mapping[str, Any]) -> TokenChances:
+    tokens, chances = ([each[at] for each in fields["likeliest"]] for at in (0, 1))
+    return TokenChances(float(fields["chosen"]), tuple(tokens), tuple(chances))
+
+
+def _run_of(fields: Sequence[Any]) -> TextRun:
+    characters, letter, *chance = fields
+    return TextRun(int(characters), BY_LETTER.get(letter), chance[0] if chance else None)
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {  # by the type of a field, as its class writes it
+    "Finish": lambda name: Finish[name.upper()],
+    "AnswerOutcome": AnswerOutcome,
+    "LinkState": LinkState,
+    "Permission": Permission,
+    "AnswerOptions": options_from,
+    "ReasoningMarks | None": marks_from,
+    "tuple[int, ...]": tuple,
+    "tuple[float, ...]": tuple,
+    "tuple[TokenChances, ...]": lambda values: tuple(map(_chances_of, values)),
+    "tuple[TextRun, ...]": lambda values: tuple(map(_run_of, values)),
+    "tuple[tuple[str, str], ...]": lambda values: tuple(map(tuple, values)),
+}
+
 
 LEFT_OPEN = tuple(name for name, each in AnswerOptions.__dataclass_fields__.items() if each.default is None)
 WHOLE = ("top_k", "seed", "max_tokens", "repeat_last_n")
@@ -52,11 +273,7 @@ def _object_of(parse: Callable[[bytes | str], Any], line: bytes | str) -> Fields
 def opened_fields(
     facts: ConversationFacts, status: LinkStatus, answers: Sequence[AnswerText], *, with_runs: bool = False
 ) -> Fields:
-    """The message that a conversation is open.
-
-    Args:
-        with_runs: also who wrote committed text.
-    """
+    """The message that a conversation is open."""
     return {
         "event": "opened",
         **object_of(facts),

@@ -15,9 +15,8 @@ from moa_shared.errors import DataError, OverloadedError
 from moa_client.conversation.answer_text import AnswerText, Corrections, Update, apply_update
 from moa_client.conversation.events import Asked, Permission
 from moa_client.failures import told
-from moa_client.surface.messages import error_fields, opened_fields, options_of, shortened
+from moa_client.surface.messages import Fields, error_fields, fields_of, opened_fields, options_of, shortened
 from moa_client.surface.open_conversation import OpenConversation
-from moa_client.surface.update_codec import Fields, fields_of
 
 Send = Callable[[Fields], Awaitable[None]]
 Open = Callable[[str | None, str | None, bool], Awaitable[OpenConversation]]

@@ -108,7 +108,6 @@ class BoundedConnection(H11Protocol):
     """Refuses users who may not enter, and cuts off a client that sends no request or reads no response for too long.
 
     Args:
-        access: the rules.
         most: connections at once; beyond it the one that has waited longest for its client makes room.
     """
 

@@ -54,7 +54,6 @@ class RequestError(Exception):
     """A request is refused, or has failed.
 
     Args:
-        status: of HTTP.
         message: what happened, and what to do.
         param: the parameter that it is about, such as "messages[0].role".
         code: for programs.

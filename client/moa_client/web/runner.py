@@ -36,10 +36,7 @@ class WebServer:
     """An application that listens.
 
     Args:
-        app: the application.
-        listener: its socket.
         closing: tells requests under way that the server closes.
-        access: whose connections are accepted.
     """
 
     def __init__(self, app: ASGIApp, listener: socket.socket, closing: Closing, access: Access) -> None:
@@ -78,9 +75,7 @@ async def serve(app: ASGIApp, listener: socket.socket, closing: Closing, access:
     """Serves requests until the server is closed.
 
     Args:
-        listener: of `bind`.
         closing: the one that the application's routes know.
-        access: the application's.
     """
     server = WebServer(app, listener, closing, access)
     await server.listening()

@@ -97,12 +97,7 @@ def resolve(typed: str) -> str | None:
 
 
 def values_of(name: str, before: tuple[str, ...]) -> tuple[str, ...]:
-    """What may be typed next.
-
-    Args:
-        name: of the command.
-        before: what follows it already.
-    """
+    """What may be typed next."""
     if not before:
         return next((command.values for command in TABLE if command.name == name and command.values), ())
     if name == "set" and before == ("render",):

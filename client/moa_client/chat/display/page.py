@@ -47,8 +47,6 @@ class TerminalPage:
 
     Args:
         screen: for the terminal as it is now.
-        size: the terminal's columns and rows.
-        write: to it.
         clock: in seconds.
     """
 

@@ -20,11 +20,7 @@ from moa_client.settings import ClientSettings
 
 
 def run(settings: ClientSettings, options: Sequence[str]) -> None:
-    """Runs the daemon, until Ctrl-C; where it is told to begin again, with all of its environment.
-
-    Args:
-        options: that it was started with.
-    """
+    """Runs the daemon, until Ctrl-C; where it is told to begin again, with all of its environment."""
     os.chdir("/")  # the folder of its start may be deleted, or its disk taken away
     paths = find_paths(settings.daemon_dir)
     configure_log(settings.log_file)

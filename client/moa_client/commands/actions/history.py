@@ -65,7 +65,6 @@ def delete(folder: Path | None, names: Sequence[str] | None, *, is_agreed: bool)
 
     Args:
         names: None: all of them, and all responses that programs have asked to keep.
-        is_agreed: do not ask.
     """
     with _opened(folder) as store:
         found = store.identifiers() if names is None else sorted({store.find(name) for name in names})

@@ -18,7 +18,7 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.surface.update_codec import fields_of, update_of
+from moa_client.surface.messages import fields_of, update_of
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
 

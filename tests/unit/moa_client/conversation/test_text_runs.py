@@ -7,7 +7,7 @@ import json
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import AnswerEvent, Committed, Ended
 from moa_client.conversation.text_runs import Provenance, TextRun, joined
-from moa_client.surface.update_codec import fields_of, update_of
+from moa_client.surface.messages import fields_of, update_of
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.answer_events import decode_bytes

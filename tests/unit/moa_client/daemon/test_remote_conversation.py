@@ -11,9 +11,8 @@ from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_text import Update
 from moa_client.conversation.events import Failed, LinkState, ServerChanged
 from moa_client.daemon.remote_conversation import RemoteConversation
-from moa_client.surface.messages import encode_line, opened_fields
+from moa_client.surface.messages import encode_line, fields_of, opened_fields
 from moa_client.surface.open_conversation import ConversationFacts
-from moa_client.surface.update_codec import fields_of
 
 
 class Nowhere:

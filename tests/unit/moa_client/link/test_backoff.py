@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from moa_client.link.backoff import AT_ONCE_SECONDS, FIRST_SECONDS, MOST_SECONDS, Backoff
+from moa_client.link.connection import AT_ONCE_SECONDS, FIRST_SECONDS, MOST_SECONDS, Backoff
 
 
 def test_waits_double_to_a_limit_and_begin_again() -> None:

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.backoff import Backoff
 from moa_client.link.connection import (
     READ_AHEAD,
     WRITE_AHEAD,
+    Backoff,
     FrameReceived,
     ServerConnection,
     StreamLost,

@@ -39,8 +39,7 @@ from moa_client.conversation.events import (
     Titled,
     ToolsChanged,
 )
-from moa_client.surface.messages import encode_line
-from moa_client.surface.update_codec import fields_of, made_of, object_of, update_of
+from moa_client.surface.messages import encode_line, fields_of, made_of, object_of, update_of
 from moa_client.tools.tool import AnsweredCall
 from moa_shared.errors import CATALOGUE, InternalError, MoaError, error_from_code
 from moa_shared.protocol.finish_rule import Finish
